@@ -84,7 +84,7 @@ $(SPARK_STAMP): setup.cfg pyproject.toml
 	@$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,spark]'
 	@touch $@
 
-lint: $(STAMP)  ## Style, types, who may import whom.
+lint: $(STAMP)  ## Style, types, prose, who may import whom.
 	@echo "== Checking style, types and imports"
 	@$(MAKE) --no-print-directory --jobs $(WORKERS) --output-sync=target types style
 
@@ -95,6 +95,7 @@ types: $(STAMP)
 style: $(STAMP)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/python -m tests.prose
 	@$(BIN)/lint-imports --no-cache > /dev/null || { $(BIN)/lint-imports; exit 1; }
 
 spool-crashes: $(STAMP)  ## Kill a process that writes a spool 1,000 times, and damage 1,000 images of a crash (minutes).

@@ -22,7 +22,7 @@ from cqueue.store.driver.errors import (
 )
 
 AGREEMENT_LIMIT_S: Final = 60.0
-"""Seconds to wait for all nodes to have the same schema; a loaded cluster needs some tens of seconds."""
+"""Seconds to wait for all nodes to have the same schema; then the step fails, and can be repeated."""
 
 _REFUSED: Final = (AlreadyExists, ConfigurationException, InvalidRequest, SyntaxException, Unauthorized)
 _NOT_RUN: Final = (

@@ -26,9 +26,9 @@ from cqueue.schema.execute import run
 from cqueue.schema.statements import ACQUIRE_LOCK, READ_LOCK, RELEASE_LOCK, RENEW_LOCK
 
 LEASE_S: Final = 30
-"""Seconds after which a holder that does not renew has lost the lock: longer than any one statement takes."""
+"""Seconds after which a holder that does not renew has lost the lock. Renewals come three times a lease."""
 WAIT_S: Final = 300.0
-"""Seconds to wait for another holder: ten leases, enough for a bootstrap on a slow cluster."""
+"""Seconds to wait for another holder: ten leases."""
 _POLL_S: Final = 1.0
 """Seconds between two attempts to take the lock."""
 

@@ -15,7 +15,7 @@ HINT_WINDOW_S: Final = 3 * 3600
 DEFAULT_GC_GRACE_S: Final = 86_400
 """Seconds for which deletions are kept: a day, in which a node must be repaired or replaced."""
 DEFAULT_SETTLE_MS: Final = 2_000
-"""Ms within which an acknowledged send becomes readable (W); senders enforce it, nodes rarely need it."""
+"""W, in ms: an acknowledged send is readable after it. A send that is answered later is sent again."""
 DEFAULT_SKEW_MS: Final = 500
 """Ms by which two corrected clocks may disagree (ε): ample with NTP."""
 MAX_GC_GRACE_S: Final = 365 * 86_400

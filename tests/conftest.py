@@ -3,7 +3,7 @@
 import signal
 from pathlib import Path
 
-# Who starts a run in the background may have it ignore signals that some tests send to what they start.
+# A shell that starts a run in the background may have it ignore signals; some tests send them to children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 

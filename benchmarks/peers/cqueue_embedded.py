@@ -112,7 +112,7 @@ class CqueueEmbedded:
         return self._versions
 
     def round(self, workload: Workload) -> Round:
-        """`bench burndown`."""
+        """Run `bench burndown` once."""
         options = ["--messages", workload.messages, "--size", workload.size, "--batch", workload.batch]
         options += ["--receive", workload.receive]
         found = self._bench(

@@ -36,7 +36,7 @@ def measure_all(entries: Iterable[Entry], workload: Workload, where: Path, say: 
         for stand in stands:
             stand.go("start and warm up", stand.begin)
         for number in range(workload.rounds):
-            # Who comes after whom changes: the one before may leave something to do.
+            # The order changes from round to round: a stand may leave work behind that slows the next one.
             for stand in stands if number % 2 == 0 else reversed(stands):
                 stand.go(f"round {number + 1} of {workload.rounds}", stand.round)
         for stand in stands:

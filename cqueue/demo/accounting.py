@@ -1,4 +1,6 @@
-"""Who saw which message when. The final table is computed from this and from a count of the queue, alone.
+"""When each message was sent, received, acked and buried.
+
+The final table is computed from these notes and from a count of the queue, alone.
 
 Nothing is inferred from what should have happened: a message counts as sent when its producer was told so,
 as acked when its consumer was told so, as dead when it came out of the dead-letter queue.

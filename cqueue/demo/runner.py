@@ -28,7 +28,7 @@ CONFIG = QueueConfig(visibility=timedelta(seconds=5), max_attempts=4)
 RETRY = Retry(timedelta(milliseconds=200))
 EVERY_SECOND = Cron("* * * * * *", misfire="all")
 TICK = "tick"
-FEEDERS = 2
+FETCHERS = 2
 GRACE = timedelta(seconds=10)
 SEND_BATCH = 50
 RECEIVE_BATCH = 50
@@ -118,7 +118,7 @@ class Demo:
             self,
             middleware=[AckTeller(self._acked)],
             threads=self._options.consumers,
-            consumers=min(FEEDERS, self._options.consumers),
+            consumers=min(FETCHERS, self._options.consumers),
             max_poll_interval=LONGEST_POLL,
         )
         dispatcher.start()

@@ -24,7 +24,7 @@ class Ring(NamedTuple):
     """The content of a datagram.
 
     name: `short_name` of the queue's or log's name in partition keys. place: where in the queue or log, in a
-    form that only its ringers and listeners know. flags: 16 bits, combined by OR when rings of one place are
+    form that only its senders and listeners know. flags: 16 bits, combined by OR when rings of one place are
     merged. due_us: cluster time before which there may be nothing to find; 0 for at once.
     """
 

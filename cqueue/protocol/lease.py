@@ -27,7 +27,7 @@ class Change(NamedTuple):
 
 
 class Holding(Enum):
-    """Who has a lease's slot. Only a held slot can be given back or lost."""
+    """The state of a lease's slot. Only a held slot can be given back or lost."""
 
     HELD = "held"
     GIVEN = "given"  # back to the queue as a whole: this holder does not free the slot

@@ -27,9 +27,9 @@ from cqueue.runtime.driver import BlockingDriver
 T = TypeVar("T")
 
 LOCKS = 16
-"""Locks that changes of leases are spread over: enough for a few dozen threads that settle at once."""
+"""Locks that changes of leases are spread over, so that threads that settle rarely wait for each other."""
 MAX_LEASES = 10_000
-"""Leases at which finished and lost ones are forgotten, so that memory stays bounded."""
+"""Leases above which a claim forgets those that are lost or given back. Leases that are held all stay."""
 
 
 class Settler:

@@ -25,13 +25,13 @@ MAX_ROUNDS = 10
 GIVE_UP_US = 2_000_000
 """µs after which one synchronisation asks no further round, because a caller is waiting for the time."""
 MAX_ROUND_TRIP_US = 200_000
-"""Round trip in µs above which an answer is dropped: its error may be half of the trip, and ε (500 ms) has to
-cover it."""
+"""Round trip in µs above which an answer is dropped: its error may be half of the trip, and ε (by default
+500 ms) has to cover it."""
 JUMP_US = 250_000
 """Change in µs of the gap between wall clock and boot-time clock that shows a pause or a step of this
-machine. Half of ε, so that a jump too small to be noticed stays within ε."""
+machine. Half of the default ε, so that a jump too small to be noticed stays within ε."""
 MAX_DIFFERENCE_US = 500_000
-"""Difference in µs (ε) above which two clocks contradict each other."""
+"""Difference in µs (the default ε) above which two clocks contradict each other."""
 MEDIAN_ANSWERS = 3
 """Number of answers whose median is right although one of them is wrong."""
 

@@ -32,8 +32,11 @@ from cqueue.store import arrow_columns
 from cqueue.store.operations import MessageRow, ReadBodies, ReadIds, ReadSlice, WideRow
 
 FIRST_ROWS: Final = 500
+"""Rows of the first read, and of each later one at least."""
 MOST_ROWS: Final = 5000
+"""Rows of one read at most, however small the last ones were."""
 PAGE_BYTES: Final = 2 << 20
+"""Bytes that one read aims at, by the size of the last rows."""
 ROW_BYTES: Final = 100
 """Bytes of a message beside its body, about."""
 LARGE_BYTES: Final = 16 << 20

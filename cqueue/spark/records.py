@@ -23,8 +23,11 @@ from cqueue.store.log_operations import LogShard, ReadLogShards, ReadRecordIds
 from cqueue.store.record_page import ReadRecordPage
 
 FIRST_ROWS: Final = 64
+"""Rows of the first read: few, because bodies may be 1 MiB large."""
 MOST_ROWS: Final = 5000
+"""Rows of one read at most, however small the last ones were."""
 PAGE_BYTES: Final = 2 << 20
+"""Bytes that one read aims at, by the size of the last rows."""
 
 
 @dataclass(frozen=True)

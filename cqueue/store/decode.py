@@ -47,7 +47,7 @@ MOST_OPEN_SHARDS: Final = 64
 AHEAD_US: Final = 60_000_000
 """µs (1 min) by which a time that has to lie in the past may lie ahead: more than clocks disagree by."""
 WEEK_S: Final = 7 * 86_400
-"""Seconds in a week: the upper bound of W and ε."""
+"""Seconds in a week: W or ε above it is damage. `schema/options.py` accepts far less."""
 
 DEFINITION, POSITION, MEMBER = 0, 1, 2  # kinds of rows in `subscriptions`
 FLEET: Final = "cqueue"

@@ -80,7 +80,7 @@ class LeaseExtender:
             try:
                 self._watch()
                 self.tick()
-            except Exception as exc:  # noqa: BLE001 - a keeper that ends would lose every long handler's lease
+            except Exception as exc:  # noqa: BLE001 - a lease extender that ends would lose every long handler's lease
                 self._telemetry.say(Event.BROKEN, error=exc)
 
     def tick(self) -> None:

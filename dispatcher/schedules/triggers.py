@@ -21,11 +21,11 @@ from cqueue.message import check_duration, to_datetime
 MISFIRES = ("latest", "all", "skip")
 """What becomes of missed times; see `_Trigger.misfire`."""
 SKIP_GRACE = timedelta(seconds=10)
-"""Greatest lateness of a firing with misfire="skip" and no grace: more than any usual delay of a delivery."""
+"""Greatest lateness of a firing with misfire="skip" and no grace: five pauses of an idle consumer."""
 LONGEST = timedelta(days=3640)
 """Longest delay and interval: a little less than the ten years for which a message may be delayed."""
 SHORTEST_INTERVAL = timedelta(milliseconds=100)
-"""Shortest interval: every firing costs a conditional change of a row, about 10 ms."""
+"""Shortest interval: each firing costs a send, a claim, a conditional change of a row and an ack."""
 LONGEST_JITTER = timedelta(days=1)
 """Longest jitter: one day spreads even daily schedules over all hours."""
 

@@ -1,4 +1,4 @@
-"""Appends records to a log, so many a second; each holds the moment before it was appended."""
+"""Append records to a log at a given rate a second; each record holds the moment before its append."""
 
 import sys
 import time

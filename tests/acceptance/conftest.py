@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import cqueue
+
 HERE = Path(__file__).parent
 
 
@@ -15,3 +17,10 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("feature") is None:
             item.add_marker(pytest.mark.acceptance)
+
+
+@pytest.fixture
+def client(keyspace):
+    """A client of the module's keyspace."""
+    with cqueue.connect(keyspace.url) as client:
+        yield client

@@ -16,7 +16,7 @@ from cqueue.log.records import LogId
 
 
 class Journal:
-    """Whole lines, whoever is killed."""
+    """A file of whole lines, even when the process that writes is killed."""
 
     def __init__(self, path):
         self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)

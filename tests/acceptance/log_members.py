@@ -52,7 +52,7 @@ class Child:
 
 
 class Crowd:
-    """Some members and writers; whoever is killed is replaced."""
+    """Some members and writers; a killed one is replaced."""
 
     def __init__(self, url, log, directory, seed):
         self._where = (url, log, directory)
@@ -68,7 +68,7 @@ class Crowd:
         self.running.append(child)
 
     def disturb(self, seconds):
-        """Kill, stop, resume and end them for so long."""
+        """Kill, stop, resume and end children for some seconds."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             time.sleep(self._rng.uniform(0.3, 1.5))

@@ -25,12 +25,6 @@ SOON_S = 25.0
 """Much less than the consumer waits between two polls, and enough for a machine with other things to do."""
 
 
-@pytest.fixture
-def client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
 def listening(client, name):
     """The rows of processes that wait for messages of a queue."""
     short = short_name(client._catalog.entry(name).spec.partition)

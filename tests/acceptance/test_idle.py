@@ -32,7 +32,7 @@ def test_who_waits_looks_every_two_seconds_or_every_second_without_the_doorbell(
         look = LOOK[row["wide_rows"]]
         looks = 10 / EVERY_S[row["notify"]] + 1 + (row["who"] == "dispatcher")
         assert row["statements_per_s"] * 10 <= looks * look + HEARTBEATS, row
-        assert row["statements_per_s"] * 10 >= (looks - 4) * look, row
+        assert row["statements_per_s"] * 10 >= looks / 2 * look, row  # a busy machine may take as long again
 
 
 def test_a_dispatcher_looks_at_many_idle_queues_rarely(bench):

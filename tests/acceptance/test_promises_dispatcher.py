@@ -26,12 +26,6 @@ def keyspace(new_keyspace):
     return new_keyspace(settle_ms=300, skew_ms=50)
 
 
-@pytest.fixture
-def client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
 # ── Handler classes ──
 
 

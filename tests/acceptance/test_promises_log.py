@@ -31,12 +31,6 @@ def keyspace(new_keyspace):
     return new_keyspace(settle_ms=200, skew_ms=50)
 
 
-@pytest.fixture
-def client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
 def bodies(log, **bounds):
     with log.scan(**bounds) as records:
         return [record.body for record in records]

@@ -33,12 +33,6 @@ def keyspace(new_keyspace):
 
 
 @pytest.fixture
-def client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
-@pytest.fixture
 def rows(keyspace, connection):
     """A function: the messages of a queue as Cassandra has them, as rows of `shard` and `priority`."""
     cql = f"SELECT queue, shard, priority, kind FROM {keyspace.name}.messages"

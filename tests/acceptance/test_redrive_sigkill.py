@@ -18,12 +18,6 @@ COUNT = 40
 SOON = timedelta(seconds=10)
 
 
-@pytest.fixture
-def client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
 @pytest.mark.parametrize("acked_between", [False, True])
 @pytest.mark.parametrize(("point", "nth"), [("sent", 1), ("deleted", 1), ("sent", 3), ("deleted", 3)])
 def test_a_killed_redrive_is_repeated_without_a_copy(client, keyspace, point, nth, acked_between):
@@ -69,7 +63,7 @@ def bury(queue, bodies):
 
 
 def drain(queue, count):
-    """So many bodies, all that there are."""
+    """Ack `count` messages and return their bodies; fail if fewer or more come."""
     found = []
     with queue.consumer() as consumer:
         while len(found) < count:

@@ -21,12 +21,6 @@ NOISE_S = 3.0
 CHILD = Path(__file__).with_name("consuming_child.py")
 
 
-@pytest.fixture
-def client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
 def test_a_killed_consumer_loses_delays_and_revives_nothing(client, keyspace, tmp_path):
     """SIGKILL in the middle of 20,000 messages: all are delivered, redelivery begins within the
     visibility timeout and 2 s, and no message that was acked comes back.

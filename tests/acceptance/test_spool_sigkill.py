@@ -25,12 +25,6 @@ POINTS = [
 ]
 
 
-@pytest.fixture
-def client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
 @pytest.mark.parametrize("between", ["left", "acked", "held"])
 @pytest.mark.parametrize("where", POINTS)
 def test_a_spool_whose_producer_was_killed_is_forwarded_without_a_copy(

@@ -471,7 +471,7 @@ def subscribed(client, name):
 
 
 def read_all(client, log, count, timeout_s=15.0):
-    """What a member gets until there are so many records; fewer when the time is over."""
+    """Bodies that a member gets, until there are `count`; fewer when the time is over."""
     found, enough = [], threading.Event()
 
     def listen(record):

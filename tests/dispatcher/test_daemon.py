@@ -232,8 +232,8 @@ def test_signals_of_the_process_come_into_the_inbox():
         with signals_to(inbox):
             for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
                 os.kill(os.getpid(), number)
-            assert inbox.get(timeout=5) == Signalled(signal.SIGTERM)
-            assert inbox.get(timeout=5) == Signalled(signal.SIGINT)
+            assert inbox.get(timeout=20) == Signalled(signal.SIGTERM)
+            assert inbox.get(timeout=20) == Signalled(signal.SIGINT)
         assert inbox.empty()
     finally:
         signal.signal(signal.SIGHUP, before)

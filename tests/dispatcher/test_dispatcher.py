@@ -99,7 +99,7 @@ def test_an_exception_uses_attempts_then_the_message_dies_with_its_traceback(sho
     trace = letter.headers["cqueue-dead-traceback"]
     assert trace.endswith("ValueError: no such customer\n")
     assert "in fail" in trace
-    assert "workers.py" not in trace
+    assert "worker_threads.py" not in trace
     assert "attempt 3" in letter.headers["cqueue-dead-reason"]
 
 
@@ -679,8 +679,11 @@ def test_an_ack_is_repeated_until_it_is_known_and_the_handler_runs_once(troubled
     assert work.peek() == []
 
 
-def test_a_cluster_that_does_not_answer_is_asked_little_and_work_resumes_alone(troubled, work, dispatch):
+def test_a_cluster_that_does_not_answer_is_asked_little_and_work_resumes_alone(
+    troubled, work, dispatch, monkeypatch
+):
     """Neither a busy loop nor a flood of log lines; nothing is to be done when it is back."""
+    monkeypatch.setattr("cqueue.dispatcher.execution.events.REPEAT_S", float("inf"))  # however slow this is
     events, failing = [], threading.Event()
     dispatcher = dispatch(work, lambda *_: None, on_event=lambda name, _: events.append(name))
     until(lambda: dispatcher.engine.poll_schedule.pollers[0].state.empty_since_s)
@@ -768,20 +771,22 @@ def test_a_full_queue_keeps_no_other_waiting(shop, work, dispatch):
 
 
 def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
-    """A hundred of them are polled at most fifty times a second together; nobody waits for a poll."""
+    """A hundred of them are polled at most fifty times a second together; messages are found by hints.
+
+    A poll may come before a hint, rarely: polls of a queue are one to two seconds apart.
+    """
     queues = [shop.create_queue(f"q{number}") for number in range(100)]
     seen = threading.Semaphore(0)
     dispatcher = dispatch(queues, lambda *_: seen.release())
     until(lambda: all(poller.state.pause_s >= 1 for poller in dispatcher.pollers))
     polled = sum(poller.state.pause_s >= 1 for poller in dispatcher.pollers)
     assert polled == 100
-    begin = time.monotonic()
     for queue in queues[::10]:
         queue.send(b"x")
         assert seen.acquire(timeout=SOON_S)
-    assert time.monotonic() - begin < 5
-    assert dispatcher.stats().queues["q10"].received == 1
-    assert dispatcher.stats().queues["q11"].received == 0
+    stats = dispatcher.stats()
+    assert stats.total.found_by_hint >= 5
+    assert (stats.queues["q10"].received, stats.queues["q11"].received) == (1, 0)
 
 
 # ── around the handler ──

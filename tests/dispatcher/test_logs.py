@@ -145,7 +145,7 @@ def test_a_failure_is_one_line_and_the_last_one_has_the_traceback(lines, shop):
     assert (last["event"], last["level"]) == ("message_dead", "error")
     assert last["exception"].startswith("Traceback")
     assert "in charge" in last["exception"]
-    assert "workers.py" not in last["exception"]  # it begins at the handler
+    assert "worker_threads.py" not in last["exception"]  # it begins at the handler
     assert "4929" not in stream.getvalue()
 
 

@@ -146,7 +146,7 @@ def test_a_wake_makes_a_queue_due(poll_schedule, clock):
 
 @pytest.fixture
 def three(poll_schedule, clock):
-    """Lanes of one queue that has had nothing for a while."""
+    """Pollers of one queue that has had nothing for a while."""
     pollers = [enter(poll_schedule, "q", number=number, of=3) for number in range(3)]
     for _ in range(20):
         due(poll_schedule)

@@ -60,7 +60,7 @@ class ParentProcess:
         self.news.put(Signalled(number))
 
     def step(self, seconds=0.0):
-        """Take all news, and let so much time pass while the living report."""
+        """Take all news, and let some seconds pass while the living children report."""
         until = self.now_s + seconds
         self._take_all()
         while self.now_s < until:

@@ -43,7 +43,7 @@ def old(work, dispatch, lines):
 
 
 def settled(dispatcher, **counts):
-    """Wait until so much was decided and stored; the clock stands still, so nothing follows by itself."""
+    """Wait until these counts are reached and stored; the clock stands still, so nothing more happens."""
 
     def there():
         stats = dispatcher.stats()

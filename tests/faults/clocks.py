@@ -28,7 +28,7 @@ class WallClock:
         self.set(0)
 
     def set(self, offset_s):
-        """Step it to so many seconds beside the true time."""
+        """Step the clock to a number of seconds beside the true time."""
         with self._path.open("r+b" if self._path.exists() else "wb") as file:
             file.write(struct.pack("=q", int(offset_s * 1e9)))
 

@@ -123,7 +123,7 @@ def network():
 
 @contextmanager
 def inside_network(nodes):
-    """A network of so many nodes, with the test inside; skips the test where namespaces are refused."""
+    """A network of some nodes, with the test inside; skips the test where namespaces are refused."""
     if shutil.which("ip") is None:
         pytest.skip("no `ip` (Debian: iproute2): nodes cannot be partitioned here")
     with ExitStack() as stack:

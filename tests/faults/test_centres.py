@@ -110,7 +110,7 @@ def test_no_send_is_acknowledged_that_the_home_may_drop(centres, row):
 
 
 def _drained(consumer, wait_s):
-    """What is received until nothing comes for so long; all of it is acked."""
+    """Ids of what is received until nothing comes for `wait_s`; each message is acked."""
     found = set()
     while messages := consumer.receive(100, wait=timedelta(seconds=wait_s)):
         consumer.ack(messages)
@@ -226,7 +226,7 @@ def _next_shard(after_s):
 
 
 def _send(queue, due, count):
-    """Send so many messages, due one a millisecond; a few are large. Their ids."""
+    """Send `count` messages, due one a millisecond, a few of them large, and return their ids."""
     messages = [
         cqueue.Message(LARGE if number % 10 == 0 else b"m", due=due + timedelta(milliseconds=number))
         for number in range(count)

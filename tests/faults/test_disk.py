@@ -62,7 +62,7 @@ class Disks:
 
 @pytest.fixture
 def disks(tmp_path_factory):
-    """A function that mounts disks for so many nodes: (directory, disks). All are gone after the test."""
+    """A function that mounts disks for some nodes: (directory, disks). All are gone after the test."""
     made = []
 
     def make(nodes):

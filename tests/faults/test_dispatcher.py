@@ -142,7 +142,7 @@ def test_a_daemon_that_is_asked_to_end_drains_and_gives_the_rest_back(site, row)
 
 
 def receive_all(queue, count):
-    """So many messages, acked."""
+    """Receive and ack `count` messages."""
     found = []
     with queue.consumer() as consumer:
         while len(found) < count:

@@ -22,7 +22,6 @@ pytestmark = [
     pytest.mark.cassandra,
     pytest.mark.fault,
     pytest.mark.timeout(300),
-    pytest.mark.xdist_group("guarded"),
 ]
 
 MESSAGE = 3  # `kind` of a message's row

@@ -1,4 +1,4 @@
-"""`python -m tests.simulation`."""
+"""What `python -m tests.simulation` runs."""
 
 import sys
 

@@ -59,7 +59,7 @@ class Consumer:
                 yield Pause(0.002 if got else self._idle_s(self.poll, idle))
 
     def _await_hint(self, longest_s: float) -> Script:
-        """Wait until told of something, or so long."""
+        """Wait for a hint, `longest_s` at most."""
         until_us = self.sim.world.now_us + longest_s * 1e6
         while not self.told and self.sim.world.now_us < until_us:
             yield Pause(0.002)

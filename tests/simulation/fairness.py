@@ -3,7 +3,8 @@
 A consumer that makes claims without end has to come to every wide row in which there is work that it could
 take. How long it may take to *learn* of that work is a matter of time: it probes wide rows twice a second.
 From then on only claims count, however many there are in a second: one wide row may be claimed from a few
-times in a row, and then each of the others has its turn. Whoever claims from a wide row serves it.
+times in a row, and then each of the others has its turn. A claim from a wide row serves it, no matter which
+consumer makes the claim.
 
 What counts as work: an acknowledged message that is due, stands above the boundary, and is listed by no
 slot; or a waiting slot that is due. Not what stands below the boundary, for which a sweep waits, nor what
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 IN_A_ROW = 4
 """Claims of one wide row, at most, while others wait: what the work list allows the one that is held."""
 PROBED_US = 1_250_000
-"""After so long a consumer has learned what others sent: it probes twice a second, but leaves out once what
-it has just claimed from, and begins a search only between two claims."""
+"""Time after which a consumer has learned what others sent: it probes twice a second, but leaves out once a
+wide row that it has just claimed from, and begins a search only between two claims."""
 RESTED_US = 3_000_000
 """The same of what others gave back in a wide row that is over, which may be let alone for two seconds."""
 
@@ -37,7 +38,7 @@ Item = tuple[int, int, int]
 
 @dataclass(slots=True)
 class Waiting:
-    """Work in one wide row: claims of others are counted from a time on, and so many are enough."""
+    """Work in one wide row: claims of others are counted from a time on, up to the number that is enough."""
 
     item: Item
     from_us: int
@@ -53,7 +54,7 @@ class Fairness:
         self.enough = 0
 
     def count_rows(self, others: int) -> None:
-        """So many other wide rows may be before one that begins to wait now; and one is being served."""
+        """Note how many wide rows may come before one that begins to wait now; one more is being served."""
         self.enough = IN_A_ROW * (others + 1)
 
     def served(self, wide_row: WideRow) -> None:

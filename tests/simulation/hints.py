@@ -22,7 +22,7 @@ FATES = {
     "another queue": 1,
     "other priorities": 1,
 }
-"""What becomes of a hint, and of how many in so many."""
+"""What becomes of a hint, with the weight of each fate."""
 LATEST_S = 4.0
 
 

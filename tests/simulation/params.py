@@ -46,7 +46,7 @@ class Params:
     batch: int = 4
     gap_s: float = 1.5
     at_the_edge: bool = False  # sends are made when a time shard ends, and take about W
-    packed: int = 0  # so many messages at most are sent alike, and share a row; 0: none are
+    packed: int = 0  # most messages that are sent alike and share a row; 0: none do
     rows_at_once: int = 0  # rows of one request, so that a read takes several; 0: as it is
     delayed: float = 0.3
     derived: bool = False  # sends have sources, and are repeated by others
@@ -152,7 +152,7 @@ SHARES = {
     "stolen locks": (2, STOLEN_LOCKS), "derived sends": (3, DERIVED), "node away": (1, AWAY),
     "sleepers": (1, SLEEPERS), "killers": (2, KILLERS), "crowd": (1, CROWD),
 }  # fmt: skip
-"""Of so many seeds, so many draw a profile; the others draw a mixture."""
+"""Weight of each profile among all seeds; `mixed` draws a mixture."""
 
 
 UNPACKED = frozenset({"derived sends", "crowd"})

@@ -6,7 +6,7 @@ Every breakage goes through `replaced`.
 
 A rule must not die silently. An entry whose function is gone, or that another module calls under a name
 of its own, fails as this module is imported. Calls of what stands in for a function are counted, and
-whoever takes a rule out asks `check_reached` whether there was one: without, the run has proven nothing.
+a run without a rule asks `check_reached` whether there was a call: without one, the run has proven nothing.
 """
 
 from __future__ import annotations

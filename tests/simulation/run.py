@@ -25,7 +25,7 @@ from tests.simulation.sim import Simulation, trace_of
 CHUNK = 250
 PROGRESS_S = 10.0
 MOST_FAILURES = 20
-"""After so many failures a run ends: the next ones would say the same."""
+"""Number of failures after which a run ends: the next ones would say the same."""
 
 
 @dataclass(slots=True)

@@ -56,7 +56,7 @@ class ChosenCluster(Cluster):
 
 
 class PackTable(Table):
-    """A table over three replicas. `client` is the store of whoever acts at present."""
+    """A table over three replicas. `client` is the store of the client that acts at present."""
 
     def __init__(self, **changes: Any) -> None:
         super().__init__(**changes)
@@ -210,7 +210,7 @@ def halves_add_up() -> None:
 
 
 def only_empty_rows_are_reaped() -> None:
-    """Who reads a row in which nothing is left deletes it; one that has something left stays."""
+    """A reader deletes a row in which nothing is left; a row that has something left stays."""
     table = PackTable()
     pack, begun = table.pack_at(NOON_US, 4), table.pack_at(NOON_US + 1, 4)
     table.delete(*pack[:2], *begun[:2], by=table.new_client())

@@ -135,7 +135,7 @@ def late_burial_does_not_count() -> None:
 
 
 def late_burial_is_not_deleted() -> None:
-    """A derived id belongs to whoever finishes the burial: it is never deleted as late."""
+    """A derived id belongs to the client that finishes the burial: it is never deleted as late."""
     table, _ = _late_burial()
     assert not [operation for operation in table.log if type(operation) is DeleteMessages]
 

@@ -1,8 +1,8 @@
 """A driver that copies one log to a queue and to another log, and is killed on its way.
 
 Where: the data source `killing` is `cqueue`, except that the JVM of the driver gets a SIGKILL at one moment
-of a batch, once. Which moment stands in a file that whoever starts this process writes, and that is gone when
-it has happened.
+of a batch, once. The starting process writes that moment to a file, and the file is gone when it has
+happened.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def test_the_format_is_found_without_a_call(tmp_path):
 
 
 def test_importing_the_package_imports_no_spark():
-    """The command line, and whoever has no Spark, can do without."""
+    """The command line, and a program without Spark, can do without."""
     code = "import sys, cqueue, cqueue.spark; sys.exit('pyspark' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
     assert cqueue.__all__

@@ -82,7 +82,7 @@ def test_a_run_that_broke_off_is_completed(spark, queue, url, place, monkeypatch
 
 
 def test_another_name_is_another_replay(spark, queue, url, place):
-    """Who wants everything again says so."""
+    """A user who wants everything again gives another name."""
     for name in ("monday", "monday", "tuesday"):
         job = Replay(path=place, target=Target(queue=queue.name, url=url), where="topic = 't1'", name=name)
         assert replay.run(spark, job).details["name"] == name

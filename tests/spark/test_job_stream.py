@@ -1,4 +1,4 @@
-"""`cqueue.spark.jobs.stream`: each record once at the sink, whatever breaks, and whoever reads it."""
+"""`cqueue.spark.jobs.stream`: each record once at the sink, whatever breaks and whatever reads it."""
 
 import os
 import signal

@@ -286,7 +286,7 @@ def test_readers_of_planner_and_executors_share_nothing(url):
 
 
 def test_one_session_a_process(url):
-    """Opened once, whoever asks; not taken over by a process that was forked."""
+    """A process opens its session once, for all that ask; a forked process does not take it over."""
     import os
 
     from cqueue.settings import load

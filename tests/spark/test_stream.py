@@ -194,7 +194,7 @@ def test_what_only_a_batch_has_is_refused(reader, source, option):
 
 
 def test_the_first_try_of_a_batch_is_remembered(url, source, new_name):
-    """By all tasks of a run alike; whoever comes later hears of it."""
+    """All tasks of a run remember the same try, and a later run hears of it."""
     side = session(cqueue.settings.load(url))
     work = new_name("query/1")
     first = ledger.first_try(side, source.name, work, "run")

@@ -13,7 +13,7 @@ from typing import Any
 
 @contextmanager
 def ctrl_c_at(number: int) -> Iterator[None]:
-    """A block that a signal interrupts at the moment of this number, if it has so many."""
+    """A block that a signal interrupts at its moment `number`, if it has that many moments."""
     left = number
 
     def look(_frame: Any, event: str, _arg: Any) -> None:
@@ -23,11 +23,22 @@ def ctrl_c_at(number: int) -> Iterator[None]:
             sys.setprofile(None)
             signal.raise_signal(signal.SIGINT)
 
+    def ignored(unraisable: Any) -> None:
+        """In a callback, such as that of a dead weak reference, Python ignores a Ctrl-C: repeat it after."""
+        nonlocal left
+        if unraisable.exc_type is not KeyboardInterrupt:
+            usual(unraisable)
+            return
+        left = 2  # the end of this `setprofile` is a moment as well
+        sys.setprofile(look)
+
+    usual, sys.unraisablehook = sys.unraisablehook, ignored
     sys.setprofile(look)
     try:
         yield
     finally:
         sys.setprofile(None)
+        sys.unraisablehook = usual
 
 
 def at_each_moment(call: Callable[[], object], check: Callable[[], None]) -> int:
@@ -51,6 +62,6 @@ def on_a_thread(call: Callable[[], Any]) -> Any:
     outcome: list[Any] = []
     thread = threading.Thread(target=lambda: outcome.append(call()), daemon=True)
     thread.start()
-    thread.join(5)
+    thread.join(20)
     assert not thread.is_alive()
     return outcome[0]

@@ -357,7 +357,7 @@ def test_a_message_that_is_not_there_is_1(cli, command):
 
 @pytest.mark.parametrize("command", ["find", "cancel"])
 def test_a_whole_id_of_another_queue_than_the_one_named_is_a_mistake(cli, bury, queue, command):
-    """Whoever names beta does not mean a message of alpha, and nothing is deleted."""
+    """A user who names beta does not mean a message of alpha, and nothing is deleted."""
     cli("queue", "create", "beta")
     original = bury("dead")
     alive = cli("send", "q", "alive").out.strip()

@@ -333,7 +333,7 @@ def test_scan_writes_a_file_for_data_frames(cli, tmp_path, kind):
 
 
 def interrupt_after(monkeypatch, count):
-    """Ctrl-C once so many records have been printed."""
+    """Raise Ctrl-C once `count` records have been printed."""
     record, printed = BodyPrinter.print, []
 
     def printing(self, one):

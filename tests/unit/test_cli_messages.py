@@ -199,7 +199,7 @@ def test_a_second_ctrl_c_does_not_wait_and_names_the_lines_in_doubt(cli, monkeyp
 
 
 def interrupt_in(monkeypatch, kind, name, *, times):
-    """Ctrl-C, so many times, before the method does what it does."""
+    """Raise Ctrl-C some times before the method does its work."""
     original = getattr(kind, name)
 
     def interrupted(self, *args):

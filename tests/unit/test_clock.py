@@ -62,7 +62,7 @@ def test_of_two_answers_the_one_that_agrees_with_us_counts():
 
 
 def test_two_answers_that_disagree_tell_a_stranger_nothing():
-    """Who has no time of his own yet cannot know which of them is wrong."""
+    """A client without a time of its own cannot know which answer is wrong."""
     machine = Machine()
     machine.spread = [0, 30_000_000]
     with pytest.raises(NotDone, match="disagree"):

@@ -103,7 +103,7 @@ CONFIGS = st.builds(
 
 @given(CONFIGS)
 def test_stored_configuration_comes_back(config: QueueConfig):
-    """What is stored is what is read, whoever reads it."""
+    """Every client reads what was stored."""
     assert QueueConfig.from_json(config.to_json()) == config
 
 
@@ -114,7 +114,7 @@ def test_settings_of_a_newer_version_are_left_out():
 
 
 def test_settings_of_a_newer_version_survive_an_older_client_s_change():
-    """Who alters a queue erases nothing of what a newer client has stored, and names no unknown setting."""
+    """A client that alters a queue keeps what a newer one has stored, and names no setting unknown to it."""
     stored = '{"color": "red", "deep": {"a": [1]}, ' + QueueConfig().to_json()[1:]
     changed = json.loads(QueueConfig.from_json(stored).altered({"shards": 8}).to_json(stored))
     assert changed == json.loads(stored) | {"shards": 8}

@@ -178,7 +178,7 @@ def test_close_ends_a_receive_that_waits(queue):
     while not consumer._receiver.inbox.waiting:
         time.sleep(0.001)
     consumer.close()
-    thread.join(5)
+    thread.join(20)
     assert not thread.is_alive()
     assert isinstance(outcome[0], cqueue.Closed)
 

@@ -89,7 +89,7 @@ def queue(client):
 
 
 def received(queue, count):
-    """So many messages, all that there are."""
+    """Ack and return `count` messages; fail if fewer or more come."""
     found = []
     with queue.consumer() as consumer:
         while len(found) < count:
@@ -306,7 +306,7 @@ def test_which_letters_are_sent_back(queue, by):
 
 
 def test_an_application_starts_as_before_after_a_redrive(client):
-    """Who creates the queue at each start, with its configuration, finds it as it is wanted."""
+    """A program that creates the queue at each start, with its configuration, finds the queue as wanted."""
     config = cqueue.QueueConfig(max_attempts=3)
     queue = client.create_queue(f"q-{secrets.token_hex(4)}", config)
     bury(queue, task(0))

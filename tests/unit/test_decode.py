@@ -207,7 +207,7 @@ def test_a_page_without_broken_records_is_as_it_came():
 
 
 def test_a_row_is_counted_and_logged_once(caplog):
-    """Whoever reads it a thousand times does not fill the log."""
+    """A client that reads the row a thousand times does not fill its log."""
     quarantine = Quarantine()
     row = ("k", *[None] * 7)
     for _ in range(3):

@@ -215,7 +215,7 @@ def test_a_public_name_is_what_type_checkers_see(module, name):
 
 
 def test_every_error_is_public():
-    """Whoever catches errors finds their classes where the rest is."""
+    """A program that catches errors finds their classes where the rest is."""
     classes = [value for value in vars(errors).values() if inspect.isclass(value)]
     names = {each.__name__ for each in classes if issubclass(each, cqueue.CqueueError)}
     assert names <= set(cqueue.__all__)

@@ -26,7 +26,7 @@ from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_n
 from cqueue.doorbell.directory import Directory, encode_names, names_contain
 from cqueue.doorbell.failure_log import FailureLog
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
-from cqueue.doorbell.listener import Listener, _bound
+from cqueue.doorbell.listener import STOP_CHECK_S, Listener, _bound
 from cqueue.doorbell.sender import Sender
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import Hint
@@ -211,42 +211,42 @@ def test_who_was_told_and_cannot_look_has_the_next_one_told_and_nobody_is_told_t
 
 def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
     """The first ring of a burst is sent at once, the others as one ring with all their flags."""
-    ringer = RingCoalescer[str, int](operator.or_)
-    assert ringer.offer("a", 1, 10.0)
-    assert not ringer.offer("a", 2, 10.0 + GAP_S / 3)
-    assert not ringer.offer("a", 4, 10.0 + GAP_S / 2)
-    assert ringer.due(10.0 + GAP_S / 2) == []
-    assert ringer.next_s == pytest.approx(10.0 + GAP_S)
-    assert ringer.due(10.0 + GAP_S + 1e-9) == [("a", 6)]
-    assert ringer.next_s == float("inf")
-    assert ringer.offer("a", 1, 11.0)
+    coalescer = RingCoalescer[str, int](operator.or_)
+    assert coalescer.offer("a", 1, 10.0)
+    assert not coalescer.offer("a", 2, 10.0 + GAP_S / 3)
+    assert not coalescer.offer("a", 4, 10.0 + GAP_S / 2)
+    assert coalescer.due(10.0 + GAP_S / 2) == []
+    assert coalescer.next_s == pytest.approx(10.0 + GAP_S)
+    assert coalescer.due(10.0 + GAP_S + 1e-9) == [("a", 6)]
+    assert coalescer.next_s == float("inf")
+    assert coalescer.offer("a", 1, 11.0)
 
 
 def test_rings_that_keep_coming_become_rarer():
     """A listener that is notified of thousands of sends a second is busy, and finds the messages anyway."""
-    ringer, sent, now_s = RingCoalescer[str, int](operator.or_), 0, 10.0
+    coalescer, sent, now_s = RingCoalescer[str, int](operator.or_), 0, 10.0
     for _ in range(10_000):
         now_s += 0.0001
-        sent += ringer.offer("a", 1, now_s)
-        sent += len(ringer.due(now_s))
+        sent += coalescer.offer("a", 1, now_s)
+        sent += len(coalescer.due(now_s))
     assert 1.0 / LONGEST_GAP_S * 0.8 < sent < 1.0 / LONGEST_GAP_S * 1.3 + 10
-    assert ringer.due(now_s + LONGEST_GAP_S)
+    assert coalescer.due(now_s + LONGEST_GAP_S)
 
 
 def test_places_do_not_hold_each_other_up():
-    ringer = RingCoalescer[str, int](operator.or_)
-    assert all(ringer.offer(place, 1, 10.0) for place in "abc")
+    coalescer = RingCoalescer[str, int](operator.or_)
+    assert all(coalescer.offer(place, 1, 10.0) for place in "abc")
 
 
 def test_what_waits_to_be_released_goes_then_and_at_a_close_at_once():
-    ringer = RingCoalescer[str, int](operator.or_)
-    ringer.delay("a", 1)
-    ringer.delay("a", 2)
-    assert ringer.due(1e9) == []
-    ringer.release(5.0)
-    assert ringer.due(5.0) == [("a", 3)]
-    ringer.delay("b", 1)
-    assert ringer.due(5.0, at_once=True) == [("b", 1)]
+    coalescer = RingCoalescer[str, int](operator.or_)
+    coalescer.delay("a", 1)
+    coalescer.delay("a", 2)
+    assert coalescer.due(1e9) == []
+    coalescer.release(5.0)
+    assert coalescer.due(5.0) == [("a", 3)]
+    coalescer.delay("b", 1)
+    assert coalescer.due(5.0, at_once=True) == [("b", 1)]
 
 
 def test_hints_cause_so_many_polls_and_no_more():
@@ -382,7 +382,7 @@ def test_a_closed_listener_lets_its_port_go_at_once(heard):
     listener = Listener(LOCAL, heard, HintCounts())
     begun_s = time.monotonic()
     listener.close()
-    assert time.monotonic() - begun_s < 2
+    assert time.monotonic() - begun_s < STOP_CHECK_S  # before its thread looks by itself
     again = Listener(Address("127.0.0.1", (listener.port, listener.port)), heard, HintCounts())
     again.close()
 
@@ -499,10 +499,9 @@ def test_a_send_wakes_a_consumer_of_another_process(clients, store):
     with patient(receiver) as consumer:
         came = waiting(consumer)
         assert store.seen.wait()
-        begun_s = time.monotonic()
         sender.queue("orders").send(b"x", priority=3)
         assert came.wait()
-        assert time.monotonic() - begun_s < LONG.total_seconds() / 2
+        assert consumer.last.told
         assert [message.body for message in came.rings[0]] == [b"x"]
         until(lambda: sender._doorbell.counts.sent == 1)
     assert receiver._doorbell.counts.received == 1
@@ -586,21 +585,20 @@ def test_without_the_table_messages_are_found_by_polling(store, caplog):
 
 def test_a_keyspace_that_does_not_answer_holds_up_no_send(store):
     """The doorbell's own thread reads the listeners, and pauses for seconds after a failure."""
-    go_on = threading.Event()
+    go_on, answers = threading.Event(), []
 
     def trouble(operation):
         if isinstance(operation, ReadDigests):
-            go_on.wait(SOON_S)
+            answers.append(go_on.wait(SOON_S))
             return Unavailable("away")
         return None
 
     store.trouble = trouble
     with Client(store, notify=LOCAL) as sender:
         queue = sender.create_queue("orders")
-        begun_s = time.monotonic()
         for _ in range(10):
             queue.send(b"x")
-        assert time.monotonic() - begun_s < SOON_S / 2
+        assert not answers
         go_on.set()
         assert store.seen.wait()
         queue.send(b"x")
@@ -609,22 +607,21 @@ def test_a_keyspace_that_does_not_answer_holds_up_no_send(store):
 
 def test_a_slow_name_server_holds_up_nobody(store, monkeypatch):
     """The doorbell's own thread resolves this process's address."""
-    go_on = threading.Event()
+    go_on, answers = threading.Event(), []
 
     def slow(_address):
-        go_on.wait(SOON_S)
+        answers.append(go_on.wait(SOON_S))
         return "127.0.0.1"
 
     monkeypatch.setattr(Address, "own", slow)
     with Client(store, notify=LOCAL) as client:
         queue = client.create_queue("orders")
         with queue.consumer() as consumer:
-            begun_s = time.monotonic()
             consumer.receive()
             for _ in range(3):
                 queue.send(b"x")
                 assert consumer.receive(wait=timedelta(seconds=SOON_S))
-            assert time.monotonic() - begun_s < SOON_S / 2
+            assert not answers
             go_on.set()
             assert store.seen.wait()
 
@@ -749,8 +746,9 @@ def test_a_queue_that_is_made_again_is_listened_for_anew(clients, store):
         assert store.seen.rings[0].row.names == encode_names([short_name(f"orders@{incarnation(sender)}")])
 
 
-def test_a_close_lets_the_first_ring_of_a_short_life_go(store):
+def test_a_close_lets_the_first_ring_of_a_short_life_go(store, monkeypatch):
     """A short process such as `cqueue send` ends right after its message was acknowledged."""
+    monkeypatch.setattr("cqueue.doorbell.doorbell.CLOSE_WAIT_S", SOON_S)  # a busy machine may need more
     with Client(store, notify=LOCAL) as receiver:
         receiver.create_queue("orders")
         with patient(receiver) as consumer:
@@ -763,18 +761,17 @@ def test_a_close_lets_the_first_ring_of_a_short_life_go(store):
 
 
 def test_a_close_waits_for_nothing_that_does_not_answer(store):
-    go_on = threading.Event()
+    go_on, answers = threading.Event(), []
 
     def trouble(operation):
         if isinstance(operation, ReadDigests):
-            go_on.wait(SOON_S)
+            answers.append(go_on.wait(SOON_S))
 
     store.trouble = trouble
     client = Client(store, notify=LOCAL)
     client.create_queue("orders").send(b"x")
-    begun_s = time.monotonic()
     client.close()
-    assert time.monotonic() - begun_s < SOON_S / 4
+    assert not answers
     go_on.set()
 
 

@@ -373,7 +373,7 @@ def test_closing_ends_a_follower_that_waits(log):
 
     threading.Thread(target=read).start()
     follower.close()
-    assert ended.wait(5)
+    assert ended.wait(20)
 
 
 def test_an_idle_follower_costs_one_read_a_poll(log, store):

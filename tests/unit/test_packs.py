@@ -217,7 +217,7 @@ def test_messages_that_differ_do_not():
 
 
 def test_rows_stay_small():
-    """So many messages, so many bytes; large bodies alone."""
+    """A row has a most number of messages and of bytes; a large body has a row alone."""
     (many,) = make_flushes([out()] * (PACK_ROWS + 1))
     assert sizes(many.rows) == [PACK_ROWS, 1]
     (wide,) = make_flushes([out(bytes(PACKED_BODY))] * 17)
@@ -248,7 +248,7 @@ def test_ids_of_one_producer_rise():
 
 
 def test_derived_ids_and_old_deployments_know_no_packs():
-    """Who repeats a derived send must write the same row; who does not know packs must not meet any."""
+    """A client that repeats a derived send must write the same row; one that knows no packs meets none."""
     sourced = [out(source=b"s%d" % n, due_us=NOON_US) for n in range(3)]
     assert not any(ids.is_packed(row.id) for flush in make_flushes(sourced) for row in flush.rows)
     old = make_flushes([out()] * 3, packs=False)

@@ -19,7 +19,8 @@ from cqueue.store.operations import Mutate
 from tests.faulty_store import FaultyStore
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
-SOON = timedelta(seconds=5)
+SOON_S = 20.0
+SOON = timedelta(seconds=SOON_S)
 
 
 class Watched(FaultyStore):
@@ -65,7 +66,7 @@ def send(queue, *bodies):
     assert not queue.send_many([Message(body) for body in bodies]).failed
 
 
-def until(condition, seconds=5.0):
+def until(condition, seconds=SOON_S):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -255,7 +256,7 @@ def test_a_receive_that_waits_for_a_fetch_ends_at_close(queue, store):
 
     def trouble(operation):
         if isinstance(operation, Mutate):
-            gate.wait(5)
+            gate.wait(SOON_S)
 
     store.trouble = trouble
     send(queue, *[b"y"] * 40)
@@ -392,30 +393,28 @@ def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
 
 def test_ctrl_c_at_any_moment_of_a_receive_that_waits_leaves_the_rest_to_others():
     """The thread that fetches goes on, and close ends."""
-    gate = threading.Semaphore(0)
 
-    def fetch(_count):
-        gate.acquire(timeout=5)
-        return [1, 2], False
-
-    def waits():
-        made = Prefetch(2, fetch, lambda _: None, lambda: 60.0)
-        made.put([0], 2, more=True)
-        return made
+    def begin():
+        """Begin anew: fetches end once `gate` is open. A blocked take may have two of them made."""
+        nonlocal ahead, gate
+        gate = opened = threading.Event()
+        ahead = Prefetch(2, lambda _: ([1, 2], not opened.wait(SOON_S)), lambda _: None, lambda: 60.0)
+        ahead.put([0], 2, more=True)
 
     def take():
         ahead.take(1)
-        threading.Timer(0.001, gate.release).start()
+        threading.Timer(0.001, gate.set).start()
         ahead.take(1)
 
     def check():
-        nonlocal ahead
-        gate.release()
+        gate.set()
         on_a_thread(ahead.close)
-        ahead = waits()
+        begin()
 
-    ahead = waits()
+    ahead = gate = None
+    begin()
     assert at_each_moment(take, check) > 10
+    gate.set()
     on_a_thread(ahead.close)
 
 

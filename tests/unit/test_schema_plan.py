@@ -112,7 +112,7 @@ def test_a_complete_schema_needs_nothing():
 
 
 def test_a_keyspace_of_an_older_version_gets_a_home():
-    """The data centre of whoever applies, where clients work in one; said where there are several."""
+    """The home is the applying client's data centre where clients work in one, and named where in several."""
     old = replace(complete_state().deployment, home_dc=None)
     planned = plan(Options(), complete_state(deployment=old), SETTINGS)
     assert statements(planned) == [

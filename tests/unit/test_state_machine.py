@@ -141,7 +141,7 @@ class Facade(RuleBasedStateMachine):
 
     @rule(message=deliveries)
     def ack(self, message: Any) -> None:
-        """An ack counts whoever sends it, and however late."""
+        """An ack counts from every consumer, and however late."""
         known = self._held(message)
         message.ack()
         known.over = True

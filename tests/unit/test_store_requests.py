@@ -116,7 +116,7 @@ def test_portions_have_so_many_bytes_or_one_body():
 
 
 class Future:
-    """As the driver's: answered page by page, by whoever calls `answer`. An error is an answer as well."""
+    """A future like the driver's: `answer` gives it one page after another. An error is an answer as well."""
 
     attempted_hosts = ("host",)
     warnings = None

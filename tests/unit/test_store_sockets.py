@@ -1,4 +1,4 @@
-"""The connection that is written to by whoever makes a request, against a server that only listens."""
+"""The connection that the requesting thread itself writes to, against a server that only listens."""
 
 import errno
 import random
@@ -80,7 +80,7 @@ def frame(writer, number, size):
 
 
 def frames(stream):
-    """Who wrote which, in order of arrival; fails if one is torn."""
+    """The (writer, number) of each frame, in order of arrival; fails if a frame is torn."""
     found, at = [], 0
     while at < len(stream):
         mark, writer, number, size = HEADER.unpack_from(stream, at)

@@ -176,8 +176,7 @@ def test_only_tombstone_warnings_are_silenced(caplog):
 def test_statements_are_documented_and_placed_by_kind():
     """Each has a reason above it; conditions and timestamps never meet in one statement.
 
-    Who is at work or a member, and which partitions of a log exist, is written at the time of writing:
-    it expires.
+    Rows of workers, of members and of a log's partitions carry no timestamp of their own: they expire.
     """
     source = inspect.getsource(statements)
     assert len(statements.ALL) > 70

@@ -22,7 +22,7 @@ CLIENT = Path(__file__).with_name("client.py")
 
 
 def unpack(directory):
-    """The older code below a directory; False if this tree has no history, or not so much of it."""
+    """The older code below a directory; False if this tree has no history, or not enough of it."""
     tree = subprocess.run(["git", "-C", ROOT, "archive", OLDER], capture_output=True, check=False)
     if tree.returncode:
         return False

@@ -178,3 +178,16 @@ def test_every_metric_stands_in_the_page_and_no_other(client):
     assert page.keys() == names(found)
     for name, kind in found.items():
         assert page[name + "_total" if kind == "counter" else name] == kind
+
+
+def test_alert_rules_ask_for_metrics_that_exist():
+    """A rule over a name that does not exist never fires, and nobody is told."""
+    series = {
+        name + suffix
+        for name, kind in documented().items()
+        for suffix in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))
+    }
+    text = (ROOT / "ops" / "alerts.yml").read_text("utf-8")
+    asked = {name for rule in re.findall(r"expr: (.*)", text) for name in re.findall(r"\bcqueue_\w+", rule)}
+    assert len(asked) > 8
+    assert asked <= series

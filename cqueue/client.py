@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from threading import Lock, RLock
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
-from cqueue.doorbell import Address, Doorbell
+from cqueue.doorbell import Address, Doorbell, HintCounts
 from cqueue.errors import BadInput
 from cqueue.log import Log, LogConfig
 from cqueue.log.catalog import LogCatalog
@@ -41,6 +42,7 @@ from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
 
+    from cqueue.runtime.call_metrics import CallMetrics
     from cqueue.spool import Spool
     from cqueue.spool.forward_client import Spools
     from cqueue.spool.forward_log import SpooledLog
@@ -251,6 +253,21 @@ class Client:
     def _quarantine(self) -> Quarantine:
         """Used inside: the damaged rows that this process has met."""
         return self._driver.store.quarantine
+
+    @cached_property
+    def metrics(self) -> CallMetrics:
+        """A Prometheus collector of this client's calls: `REGISTRY.register(client.metrics)`.
+
+        Counting begins when this is first read; a client that nobody asks is no slower for it. The metrics of
+        two clients have the same names, so one registry takes one client.
+        """
+        from cqueue.runtime.call_metrics import CallMetrics  # noqa: PLC0415 - only where somebody asks
+
+        doorbell = self._doorbell
+        self._driver.meter = made = CallMetrics(
+            lambda: HintCounts() if doorbell is None else replace(doorbell.counts)
+        )
+        return made
 
     # ── logs ──
 

@@ -59,11 +59,11 @@ class DeadLetter:
     key: str | None
     codec: str | None
     priority: int
-    headers: Mapping[str, str]
-    reason: str
+    headers: Mapping[str, str] = field(repr=False)
+    reason: str = field(repr=False)
     attempts: int | None
     died_at: datetime
-    traceback: str | None
+    traceback: str | None = field(repr=False)
     size: int
     body_lost: bool
     held: bool

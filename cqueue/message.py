@@ -7,7 +7,7 @@ import re
 import struct
 from binascii import b2a_base64
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -83,11 +83,11 @@ class Message:
         queue.send_many([Message(b"now"), Message(b"later", delay=timedelta(hours=1), priority=5)])
     """
 
-    body: bytes
+    body: bytes = field(repr=False)  # neither it nor headers stand in a log that has the repr
     delay: timedelta | None = None
     due: datetime | None = None
     priority: int = 0
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
     ttl: timedelta | None = None
     task: str | None = None
     key: str | None = None
@@ -258,11 +258,14 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
         raise BadInput(f"headers is a {type(headers).__name__}; it takes a mapping of text to text")
     for name, value in headers.items():
         if not isinstance(name, str) or not isinstance(value, str):
-            raise BadInput(f"header {name!r} is {value!r}; names and values are text")
+            raise BadInput(
+                f"a header is a {type(value).__name__} under a {type(name).__name__}; "
+                "names and values are text"
+            )
         try:
             total += len(name.encode()) + len(value.encode())
         except UnicodeEncodeError as exc:
-            raise BadInput(f"header {name!r} is {value!r}, which is not valid text") from exc
+            raise BadInput("a header is not valid text: it has half a surrogate pair") from exc
     if len(headers) > MAX_HEADERS or total > MAX_HEADERS_BYTES:
         raise HeadersTooLarge(
             f"{len(headers)} headers with {total:,} bytes; at most {MAX_HEADERS} with {MAX_HEADERS_BYTES:,}"

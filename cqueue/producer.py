@@ -105,6 +105,18 @@ class Producer:
         return self._driver.limited(limit_s)
 
     def _send(self, entries: list[Message]) -> tuple[list[Flush], Failed]:
+        """Store entries as `_store`, measured if somebody asks."""
+        meter = self._driver.meter
+        if meter is None:
+            return self._store(entries)
+        since_s = meter.now_s()
+        flushes, failed = self._store(entries)
+        meter.took("send", self.name, since_s)
+        meter.count("sent", self.name, len(entries) - len(failed))
+        meter.failed("send", self.name, (error for _, error in failed))
+        return flushes, failed
+
+    def _store(self, entries: list[Message]) -> tuple[list[Flush], Failed]:
         """Store entries. Return their flushes, and (index, error) of each entry that is not known to be
         stored.
         """

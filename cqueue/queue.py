@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,8 +55,8 @@ class StoredMessage:
     """
 
     id: MessageId
-    body: bytes
-    headers: Mapping[str, str]
+    body: bytes = field(repr=False)
+    headers: Mapping[str, str] = field(repr=False)
     priority: int
     due: datetime
     sent_at: datetime

@@ -290,7 +290,8 @@ def _ports(key: str, values: Mapping[str, str]) -> tuple[int, int]:
 def _check_keyspace(name: str) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", name):
         raise ConfigError(
-            f"{name!r} is not a keyspace name for cqueue: up to 48 of a-z, 0-9 and _, first a letter. "
+            # Behind a host that was left out, the rest of a password may stand here: it is not quoted.
+            "That is not a keyspace name for cqueue: up to 48 of a-z, 0-9 and _, first a letter. "
             "Upper case would need quotes everywhere."
         )
 

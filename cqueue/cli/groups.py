@@ -37,6 +37,7 @@ ENTRIES: Final = (
     Entry("dead", "cqueue.cli.dead", "Look at dead letters, send them back, drop them."),
     Entry("stats", "cqueue.cli.stats", "Show what queues hold."),
     Entry("dispatch", "cqueue.cli.dispatch", "Run the handlers of an application, as a daemon."),
+    Entry("metrics", "cqueue.cli.metrics", "Show what all queues hold to Prometheus."),
     Entry("workers", "cqueue.cli.workers", "Show which processes run handlers of which queues."),
     Entry("schedule", "cqueue.cli.schedule", "Make, look at, change and remove schedules."),
     Entry("log", "cqueue.cli.log", "Make logs, append to them, read and follow them."),

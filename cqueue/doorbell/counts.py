@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 
 
 @dataclass(slots=True)
@@ -27,6 +27,11 @@ class HintCounts:
     deferred: int = 0
     misdirected: int = 0
     forged: int = 0
+
+
+def as_counts(counts: HintCounts) -> dict[str, int]:
+    """Return the counts by the names of their events."""
+    return asdict(counts)
 
 
 def added(counts: Iterable[HintCounts]) -> HintCounts:

@@ -16,7 +16,7 @@ from cqueue.doorbell.counts import HintCounts
 from cqueue.doorbell.datagram import LONGEST, Ring, decode
 from cqueue.doorbell.limiter import Limiter
 from cqueue.errors import NotDone
-from cqueue.runtime.logs import logger
+from cqueue.runtime.logs import describe, logger
 from cqueue.store.decode import KEY_BYTES
 
 MAX_WAIT_S: Final = 0.1
@@ -155,7 +155,7 @@ class Listener:
         try:
             self._on_ring(ring)
         except Exception as exc:  # noqa: BLE001 - a thread that ends would be missed by nobody
-            logger("cqueue.doorbell").error("doorbell_failed", error=repr(exc))
+            logger("cqueue.doorbell").error("doorbell_failed", error=describe(exc))
 
 
 def _bound(host: str, ports: tuple[int, int]) -> socket.socket:

@@ -36,7 +36,7 @@ class HttpPush:
         self, url: str, *, headers: Mapping[str, str] | None = None, timeout: timedelta = DEFAULT_TIMEOUT
     ) -> None:
         if not isinstance(url, str) or urlsplit(url).scheme not in {"http", "https"}:
-            raise BadInput(f"url is {url!r}; it takes an http or https address")
+            raise BadInput("url takes an http or https address")
         self.url = url
         self._headers = dict(headers or {})
         low, high = timedelta(milliseconds=1), timedelta(minutes=10)

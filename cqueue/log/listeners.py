@@ -199,6 +199,7 @@ class ListenerCalls:
         record, listener, error = failure.at.record, failure.listener, failure.error
         if record is not None:
             fields |= {"partition": record.partition}
+        said = logs.describe(error, texts=logs.is_ours(error))
         log = logs.logger(LOGGER)
         say = log.error if event == RECORD_DEAD else log.warning
         say(
@@ -207,8 +208,8 @@ class ListenerCalls:
             record=None if record is None else str(record.id),
             listener=getattr(listener, "__qualname__", type(listener).__qualname__),
             **fields,
-            error=_words(error).partition("\n")[0],
-            **logs.trace(error, is_final=event == RECORD_DEAD),
+            error=said,
+            **logs.trace(error, is_final=event == RECORD_DEAD, said=said),
         )
 
     def _bury_dead(self, backlog: PartitionBacklog, one: Waiting, now_s: float) -> None:

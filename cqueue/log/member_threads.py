@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from contextlib import AbstractContextManager
 from threading import Event, Lock, Thread, current_thread
 from typing import Final
@@ -18,7 +17,7 @@ LASTING_S: Final = 5.0
 SHORTEST_WAIT_S: Final = 0.02
 """Seconds between two reads of the subscription at least, so that a wrong time cannot make a thread spin."""
 
-_log = logging.getLogger("cqueue.log")
+LOGGER: Final = "cqueue.log"
 
 
 class MemberThreads:
@@ -106,10 +105,7 @@ class MemberThreads:
             except (NotDone, OutcomeUnknown) as exc:
                 wait_s, trouble = _pause_s(exc), str(exc)
                 if trouble != logged:
-                    level = logging.ERROR if isinstance(exc, LASTING) else logging.INFO
-                    _log.log(
-                        level, "subscription_trouble", extra={"subscription": self._name, "error": trouble}
-                    )
+                    _tell("subscription_trouble", self._name, trouble, is_lasting=isinstance(exc, LASTING))
             logged = trouble
             if wait_s > 0 and not self._stop.is_set():
                 self._wake.wait(wait_s)
@@ -135,8 +131,16 @@ class MemberThreads:
             self._loop.release_all()
             self._member.leave()
         except CqueueError as exc:
-            _log.info("subscription_left_late", extra={"subscription": self._name, "error": str(exc)})
+            _tell("subscription_left_late", self._name, str(exc))
 
 
 def _pause_s(error: CqueueError) -> float:
     return LASTING_S if isinstance(error, LASTING) else TROUBLE_S
+
+
+def _tell(event: str, subscription: str, error: str, *, is_lasting: bool = False) -> None:
+    from cqueue.runtime import logs  # noqa: PLC0415 - it takes structlog, and may never be needed
+
+    log = logs.logger(LOGGER)
+    say = log.error if is_lasting else log.info
+    say(event, subscription=subscription, error=error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from cqueue import ids
@@ -25,10 +25,10 @@ class Record:
     """
 
     topic: str
-    body: bytes
+    body: bytes = field(repr=False)
     key: str | None = None
     partition: int | None = None
-    headers: Mapping[str, str] | None = None
+    headers: Mapping[str, str] | None = field(default=None, repr=False)
 
 
 class LogId(str):

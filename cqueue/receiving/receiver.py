@@ -64,6 +64,22 @@ class Receiver:
         return self._entry().row.state == PAUSED
 
     def look(self, want: int, *, stay: bool, ahead: bool = False) -> list[ReceivedMessage]:
+        """Poll once as `_look`, measured if somebody asks."""
+        meter = self._driver.meter
+        if meter is None:
+            return self._look(want, stay=stay, ahead=ahead)
+        since_s, name = meter.now_s(), self._settler.name
+        try:
+            messages = self._look(want, stay=stay, ahead=ahead)
+        except CqueueError as exc:
+            meter.failed("claim", name, [exc])
+            raise
+        if messages:
+            meter.took("claim", name, since_s)
+            meter.count("claimed", name, len(messages))
+        return messages
+
+    def _look(self, want: int, *, stay: bool, ahead: bool) -> list[ReceivedMessage]:
         """Poll once: claim from the wide rows that may have work, until one gives messages.
 
         Args:
@@ -97,7 +113,7 @@ class Receiver:
         finally:
             with suppress(CqueueError):  # the claim may have failed
                 self._driver.run(unlock(view))
-        return self._accept(claimed, entry.spec)
+        return self._counted(self._accept(claimed, entry.spec))
 
     # ── suspects ──
 
@@ -116,7 +132,8 @@ class Receiver:
         entry, poll = self._entry(), self._poll
         if poll is None or not poll.is_of(entry.row, entry.spec) or entry.row.state == PAUSED:
             return []
-        return self._accept(self._driver.run(poll.claim_suspect(entry.spec, want)), entry.spec)
+        claimed = self._driver.run(poll.claim_suspect(entry.spec, want))
+        return self._counted(self._accept(claimed, entry.spec))
 
     # ── inside ──
 
@@ -139,6 +156,11 @@ class Receiver:
     def _accept(self, claimed: Claim, spec: QueueSpec) -> list[ReceivedMessage]:
         """Return the messages of a claim that are to be delivered; settle the others."""
         return ClaimedBatch(claimed, spec, self._driver, self._settler).accept()
+
+    def _counted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        if self._driver.meter is not None:
+            self._driver.meter.count("claimed", self._settler.name, len(messages))
+        return messages
 
     def _now_ms(self) -> int:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -18,8 +18,8 @@ from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, why_dead
 from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lease import Lease, Taken
-from cqueue.protocol.spec import DEAD_SUFFIX, QueueSpec
-from cqueue.received import Messages, listed
+from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec
+from cqueue.received import Messages, ReceivedMessage, listed
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
@@ -90,6 +90,8 @@ class Settler:
         with suppress(NotDone, OutcomeUnknown):
             for lease in self._driver.run(acks.ack(expired)):
                 self._settled(lease)
+            if self._driver.meter is not None:
+                self._driver.meter.count("expired", self.name, len(expired))
 
     def release(self, leases: Iterable[Lease]) -> None:
         """Give back messages that were not delivered, without using an attempt. Else their timeout does
@@ -124,7 +126,8 @@ class Settler:
         why = why_dead(reason, spec.name, taken.lease.attempt, id_)
         if headers:
             why |= fitting({**(taken.row.headers or {}), **why}, headers)
-        for lease in self._driver.run(bury(spec, dead, taken, why)):
+        buried = self._measured("bury", "buried", 1, bury(spec, dead, taken, why))
+        for lease in buried:
             self._settled(lease)
 
     # ── calls of the holder ──
@@ -135,13 +138,38 @@ class Settler:
         if not some:
             return
         try:
-            emptied = self._driver.run(acks.ack([message._taken for message in some]))  # noqa: SLF001
+            emptied = self._ack(some)
         except OutcomeUnknown as exc:
             raise AckUnknown(f"it is not known whether {len(some)} ack(s) are stored: {exc}") from exc
         if emptied:
             owners = {message._taken.lease: message._settler for message in some}  # noqa: SLF001
             for lease in emptied:
                 owners[lease]._settled(lease)  # noqa: SLF001 - the same class
+
+    def _ack(self, some: Sequence[ReceivedMessage]) -> Sequence[Lease]:
+        taken, meter = [message._taken for message in some], self._driver.meter  # noqa: SLF001
+        if meter is None:
+            return self._driver.run(acks.ack(taken))
+        since_s = meter.now_s()
+        emptied = self._measured("ack", None, 0, acks.ack(taken))
+        meter.took("ack", self.name, since_s)
+        for name, count in Counter(message._settler.name for message in some).items():  # noqa: SLF001
+            meter.count("acked", name, count)
+        return emptied
+
+    def _measured(self, call: str, what: str | None, count: int, proto: Proto[T]) -> T:
+        """Run a protocol function; count what it has done, or how it has failed, if somebody asks."""
+        meter = self._driver.meter
+        if meter is None:
+            return self._driver.run(proto)
+        try:
+            result = self._driver.run(proto)
+        except CqueueError as exc:
+            meter.failed(call, self.name, [exc])
+            raise
+        if what is not None:
+            meter.count(what, self.name, count)
+        return result
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """See `Consumer.ack_async`."""
@@ -162,7 +190,9 @@ class Settler:
 
         def give_back(lease: Lease) -> None:
             with self._lock_of(lease):
-                self._driver.run(acks.nack(lease, by_lease[lease], delay_ms, self._shared, count=count))
+                ids = by_lease[lease]
+                back = acks.nack(lease, ids, delay_ms, self._shared, count=count)
+                self._measured("nack", "returned", len(ids), back)
                 if not lease.is_held:
                     self._leases.discard(lease)
 

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import tenacity
 
@@ -17,6 +17,9 @@ from cqueue.runtime.clock import ClusterClock
 from cqueue.store import limits
 from cqueue.store.operations import Now, Operation, Pause, RandomBits, Repeatable, Store, Together
 from cqueue.store.quarantine import Damage
+
+if TYPE_CHECKING:
+    from cqueue.runtime.call_metrics import CallMetrics
 
 T = TypeVar("T")
 
@@ -57,6 +60,7 @@ class BlockingDriver:
         # A run must not end before a single request's own timeout.
         self.deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
         self._watch: Callable[[], None] = lambda: None
+        self.meter: CallMetrics | None = None  # counts the calls of this client, once somebody asks
         self._closed = False
         self._pid = os.getpid()  # connections and their threads do not survive a fork
 

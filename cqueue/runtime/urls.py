@@ -44,7 +44,7 @@ def parse_url(url: str, known: Iterable[str]) -> ParsedUrl:
     rest, _, query = rest.partition("?")
     authority, _, path = rest.partition("/")
     credentials, _, hosts = authority.rpartition("@")
-    options = {**_credentials(credentials), **_query(query, tuple(known))}
+    options = {**_credentials(credentials), **_query(query, tuple(known), has_secret="@" in authority)}
     if scheme == "memory":
         return ParsedUrl(scheme, (), hosts or path.strip("/"), options)
     return ParsedUrl(scheme, _hosts(hosts), path.strip("/"), options)
@@ -99,17 +99,24 @@ def _host(text: str) -> tuple[str, int]:
         valid = ":" not in port
     number = int(port) if port.isascii() and port.isdigit() else DEFAULT_PORT if not port else 0
     if not valid or not name or not 1 <= number <= 65535:
+        # Without the host, `user:password` stands in its place: the part is not quoted.
         raise ConfigError(
-            f"{text!r} is not a host[:port]. The port is 1 to 65535; put an IPv6 address in brackets."
+            "A part of the URL is not a host[:port]. The port is 1 to 65535; put an IPv6 address in "
+            f"brackets. A user name and a password stand before the hosts, and end in @. The form is {FORM}."
         )
     return name, number
 
 
-def _query(text: str, known: tuple[str, ...]) -> dict[str, str]:
+def _query(text: str, known: tuple[str, ...], *, has_secret: bool) -> dict[str, str]:
+    """Read the options. An unknown name may be the rest of a password with an & in it, and is not quoted
+    then.
+    """
     options: dict[str, str] = {}
     for key, value in parse_qsl(text, keep_blank_values=True):
         if key not in known:
-            raise ConfigError(f"The URL has an unknown option {key!r}.{suggest(key, known)}")
+            near = difflib.get_close_matches(key, known, n=1)
+            what = "an unknown option" if has_secret or not near else f"an unknown option {key!r}"
+            raise ConfigError(f"The URL has {what}.{suggest(key, known)}")
         if key in options:
             raise ConfigError(f"The URL has the option {key} twice.")
         if value:

@@ -7,7 +7,6 @@ where that is not so, a column names them (`idColumn`).
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator
 
@@ -17,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from cqueue.errors import BadInput
+from cqueue.runtime import logs
 from cqueue.spark import ledger
 from cqueue.spark.ledger import FirstTry
 from cqueue.spark.options import RESEND, WriteOptions
@@ -28,7 +28,7 @@ from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, writ
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
 
-_log = logging.getLogger("cqueue.spark")
+_log = logs.logger("cqueue.spark")
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -89,18 +89,17 @@ class StreamWriter(DataSourceStreamArrowWriter):
         due_us = begun.at_us
         stale = now_us + 4 * spec.settle_us > due_us + spec.gc_grace_us
         if stale and self._options.stale_batch == RESEND:
-            _log.warning("spark_batch_resent", extra={"queue": spec.name, "work": work})
+            _log.warning("spark_batch_resent", queue=spec.name, work=work)
             due_us = now_us
         return QueueSink(side, self._options, work=work, due_us=due_us)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log how many rows the batch has stored."""
-        _log.info("spark_batch_written", extra={"batch": batchId, "stored": stored_by(messages)})
+        _log.info("spark_batch_written", batch=batchId, stored=stored_by(messages))
 
     def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
         """Log what the batch has stored, which stays: the batch is repeated, and stores what is missing."""
-        extra = {"batch": batchId, "stored_at_least": stored_by(messages)}
-        _log.warning("spark_batch_aborted", extra=extra)
+        _log.warning("spark_batch_aborted", batch=batchId, stored_at_least=stored_by(messages))
 
 
 def _target(side: SparkSide, options: WriteOptions) -> str:

@@ -6,7 +6,6 @@ that has to be repeated names a column that ids derive from.
 
 from __future__ import annotations
 
-import logging
 import uuid
 from collections.abc import Iterator
 
@@ -16,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from cqueue.errors import ConfigError
+from cqueue.runtime import logs
 from cqueue.spark import ledger
 from cqueue.spark.options import WriteOptions
 from cqueue.spark.pace import Pace
@@ -23,7 +23,7 @@ from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
 from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, write
 
-_log = logging.getLogger("cqueue.spark")
+_log = logs.logger("cqueue.spark")
 
 
 class Writer(DataSourceArrowWriter):
@@ -79,13 +79,11 @@ class Writer(DataSourceArrowWriter):
 
     def commit(self, messages: list[Written | None]) -> None:
         """Log how many rows all tasks have stored."""
-        extra = {"target": self._options.name, "stored": stored_by(messages)}
-        _log.info("spark_written", extra=extra)
+        _log.info("spark_written", target=self._options.name, stored=stored_by(messages))
 
     def abort(self, messages: list[Written | None]) -> None:
         """Log what was stored before a task failed; it stays."""
-        extra = {"target": self._options.name, "stored_at_least": stored_by(messages)}
-        _log.warning("spark_write_aborted", extra=extra)
+        _log.warning("spark_write_aborted", target=self._options.name, stored_at_least=stored_by(messages))
 
 
 def _check_due(schema: StructType, options: WriteOptions) -> None:

@@ -131,8 +131,13 @@ class Forwarder:
         except CqueueError as exc:
             error = exc
         except Exception as exc:  # noqa: BLE001 - a disk that fails; the thread must not end unseen
-            _log.exception("spool_forward_failed", topic=self.topic)
-            error = NotDone(f"the spool cannot be forwarded: {exc}")
+            _log.error(
+                "spool_forward_failed",
+                topic=self.topic,
+                error=logs.describe(exc),
+                **logs.trace(exc, is_final=True),
+            )
+            error = NotDone(f"the spool cannot be forwarded: {logs.describe(exc)}")
         self._note(error)
         return error is None
 

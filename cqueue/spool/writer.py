@@ -58,11 +58,13 @@ class Writer:
             for queue in self._queues.values():
                 queue.seal()
         except BaseException as exc:  # noqa: BLE001  # whatever it was, no caller may wait for ever
-            _log.exception("spool_writer_died")
+            _log.error("spool_writer_died", error=logs.describe(exc), **logs.trace(exc, is_final=True))
             self._intake.close()
             for entry in [*entries, *self._intake.take(0)]:
                 if not entry.future.done():
-                    entry.fail(SpoolFailed(f"the writer of the spool died: {exc!r}", entry.offsets))
+                    entry.fail(
+                        SpoolFailed(f"the writer of the spool died: {logs.describe(exc)}", entry.offsets)
+                    )
 
     def _patience_s(self) -> float:
         """Return the seconds to wait for entries: until the next sync or expiry."""

@@ -140,7 +140,9 @@ class App:
             function: the function.
             options: `queue` of the task's messages; `name` in the messages, by default `module:qualname`, so
                 give a name to a function that may move; `retry`, the policy after a failure; `timeout`, the
-                longest run, 1 ms to 10 years; `codec` of the arguments, `json` or `msgpack`.
+                longest run, 1 ms to 10 years; `codec` of the arguments, `json` or `msgpack`; `log_errors`,
+                True if log lines may have the texts of what the function raises. By default they have its
+                class and frames only, because a text may quote the arguments.
 
         Raises:
             ConfigError: another task has the name, or a value is wrong.
@@ -168,7 +170,7 @@ class App:
                 fire: the "latest" (by default), "all", or none ("skip"); `grace`, the greatest lateness that
                 still fires; `jitter`, the greatest random delay of a firing; `auto_commit`, send the next
                 firing before this one runs; `key` of the schedule, by default the task's name; and the
-                options of `task`: `queue`, `name`, `retry`, `timeout` and `codec`.
+                options of `task`: `queue`, `name`, `retry`, `timeout`, `codec` and `log_errors`.
 
         Raises:
             ConfigError: another task has the name, the function takes other parameters, or a value is wrong.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
     from cqueue.message import Message, MessageId
     from cqueue.producer import SendResult
     from cqueue.queue import Queue
-
-_log = logging.getLogger("cqueue.dispatcher")
 
 
 class Outbox:
@@ -48,11 +45,19 @@ class Outbox:
                 try:
                     if id_ is not None:
                         hook(queue, message, id_)
-                except Exception:  # noqa: BLE001 - the message is stored, and its sender must be told so
-                    _log.exception("after_send_failed")
+                except Exception as exc:  # noqa: BLE001 - the message is stored, and its sender must be told so
+                    _log_failure(queue, exc)
         return result
 
     def _prepared(self, queue: str, message: Message) -> Message:
         for hook in self._before:
             message = hook(queue, message)
         return message
+
+
+def _log_failure(queue: str, error: Exception) -> None:
+    from cqueue.runtime.logs import DISPATCHER, describe, logger, trace  # noqa: PLC0415 - imports structlog
+
+    logger(DISPATCHER).error(
+        "after_send_failed", queue=queue, error=describe(error), **trace(error, is_final=True)
+    )

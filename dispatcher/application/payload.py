@@ -37,6 +37,14 @@ class Arguments(NamedTuple):
     kwargs: dict[str, Any]
 
 
+class _Unreadable(ValueError):
+    """A tree that stands for no arguments. Its text quotes nothing of the body."""
+
+
+_QUOTE_NOTHING: Final = (_Unreadable, ConfigError, json.JSONDecodeError)
+"""Errors of decoding whose text may stand in a log line."""
+
+
 class _Refused(ValueError):
     """A value that cannot be encoded. `path`: where it stands in the argument, in Python's notation."""
 
@@ -134,12 +142,12 @@ def decode(body: bytes, name: str | None) -> Arguments:
         tree = codec(name or DEFAULT_CODEC).load(body)
         args, kwargs = tree.get("args", []), tree.get("kwargs", {})
         if tree.keys() - {"args", "kwargs"} or type(args) is not list:
-            raise ValueError('it takes {"args": [...], "kwargs": {...}}')  # noqa: TRY301
+            raise _Unreadable('it takes {"args": [...], "kwargs": {...}}')  # noqa: TRY301
         values = {name: _untagged(value) for name, value in kwargs.items()}
         return Arguments(tuple(_untagged(value) for value in args), values)
-    except Exception as exc:  # codecs raise anything at foreign bytes
-        text = f"the body cannot be read as {name or DEFAULT_CODEC}: {type(exc).__name__}: {exc}"
-        raise PayloadMismatch(text) from exc
+    except Exception as exc:  # codecs raise anything at foreign bytes, and may quote them
+        why = f"{type(exc).__name__}: {exc}" if isinstance(exc, _QUOTE_NOTHING) else type(exc).__name__
+        raise PayloadMismatch(f"the body cannot be read as {name or DEFAULT_CODEC}: {why}") from exc
 
 
 # ── Values with tags ──
@@ -193,7 +201,7 @@ def _list(value: Iterable[Any], codec: Codec, above: Above) -> Any:
 def _dict(value: dict[Any, Any], codec: Codec, above: Above) -> Any:
     for key in value:
         if type(key) is not str:
-            raise _Refused(f"has the key {key!r}; keys are text")
+            raise _Refused(f"has a key of type {type(key).__name__}; keys are text")
     tree = dict(zip(value, _inside(value, value.items(), codec, above), strict=True))
     return {"$dict": tree} if _looks_tagged(tree) else tree
 
@@ -249,6 +257,6 @@ def _untagged(tree: Any) -> Any:
         if tag == "$dict":
             return {key: _untagged(each) for key, each in inside.items()}
         if tag not in _READ:
-            raise ValueError(f"unknown tag {tag!r}; a newer version may have written it")
+            raise _Unreadable("it has an unknown tag; a newer version may have written it")
         return _READ[tag](_untagged(inside))
     return {key: _untagged(each) for key, each in tree.items()}

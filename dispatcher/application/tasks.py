@@ -70,6 +70,7 @@ class TaskOptions(TypedDict, total=False):
     retry: Retry | None
     timeout: timedelta | None
     codec: str | None
+    log_errors: bool | None
 
 
 class PeriodicOptions(CronOptions, TaskOptions, total=False):
@@ -89,6 +90,7 @@ class Task(Generic[P, R]):
         retry: policy after a failure.
         timeout: longest run, 1 ms to 10 years, or None.
         codec: `json` or `msgpack`.
+        log_errors: whether log lines have the texts of what the function raises.
 
     Attributes:
         function: the decorated function; calling the task calls it.
@@ -96,6 +98,7 @@ class Task(Generic[P, R]):
         queue: name of the queue.
         retry: policy after a failure.
         timeout: longest run, or None.
+        log_errors: whether log lines have the texts of what the function raises.
         is_async: whether the function is a coroutine function.
     """
 
@@ -109,6 +112,7 @@ class Task(Generic[P, R]):
         retry: Retry,
         timeout: timedelta | None = None,
         codec: str = DEFAULT_CODEC,
+        log_errors: bool = False,
     ) -> None:
         """Check all values where they are written, not where they are first used."""
         if not callable(function):
@@ -116,6 +120,8 @@ class Task(Generic[P, R]):
         check_runs(function, getattr(function, "__qualname__", type(function).__qualname__))
         if not isinstance(retry, Retry):
             raise ConfigError(f"retry is {retry!r}; it takes a Retry(...)")
+        if not isinstance(log_errors, bool):
+            raise ConfigError(f"log_errors is {log_errors!r}; it takes True or False")
         if timeout is not None:
             check_duration("timeout", timeout, SHORTEST_TIMEOUT, LONGEST_DELAY)
         check_queue_name(queue)
@@ -124,6 +130,7 @@ class Task(Generic[P, R]):
         self.queue = queue
         self.retry = retry
         self.timeout = timeout
+        self.log_errors = log_errors
         self.is_async = is_async(function)
         self._outbox = outbox
         self._options: dict[str, Any] = {}
@@ -218,6 +225,7 @@ class Task(Generic[P, R]):
             retry=replace(self.retry, rules=rules),
             is_async=self.is_async,
             timeout=self.timeout,
+            log_errors=self.log_errors,
         )
 
     def _run(self, message: ReceivedMessage, context: Context) -> Any:

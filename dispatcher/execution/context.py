@@ -87,6 +87,8 @@ class Binding:
         retry: retry policy of the handler.
         is_async: `call` returns a coroutine.
         timeout: longest run, or None.
+        log_errors: log lines have the texts of errors too; otherwise only their classes and frames, because a
+            text may quote the message.
     """
 
     name: str
@@ -94,6 +96,7 @@ class Binding:
     retry: Retry
     is_async: bool = False
     timeout: timedelta | None = None
+    log_errors: bool = False
 
 
 _current_run: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")

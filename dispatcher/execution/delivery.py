@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from cqueue.dispatcher.execution.interrupt import Interruptible
+from cqueue.runtime.logs import describe, is_ours
 
 if TYPE_CHECKING:
     from cqueue.consumer import ReceivedMessage
@@ -36,7 +37,8 @@ class Settlement:
         outcome: counter and event: succeeded, cancelled, left, retried, snoozed, dead, released or
             interrupted.
         delay: time until the next delivery, for NACK and SNOOZE.
-        reason: text for logs, and for the dead letter.
+        reason: text for the dead letter, and for logs unless `log_reason` stands in for it.
+        log_reason: text for logs, where the reason quotes an error whose text is not to be logged.
         traceback: text for the dead letter.
     """
 
@@ -45,6 +47,7 @@ class Settlement:
     delay: timedelta = timedelta()
     reason: str = ""
     traceback: str = ""
+    log_reason: str = ""
 
 
 TIME_LIMIT = "time limit"
@@ -85,6 +88,7 @@ class Delivery(Interruptible):
     begun_s = math.inf  # when the handler was called, monotonic
     answer: Any = None  # what the handler returned
     error: BaseException | None = None  # what the handler raised, or why no handler is called
+    is_own_error = False  # the dispatcher has written the error's text
     is_lost = False  # another consumer may have the message
     told_s: float | None = None  # when the handler was interrupted
     told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
@@ -98,6 +102,18 @@ class Delivery(Interruptible):
     def name(self) -> str:
         """Name of the task or handler."""
         return self.binding.name if self.binding is not None else self.message.task or "unknown"
+
+    @property
+    def logs_errors(self) -> bool:
+        """Whether log lines may have the texts of what the handler raises."""
+        return self.binding is not None and self.binding.log_errors
+
+    def said(self, error: BaseException) -> str:
+        """Return an error in one line for logs: with its text if the task allows that, or if the text is the
+        library's own.
+        """
+        is_own = self.is_own_error and error is self.error
+        return describe(error, texts=self.logs_errors or is_own or is_ours(error))
 
     @property
     def limit_s(self) -> float | None:

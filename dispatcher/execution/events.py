@@ -99,13 +99,29 @@ class Events:
         self.log = logs.logger(logs.DISPATCHER)
         self._on_event = on_event
 
-    def say(self, event: Event, *, error: BaseException | None = None, **fields: Any) -> None:
-        """Log one event; with the traceback of `error` if the event is final, or tracebacks are asked for."""
+    def say(
+        self,
+        event: Event,
+        *,
+        error: BaseException | None = None,
+        said: str | None = None,
+        texts: bool = False,
+        **fields: Any,
+    ) -> None:
+        """Log one event; with the traceback of `error` if the event is final, or tracebacks are asked for.
+
+        Args:
+            event: the event.
+            error: what failed.
+            said: the error in one line; None: its class, and its text if the class is the library's.
+            texts: the traceback may have the texts of all errors.
+            fields: further fields.
+        """
         trace: dict[str, Any] = {}
         if error is not None:
-            fields["error"] = describe(error)
+            fields["error"] = describe(error) if said is None else said
             if event in _TRACED or event in _FINAL:
-                trace = logs.trace(error, is_final=event in _FINAL)
+                trace = logs.trace(error, is_final=event in _FINAL, said=said, texts=texts)
         with suppress(Exception):  # a full disk under the log must not lose a message
             getattr(self.log, _level(event, error))(event.value, **fields, **trace)
         if self._on_event is not None:
@@ -113,7 +129,10 @@ class Events:
                 self._on_event(event.value, fields)
 
     def of(self, event: Event, delivery: Delivery, **fields: Any) -> None:
-        """Log one event of a message."""
+        """Log one event of a message; an error as `Delivery.said` says it."""
+        error = fields.get("error")
+        if error is not None:
+            fields |= {"said": delivery.said(error), "texts": delivery.logs_errors}
         self.say(event, **about(delivery), **fields)
 
 

@@ -8,7 +8,6 @@ a message.
 
 from __future__ import annotations
 
-import logging
 import math
 import traceback
 from dataclasses import dataclass, replace
@@ -35,7 +34,6 @@ MAX_WORDS = 500
 
 _LONGEST_S = LONGEST_DELAY.total_seconds()
 _RETRYING = Retrying()
-_log = logging.getLogger("cqueue.dispatcher")
 
 
 class RetryAsked(Exception):
@@ -148,8 +146,8 @@ def _wait_s(policy: Retry, state: RetryCallState) -> float:
     if policy.wait is not None:
         try:
             return _bounded_s(policy.wait(state))
-        except Exception:  # noqa: BLE001 - the application's code must lose no message
-            _log.exception("retry_wait_failed")
+        except Exception as exc:  # noqa: BLE001 - the application's code must lose no message
+            _tell("retry_wait_failed", exc)
     return _bounded_s(DEFAULT_WAIT(state))
 
 
@@ -165,9 +163,15 @@ def _stops(policy: Retry, state: RetryCallState) -> bool:
     """Return whether the policy's stop ends the attempts; a failing stop leaves that to the queue."""
     try:
         return policy.stop is not None and bool(policy.stop(state))
-    except Exception:  # noqa: BLE001 - as above
-        _log.exception("retry_stop_failed")
+    except Exception as exc:  # noqa: BLE001 - as above
+        _tell("retry_stop_failed", exc)
         return False
+
+
+def _tell(event: str, error: Exception) -> None:
+    from cqueue.runtime.logs import DISPATCHER, describe, logger, trace  # noqa: PLC0415 - imports structlog
+
+    logger(DISPATCHER).error(event, error=describe(error), **trace(error, is_final=True))
 
 
 # ── Reasons ──

@@ -233,12 +233,15 @@ class Runner:
             case Snooze(delay):
                 return Settlement(Verb.SNOOZE, "snoozed", delay)
             case Cancel(reason):
-                return Settlement(Verb.ACK, "cancelled", reason=reason)
+                return Settlement(
+                    Verb.ACK, "cancelled", reason=reason, log_reason=_for_logs(delivery, reason, error)
+                )
             case Dead(reason) if delivery.poller.is_dead_letter:
-                return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason)
+                told = _for_logs(delivery, reason, error)
+                return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason, log_reason=told)
             case Dead(reason):
-                trace = trace_of(error) if error is not None else ""
-                return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace)
+                trace, told = trace_of(error) if error is not None else "", _for_logs(delivery, reason, error)
+                return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace, log_reason=told)
         return Settlement(Verb.NACK, "retried", retry.resolved_delay(action, _failure(delivery)))
 
 
@@ -250,10 +253,20 @@ def _error_of(delivery: Delivery) -> BaseException | None:
         limit = delivery.binding.timeout if delivery.binding is not None else None
         error = TimeoutError(f"{delivery.name!r} ran longer than its timeout of {limit}")
         error.__cause__ = delivery.error
+        delivery.is_own_error = True
         return error
     if delivery.error is None and (what := misuse(delivery.answer)):
+        delivery.is_own_error = True
         return TypeError(f"handler {delivery.name!r} returned {what}")
     return delivery.error
+
+
+def _for_logs(delivery: Delivery, reason: str, error: BaseException | None) -> str:
+    """Return a reason with the error as logs may say it, in place of the error's own words."""
+    if error is None or delivery.logs_errors:
+        return ""
+    words = retry.reason_of(error, "").partition(_TRACE)[0]
+    return f"{reason.removesuffix(words)}: {delivery.said(error)}" if reason.endswith(words) else ""
 
 
 def left_to_timeout(delivery: Delivery) -> Settlement:

@@ -124,7 +124,7 @@ class Telemetry(Events):
             return
         fields: dict[str, Any] = {}
         if settlement.reason:
-            fields["reason"] = settlement.reason.partition("\n")[0]
+            fields["reason"] = (settlement.log_reason or settlement.reason).partition("\n")[0]
         if delivery.error is not None:
             fields["error"] = delivery.error
         if settlement.verb in {Verb.NACK, Verb.SNOOZE}:
@@ -165,12 +165,16 @@ class Depth:
         in_flight: messages that consumers of all processes hold.
         dead: letters in the dead-letter queue; None for a dead-letter queue.
         oldest_age_s: seconds since the oldest ready message was due; 0 if none is ready.
+        delayed: messages that are due later.
+        waiting: messages that were nacked or snoozed, and are not due again yet.
     """
 
     ready: int
     in_flight: int
     dead: int | None
     oldest_age_s: float
+    delayed: int = 0
+    waiting: int = 0
 
 
 class Depths:
@@ -189,11 +193,22 @@ class Depths:
             }
 
 
+def depth_of(queue: Queue) -> Depth:
+    """Estimate the depth of a queue.
+
+    Raises:
+        CqueueError: it cannot be read, or there is no such queue any more.
+    """
+    stats = queue.stats()
+    age_s = (queue.now - stats.oldest).total_seconds() if stats.oldest is not None else 0.0
+    return Depth(
+        stats.ready, stats.claimed, stats.dead, max(0.0, age_s), delayed=stats.delayed, waiting=stats.waiting
+    )
+
+
 def _depth(queue: Queue) -> Depth | None:
     try:
-        stats = queue.stats()
-        age_s = (queue.now - stats.oldest).total_seconds() if stats.oldest is not None else 0.0
+        return depth_of(queue)
     except Exception as exc:  # noqa: BLE001 - the thread must survive every error
         logger(DISPATCHER).info("depth_unknown", queue=queue.name, error=describe(exc))
         return None
-    return Depth(stats.ready, stats.claimed, stats.dead, max(0.0, age_s))

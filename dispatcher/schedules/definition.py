@@ -42,11 +42,11 @@ class ScheduleDefinition:
 
     trigger: Trigger
     start_ms: int
-    body: bytes = b""
+    body: bytes = field(default=b"", repr=False)
     task: str | None = None
     codec: str | None = None
     message_key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     priority: int = 0
     due_ms: int = 0
 

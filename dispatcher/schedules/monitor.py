@@ -16,7 +16,7 @@ from typing import Final
 from cqueue.dispatcher.schedules.definition import ScheduleDefinition, next_firing, waiting_for
 from cqueue.dispatcher.schedules.store import ScheduleStore, due_ms
 from cqueue.errors import BadInput, Closed, CqueueError, DamagedRow
-from cqueue.runtime.logs import DISPATCHER, describe, logger
+from cqueue.runtime.logs import DISPATCHER, describe, logger, trace
 from cqueue.store.control import ScheduleRow
 
 INTERVAL_S: Final = 30.0
@@ -115,4 +115,9 @@ class ScheduleMonitor:
             except CqueueError as exc:
                 self._log.warning("schedules_unwatched", queue=store.queue, error=describe(exc))
             except Exception as exc:  # noqa: BLE001 - the thread must survive every error
-                self._log.exception("schedules_unwatched", queue=store.queue, error=describe(exc))
+                self._log.error(
+                    "schedules_unwatched",
+                    queue=store.queue,
+                    error=describe(exc),
+                    **trace(exc, is_final=True),
+                )

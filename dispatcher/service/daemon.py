@@ -195,7 +195,16 @@ class Daemon:
 
     def _work(self, dispatcher: Dispatcher) -> int:
         engine = dispatcher.engine
-        self._metrics.watch(dispatcher.stats, engine.quarantined, lambda: engine.depths.latest)
+        depths = engine.depths
+        self._metrics.watch(
+            dispatcher.stats,
+            engine.quarantined,
+            lambda: depths.latest,
+            threads=dispatcher.options.threads,
+        )
+        if depths.wanted:
+            for poller in dispatcher.pollers:
+                poller.consumer.driver.meter = self._metrics.calls
         self._dispatcher = dispatcher
         members = Membership(
             dispatcher.pollers[0].consumer.driver.ask,

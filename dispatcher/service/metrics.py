@@ -23,6 +23,7 @@ from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.telemetry import OUTCOMES, Depth, Stats
+from cqueue.runtime.call_metrics import CallMetrics
 
 FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
 """Label and counter of calls that failed."""
@@ -31,6 +32,8 @@ HELD: Final = (
     ("oldest_age_seconds", "oldest_age_s", "Seconds since the oldest one was due."),
     ("in_flight", "in_flight", "Messages that consumers hold: an estimate."),
     ("dead", "dead", "Letters in the dead-letter queue: an estimate."),
+    ("delayed", "delayed", "Messages that are due later: an estimate."),
+    ("waiting", "waiting", "Messages that were nacked or snoozed, and are not due again yet: an estimate."),
 )
 """Name, field of `Depth`, and text of the metrics about a queue's content."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -38,9 +41,15 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 LARGEST: Final = frozenset({
     "cqueue_lag_seconds", "cqueue_build_info", "cqueue_quarantined_rows", "process_start_time_seconds",
     "cqueue_queue_depth", "cqueue_queue_oldest_age_seconds", "cqueue_queue_in_flight", "cqueue_queue_dead",
+    "cqueue_queue_delayed", "cqueue_queue_waiting", "cqueue_up",
     "cqueue_spool_oldest_age_seconds", "cqueue_spool_full",
 })  # fmt: skip
 """Metrics that several processes report of the same thing: the largest counts. All others are added up."""
+
+LAG_S: Final = 60.0
+"""Seconds without a start, while nothing runs or waits here, after which the lag is 0: longer than scrapes
+are apart, so that none misses the last start.
+"""
 
 Values = Mapping[Any, float]
 """Values by a tuple of label values."""
@@ -53,9 +62,14 @@ class Metrics:
 
     Args:
         app: `module:name` of the application, for the build info.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, app: str) -> None:
+    def __init__(self, app: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._is_idle: Callable[[], bool] = lambda: True
+        self._started_s: float | None = None  # when a handler was last started; None: since it was last idle
+        self.calls = CallMetrics()
         self.registry = CollectorRegistry()
         self.handling = self._histogram("handler_seconds", "How long handlers ran.", "queue", "task")
         self.starting = self._histogram("start_seconds", "From due to the handler's start.", "queue")
@@ -63,12 +77,15 @@ class Metrics:
         build = self._gauge("build_info", "Versions.", "version", "python", "app")
         build.labels(__version__, platform.python_version(), app).set(1)
         ProcessCollector(registry=self.registry)
+        self.registry.register(self.calls)
 
     def watch(
         self,
         stats: Callable[[], Stats],
         quarantined: Callable[[], Mapping[str, int]],
         depths: Callable[[], Mapping[str, Depth]] = dict,
+        *,
+        threads: int = 0,
     ) -> None:
         """Show a dispatcher's counters as well; the functions are called at each scrape.
 
@@ -76,14 +93,25 @@ class Metrics:
             stats: return the dispatcher's counters.
             quarantined: return how many rows cannot be read, by queue or log.
             depths: return the latest depths of queues; a queue that could not be read is left out.
+            threads: how many threads run handlers.
         """
-        self.registry.register(_From(lambda: _counted(stats(), quarantined())))
-        self.registry.register(_From(lambda: _held(depths())))
+        self._is_idle = lambda: _is_idle(stats())
+        self.registry.register(_From(lambda: _counted(stats(), quarantined(), threads)))
+        self.registry.register(_From(lambda: held(depths())))
         self.registry.register(_From(_spooled))
 
     def families(self) -> Families:
         """Return all samples as they are now."""
+        if self._started_s is not None and self._clock() - self._started_s >= LAG_S and self._is_idle():
+            self._started_s = None
+            self.lag.set(0)
         return packed(self.registry.collect())
+
+    def started_late(self, queue: str, late_s: float) -> None:
+        """Note how late a handler is started, in seconds."""
+        self.starting.labels(queue).observe(late_s)
+        self.lag.set(late_s)
+        self._started_s = self._clock()
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"cqueue_{name}", text, labels, registry=self.registry)
@@ -102,7 +130,11 @@ class _From(Collector):
         return self._say()
 
 
-def _counted(stats: Stats, quarantined: Mapping[str, int]) -> Iterator[Metric]:
+def _is_idle(stats: Stats) -> bool:
+    return not stats.running and not stats.unstarted
+
+
+def _counted(stats: Stats, quarantined: Mapping[str, int], threads: int) -> Iterator[Metric]:
     """Yield the dispatcher's own counters as metrics."""
     queues = stats.queues.items()
     received = {(queue,): counts.received for queue, counts in queues}
@@ -120,11 +152,12 @@ def _counted(stats: Stats, quarantined: Mapping[str, int]) -> Iterator[Metric]:
     yield _counter("hints", "Datagrams by which processes tell each other of messages.", hints, "event")
     yield _gauge("quarantined_rows", "Stored rows that this process could not read.", damaged, "queue")
     yield _gauge("running", "Handlers that run now.", {(): stats.running})
+    yield _gauge("threads", "Threads that run handlers.", {(): threads})
     yield _gauge("unstarted", "Messages held here and not yet started.", {(): stats.unstarted})
     yield _gauge("unsettled", "Decided, and not yet stored.", {(): stats.unsettled})
 
 
-def _held(depths: Mapping[str, Depth]) -> Iterator[Metric]:
+def held(depths: Mapping[str, Depth]) -> Iterator[Metric]:
     """Yield the depths of queues as metrics."""
     for name, field, text in HELD:
         values = {(queue,): getattr(depth, field) for queue, depth in depths.items()}
@@ -164,8 +197,7 @@ class Meter(Middleware):
         """Note how late the run starts; not of a retry, whose due time the message does not tell."""
         if message.attempt == 1:
             late_s = max(0.0, (context.now - message.due).total_seconds())
-            self._metrics.starting.labels(context.queue).observe(late_s)
-            self._metrics.lag.set(late_s)
+            self._metrics.started_late(context.queue, late_s)
         self._began[id(context)] = self._clock()
 
     def after_run(

@@ -116,16 +116,19 @@ def test_the_console_format_is_a_line_of_text_without_colours_off_a_terminal(lin
 # ── Failures ──
 
 
+SAID = "no such customer"
+
+
 def charge(_card):
-    raise ValueError("no such customer")
+    raise ValueError(SAID)
 
 
-def failed(shop, attempts=2):
+def failed(shop, attempts=2, **options):
     """Run a task to its death, and forget what else was said."""
     queue = shop.create_queue("mail", exist_ok=True)
     app = cqueue.App(shop)
     policy = cqueue.Retry(timedelta(), max_attempts=attempts)
-    app.task(name="charge", queue="mail", retry=policy)(charge)
+    app.task(name="charge", queue="mail", retry=policy, **options)(charge)
     app.tasks["charge"].enqueue("4929-1111")
     with Dispatcher(queue, app, ack_interval=timedelta(milliseconds=5)) as dispatcher:
         assert dispatcher.drain(SOON)
@@ -138,7 +141,7 @@ def test_a_failure_is_one_line_and_the_last_one_has_the_traceback(lines, shop):
     first, last = [line for line in said(stream) if line["event"].startswith("message_")]
     for line, attempt in ((first, 1), (last, 2)):
         assert (line["queue"], line["task"], line["attempt"]) == ("mail", "charge", attempt)
-        assert line["error"] == "ValueError: no such customer"
+        assert line["error"] == "ValueError"
         assert line["message_id"] == first["message_id"]
     assert (first["event"], first["level"]) == ("message_retried", "warning")
     assert "exception" not in first
@@ -147,6 +150,20 @@ def test_a_failure_is_one_line_and_the_last_one_has_the_traceback(lines, shop):
     assert "in charge" in last["exception"]
     assert "worker_threads.py" not in last["exception"]  # it begins at the handler
     assert "4929" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("style", [logs.Format.JSON, logs.Format.CONSOLE])
+def test_the_text_of_an_error_is_logged_where_the_task_allows_it(lines, shop, style):
+    """In field, reason and traceback; otherwise in none of them: a text may quote the arguments."""
+    stream = lines(style)
+    failed(shop)
+    assert SAID not in stream.getvalue()
+    assert "attempt 2 of 2: ValueError" in stream.getvalue()
+    failed(shop, log_errors=True)
+    assert "attempt 2 of 2: ValueError: no such customer" in stream.getvalue()
+    assert stream.getvalue().count(SAID) > 2
+    texts = [letter.reason for letter in shop.queue("mail").dead_letters.list()]
+    assert texts == ["attempt 2 of 2: ValueError: no such customer"] * 2  # the operator asks for the letter
 
 
 @pytest.mark.parametrize(("style", "verbose"), [(logs.Format.CONSOLE, False), (logs.Format.JSON, True)])

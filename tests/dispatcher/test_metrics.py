@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import cqueue
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.telemetry import Depth, Depths, QueueCounts, Stats
-from cqueue.dispatcher.service.metrics import ChildMetrics, Meter, Metrics, added, exposition
+from cqueue.dispatcher.service.metrics import LAG_S, ChildMetrics, Meter, Metrics, added, exposition
 from cqueue.spool import Spool
 from tests.fix_dispatcher import until
 
@@ -105,6 +105,25 @@ def test_the_meter_times_handlers_and_the_way_from_due_to_start():
     assert found["cqueue_handler_seconds_sum", ("queue", "mail"), ("task", "send")] == 0.5
     assert found["cqueue_start_seconds_sum", ("queue", "mail")] == pytest.approx(0.25)
     assert found["cqueue_lag_seconds",] == pytest.approx(0.25)
+
+
+def test_the_lag_goes_back_to_zero_where_nothing_is_left_to_do():
+    """An alert on it ends: the last message of a burst must not look late for ever."""
+    now, load = [100.0], {"running": 0, "unstarted": 1}
+    metrics = Metrics("shop:app", lambda: now[0])
+    metrics.watch(
+        lambda: Stats(QueueCounts(), {}, load["running"], load["unstarted"], 0, "running"), dict, threads=8
+    )
+    metrics.started_late("mail", 7.0)
+    now[0] += LAG_S
+    assert samples(metrics.families())["cqueue_lag_seconds",] == 7  # messages wait here still
+    load["unstarted"] = 0
+    assert samples(metrics.families())["cqueue_lag_seconds",] == 0
+    metrics.started_late("mail", 3.0)
+    now[0] += LAG_S - 1
+    found = samples(metrics.families())
+    assert found["cqueue_lag_seconds",] == 3  # a scrape sees the last start
+    assert found["cqueue_threads",] == 8
 
 
 def test_later_attempts_say_nothing_about_lateness():

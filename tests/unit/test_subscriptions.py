@@ -251,7 +251,7 @@ def test_a_listener_that_fails_says_so_and_which_record_it_was(client, log, stor
             "refuse",
         ):
             assert part in line
-        assert "error='ValueError: never'" in line
+        assert "error='ValueError'" in line
         assert "4929" not in line
     assert [line.partition(" ")[0] for line in lines] == ["event='listener_failed'", "event='record_dead'"]
     assert ["attempt=1" in lines[0], "attempt=2" in lines[1]] == [True, True]
@@ -955,8 +955,9 @@ def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, mon
     monkeypatch.setattr(member_threads, "LASTING_S", 0.01)
     with subscription:
         wait_until(lambda: found)
-    told = [record for record in caplog.records if record.message == "subscription_trouble"]
-    assert [(record.levelname, record.error) for record in told] == [("ERROR", "no grant")]
+    told = [record for record in caplog.records if "subscription_trouble" in record.message]
+    assert [record.levelname for record in told] == ["ERROR"]
+    assert "error='no grant'" in told[0].message
 
 
 def test_what_ends_a_subscription_is_raised_by_stop(live_log):

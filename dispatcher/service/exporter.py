@@ -1,0 +1,111 @@
+"""What all queues hold, for Prometheus, of queues that no daemon serves: `cqueue metrics`.
+
+A scrape is answered from a cache of a few seconds, so that several monitors cost the cluster no more than
+one. While Cassandra is away there is no figure of any queue: an old one would look like news.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from cqueue.dispatcher.execution.telemetry import Depth, depth_of
+from cqueue.dispatcher.service.health import Health
+from cqueue.dispatcher.service.metrics import exposition, held, packed
+from cqueue.errors import BadInput, DamagedRow, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.runtime.logs import DISPATCHER, describe, logger
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
+
+FRESH_S: Final = 5.0
+"""Seconds for which figures are shown again: shorter than scrapes are usually apart."""
+PATIENCE_S: Final = 4.0
+"""Seconds that the figures of one queue may take: a scrape that waits longer than Prometheus does, 10 s by
+default, tells less than `cqueue_up 0`.
+"""
+AT_A_TIME: Final = 8
+"""Queues that are estimated side by side."""
+
+
+class Exporter:
+    """Estimates what queues hold when somebody scrapes. Thread-safe.
+
+    Args:
+        client: knows the queues; made with `lazy`, so that it may find Cassandra later.
+        names: the queues; empty means all but dead-letter queues, also those that are made later.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, client: Client, names: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._names = tuple(names)
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._read_s = float("-inf")
+        self._depths: dict[str, Depth] | None = None  # None: Cassandra is away
+        self._why = ""  # why nothing can be read
+
+    def health(self) -> Health:
+        """Return whether Cassandra answers."""
+        depths = self._fresh()
+        up = depths is not None
+        return Health(alive=True, ready=up, reason="ready" if up else self._why)
+
+    def exposition(self) -> bytes:
+        """Return the text for Prometheus."""
+        return exposition(packed(self.collect()))
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they were at most FRESH_S ago."""
+        depths = self._fresh()
+        up = GaugeMetricFamily("cqueue_up", "1: Cassandra answers. 0: it does not, and no queue is shown.")
+        up.add_metric((), float(depths is not None))
+        yield up
+        if depths is not None:
+            yield from held(depths)
+
+    def _fresh(self) -> dict[str, Depth] | None:
+        with self._mutex:  # one reads, the others wait for what it finds
+            if self._clock() - self._read_s >= FRESH_S:
+                self._depths = self._read()
+                self._read_s = self._clock()
+            return self._depths
+
+    def _read(self) -> dict[str, Depth] | None:
+        try:
+            names = self._names or self._all()
+            with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="cqueue-metrics") as pool:
+                found = dict(zip(names, pool.map(self._depth, names), strict=True))
+        except (NotDone, OutcomeUnknown, SchemaMismatch) as exc:
+            self._tell(describe(exc))
+            return None
+        self._tell("")
+        return {name: depth for name, depth in found.items() if depth is not None}
+
+    def _all(self) -> tuple[str, ...]:
+        with self._client._driver.limited(PATIENCE_S):  # noqa: SLF001 - the library's own
+            return tuple(name for name in self._client.queues() if not name.endswith(DEAD_SUFFIX))
+
+    def _depth(self, name: str) -> Depth | None:
+        """Return a queue's depth; None if it is gone, or cannot be read while others can."""
+        with suppress(BadInput, DamagedRow), self._client._driver.limited(PATIENCE_S):  # noqa: SLF001
+            return depth_of(self._client.queue(name))
+        return None
+
+    def _tell(self, why: str) -> None:
+        """Log that Cassandra is away, or back, once."""
+        before, self._why = self._why, why
+        if why and why != before:
+            logger(DISPATCHER).warning("metrics_unread", error=why)
+        elif before and not why:
+            logger(DISPATCHER).info("metrics_read")

@@ -1,0 +1,79 @@
+"""`cqueue metrics` as a process of its own beside a real Cassandra."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+
+import cqueue
+
+pytestmark = pytest.mark.cassandra
+
+
+@pytest.fixture
+def exporter():
+    """A function: start `cqueue metrics` on this URL, and return how to read its page."""
+    running = []
+
+    def start(url):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cqueue", "--url", url, "metrics", "--port", "0", "--log", "json"],
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+        running.append(process)
+        port = next(
+            found[1]
+            for line in process.stderr
+            if (found := re.search(r'"port": (\d+).*health_listening', line))
+        )
+
+        def get(path="/metrics"):
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+                return answer.read().decode()
+
+        return process, get
+
+    yield start
+    for process in running:
+        process.kill()
+        process.wait()
+        process.stderr.close()
+
+
+@pytest.mark.feature
+def test_queues_that_no_daemon_serves_are_shown(keyspace, exporter):
+    """Also those that are made later; a signal ends it."""
+    with cqueue.connect(keyspace.url) as client:
+        client.create_queue("shown").send_many([cqueue.Message(b"x")] * 3)
+        process, get = exporter(keyspace.url)
+        page = get()
+        assert "cqueue_up 1.0" in page
+        assert 'cqueue_queue_depth{queue="shown"} 3.0' in page
+        assert 'cqueue_queue_dead{queue="shown"} 0.0' in page
+        assert 'queue="shown.dead"' not in page
+        client.create_queue("later")
+        deadline_s = time.monotonic() + 20
+        while 'queue="later"' not in get():
+            assert time.monotonic() < deadline_s
+            time.sleep(0.5)
+        client.delete_queue("later")
+        client.delete_queue("shown")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(20) == 0
+
+
+def test_without_cassandra_it_starts_and_says_so(exporter):
+    _, get = exporter("cassandra://127.0.0.1:1/cqueue?local_dc=datacenter1&connect_timeout=1")
+    assert [line for line in get().splitlines() if not line.startswith("#")] == ["cqueue_up 0.0"]
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        get("/readyz")
+    assert caught.value.code == 503
+    caught.value.close()

@@ -1,0 +1,193 @@
+"""What `client.metrics` counts, and that nobody pays for it who does not ask; the page of all metrics."""
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import cqueue
+from cqueue.client import Client
+from cqueue.dispatcher.execution.telemetry import Depth, QueueCounts, Stats
+from cqueue.dispatcher.service.exporter import Exporter
+from cqueue.dispatcher.service.metrics import Metrics
+from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.spool import SpoolCollector
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import DeleteMessages, InsertMessages, ListQueues
+from tests.faulty_store import FaultyStore
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
+
+
+@pytest.fixture
+def store():
+    return FaultyStore(MemoryStore())
+
+
+@pytest.fixture
+def client(store):
+    with Client(store) as client:
+        client.create_queue("mail")
+        yield client
+
+
+def samples(collector):
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    }
+
+
+def test_sent_claimed_settled_and_how_long_that_took(client):
+    metrics, queue = client.metrics, client.queue("mail")
+    queue.send_many([cqueue.Message(b"x") for _ in range(6)])
+    queue.send(b"x", ttl=timedelta(milliseconds=1))
+    with queue.consumer() as consumer:
+        found = consumer.receive(10, wait=timedelta(seconds=5))
+        consumer.ack(found[:3])
+        found[3].nack()
+        found[4].snooze(timedelta(hours=1))
+        found[5].dead("no")
+        shown = samples(metrics)
+    assert shown["cqueue_sent_total", "mail"] == 7
+    assert shown["cqueue_claimed_total", "mail"] == 6
+    assert shown["cqueue_acked_total", "mail"] == 3
+    assert shown["cqueue_returned_total", "mail"] == 2
+    assert shown["cqueue_buried_total", "mail"] == 1
+    assert shown["cqueue_expired_total", "mail"] == 1
+    assert shown["cqueue_send_seconds_count", "mail"] == 2
+    assert shown["cqueue_claim_seconds_count", "mail"] == 1
+    assert shown["cqueue_ack_seconds_count", "mail"] == 1
+    assert shown["cqueue_hints_total", "sent"] == 0
+
+
+@pytest.mark.parametrize(("error", "name"), [(Unavailable, "not_done"), (OutcomeUnknown, "unknown_outcomes")])
+def test_failures_by_what_is_known(client, store, error, name):
+    metrics, queue = client.metrics, client.queue("mail")
+    with pytest.raises(cqueue.BadInput):
+        queue.send("no bytes")
+    store.trouble = lambda op: error("away") if isinstance(op, InsertMessages) else None
+    with pytest.raises(cqueue.CqueueError):
+        queue.send(b"x")
+    store.trouble = lambda _: None
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        (one,) = consumer.receive(1, wait=timedelta(seconds=5))
+        store.trouble = lambda op: error("away") if isinstance(op, DeleteMessages) else None
+        with pytest.raises(cqueue.CqueueError):
+            consumer.ack(one)
+        store.trouble = lambda _: None
+    shown = samples(metrics)
+    labels = {key[1:] for key in shown if key[0] == f"cqueue_{name}_total"}
+    assert labels == {("send", "mail"), ("ack", "mail")}
+    assert ("cqueue_acked_total", "mail") not in shown
+
+
+def test_nothing_is_counted_before_somebody_asks(client):
+    client.queue("mail").send(b"x")
+    assert client._driver.meter is None
+    assert ("cqueue_sent_total", "mail") not in samples(client.metrics)
+    assert client.metrics is client.metrics
+
+
+# ── The exporter ──
+
+
+def test_all_queues_are_shown_from_a_cache_of_a_few_seconds(client, store):
+    times, asked = [100.0], []
+
+    def watch(operation):
+        asked.append(operation) if isinstance(operation, ListQueues) else None
+
+    exporter = Exporter(client, clock=lambda: times[0])
+    client.queue("mail").send_many([cqueue.Message(b"x"), cqueue.Message(b"x", delay=timedelta(hours=1))])
+    store.trouble = watch
+    shown = samples(exporter)
+    assert shown["cqueue_up",] == 1
+    assert shown["cqueue_queue_depth", "mail"] == 1
+    assert shown["cqueue_queue_delayed", "mail"] == 1
+    assert shown["cqueue_queue_dead", "mail"] == 0
+    assert ("cqueue_queue_depth", "mail.dead") not in shown
+    client.queue("mail").send(b"x")
+    before = len(asked)
+    assert samples(exporter)["cqueue_queue_depth", "mail"] == 1
+    assert len(asked) == before
+    times[0] += 5
+    assert samples(exporter)["cqueue_queue_depth", "mail"] == 2
+
+
+def test_while_cassandra_is_away_there_is_no_stale_depth(client, store, caplog):
+    times = [100.0]
+    caplog.set_level("INFO", "cqueue")
+    exporter = Exporter(client, clock=lambda: times[0])
+    assert exporter.health().ready
+    for _ in range(2):
+        store.trouble = lambda _: Unavailable("away")
+        times[0] += 5
+        assert samples(exporter) == {("cqueue_up",): 0}
+        assert not exporter.health().ready
+    store.trouble = lambda _: None
+    times[0] += 5
+    assert samples(exporter)["cqueue_up",] == 1
+    told = [line for line in caplog.messages if "metrics_" in line]
+    assert ["metrics_unread" in line for line in told] == [True, False]
+
+
+def test_only_the_queues_that_are_asked_for_and_a_gone_one_is_left_out(client):
+    client.create_queue("other")
+    shown = samples(Exporter(client, ["mail", "gone"]))
+    assert {key[1:] for key in shown if key[0] == "cqueue_queue_depth"} == {("mail",)}
+
+
+# ── The page, and what is made from its names ──
+
+
+def all_metrics(client):
+    """Every family of every collector, as name and type."""
+    daemon = Metrics("shop:app")
+    counts = QueueCounts()
+    daemon.watch(
+        lambda: Stats(counts, {"mail": counts}, 0, 0, 0, "running"),
+        dict,
+        lambda: {"mail": Depth(0, 0, 0, 0.0)},
+    )
+    collectors = (daemon.registry, client.metrics, Exporter(client), SpoolCollector())
+    found = {family.name: family.type for one in collectors for family in one.collect()}
+    parent = {"cqueue_restarts": "counter", "cqueue_processes": "gauge"}
+    return {name: kind for name, kind in (found | parent).items() if name.startswith("cqueue_")}
+
+
+def names(found):
+    return {name + "_total" if kind == "counter" else name for name, kind in found.items()}
+
+
+def documented():
+    return dict(re.findall(r"^\| `(cqueue_\w+)` \| (\w+) \|", PAGE.read_text("utf-8"), re.MULTILINE))
+
+
+def test_every_metric_stands_in_the_page_and_no_other(client):
+    found = all_metrics(client)
+    page = documented()
+    assert page.keys() == names(found)
+    for name, kind in found.items():
+        assert page[name + "_total" if kind == "counter" else name] == kind
+
+
+def test_alert_rules_ask_for_metrics_that_exist():
+    """A rule over a name that does not exist never fires, and nobody is told."""
+    series = {
+        name + suffix
+        for name, kind in documented().items()
+        for suffix in (("_bucket", "_sum", "_count") if kind == "histogram" else ("",))
+    }
+    text = (ROOT / "ops" / "alerts.yml").read_text("utf-8")
+    asked = {name for rule in re.findall(r"expr: (.*)", text) for name in re.findall(r"\bcqueue_\w+", rule)}
+    assert len(asked) > 8
+    assert asked <= series

@@ -37,6 +37,7 @@ ENTRIES: Final = (
     Entry("stats", "cqueue.cli.stats", "Show what queues hold."),
     Entry("dispatch", "cqueue.cli.dispatch", "Run the handlers of an application, as a daemon."),
     Entry("workers", "cqueue.cli.workers", "Show which processes run handlers of which queues."),
+    Entry("web", "cqueue.cli.web", "Serve the dashboard: queues in a browser (extra `web`)."),
     Entry("schedule", "cqueue.cli.schedule", "Make, look at, change and remove schedules."),
     Entry("log", "cqueue.cli.log", "Make logs, append to them, read and follow them."),
     Entry(

@@ -192,6 +192,7 @@ def _serve(cli: CliContext, client: Client, access: Access, listener: socket.soc
     cli.remark(f"The dashboard is at http://{shown}:{port}{prefix}/ – Ctrl-C ends it.")
     with _ended_by_signal(server):
         server.run(sockets=[listener])
+    page.state.site.shared.close()  # reads that have not begun; the lifespan of a mounted page is not run
 
 
 @contextmanager

@@ -15,15 +15,15 @@ from cqueue.web.site import address_of, field_of, fields_of, person_of, require,
 if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetters, LettersResult
 
-SIZE: Final = 100
-"""Letters that the list shows; the filters find the others."""
+MOST_FILTER: Final = 200
+"""Characters of a filter."""
 OPERATIONS: Final = ("redrive", "drop")
 
 
 def letters(request: Request) -> Response:
     """Show the oldest letters that fit the filters, with what they died of."""
     site, name, query = site_of(request), request.path_params["name"], request.query_params
-    task, reason = query.get("task", "").strip() or None, query.get("reason", "").strip() or None
+    task, reason = _filter(query.get("task", "")), _filter(query.get("reason", ""))
     known = site.shared.get(
         ("letters", name, task, reason), lambda: reading.letters(site.client, name, task, reason)
     )
@@ -35,7 +35,6 @@ def letters(request: Request) -> Response:
         task=task or "",
         reason=reason or "",
         found=known.value,
-        letters=known.value.letters[:SIZE],
         most=reading.MOST_LETTERS,
     )
 
@@ -115,8 +114,15 @@ def _answer(
 
 
 def _filters(request: Request) -> tuple[str | None, str | None]:
-    task, reason = ("".join(fields_of(request, name)).strip() for name in ("task", "reason"))
-    return task or None, reason or None
+    task, reason = (_filter("".join(fields_of(request, name))) for name in ("task", "reason"))
+    return task, reason
+
+
+def _filter(text: str) -> str | None:
+    """Return a filter that was typed; None for an empty one. Raises BadInput for one that fits nothing."""
+    if len(text) > MOST_FILTER:
+        raise BadInput(f"a filter has {MOST_FILTER} characters at most")
+    return text.strip() or None
 
 
 def _chosen(request: Request, dead: DeadLetters) -> tuple[list[str], bool]:

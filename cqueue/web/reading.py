@@ -38,6 +38,12 @@ PEEKED: Final = 20
 """Messages that a queue's page shows."""
 MOST_LETTERS: Final = 1000
 """Letters that a page reads, and that one redrive or drop takes: the oldest ones."""
+LISTED: Final = 100
+"""Letters that a list shows; its filters find the others."""
+CAUSES: Final = 12
+"""Causes of death that a page shows: the most frequent ones."""
+REASON: Final = 300
+"""Characters of a reason that a list shows."""
 LATE_S: Final = 15
 """Seconds after its time at which a schedule counts as overdue: a running handler fires it when it ends."""
 
@@ -61,11 +67,24 @@ class QueueState:
 
 
 @dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message as a list shows it; without the body, which would fill the memory. size: bytes."""
+
+    id: str
+    state: str
+    task: str | None
+    attempts: int
+    sent_at: datetime
+    next_at: datetime
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueueDetail:
     """What a queue's page shows beside its state."""
 
     config: QueueConfig
-    messages: Sequence[StoredMessage]
+    messages: Sequence[MessageRow]
 
 
 def names(client: Client) -> list[str]:
@@ -88,7 +107,12 @@ def queue_state(client: Client, name: str) -> QueueState:
 def queue_detail(client: Client, name: str) -> QueueDetail:
     """Read a queue's configuration and its first messages."""
     queue = client.queue(name)
-    return QueueDetail(queue.config, queue.peek(PEEKED))
+    return QueueDetail(queue.config, [_message(one) for one in queue.peek(PEEKED)])
+
+
+def _message(one: StoredMessage) -> MessageRow:
+    size = len(one.body)
+    return MessageRow(one.id, one.state, one.task, one.attempts, one.sent_at, one.next_at, size)
 
 
 def queue_states(
@@ -121,14 +145,28 @@ def queue_of(id_: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Letters:
-    """The oldest letters of a queue.
+class LetterRow:
+    """A letter as a list shows it; without the body, and with the beginning of its reason."""
 
+    id: str
+    died_at: datetime
+    task: str | None
+    attempts: int | None
+    reason: str
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The oldest letters of a queue that fit a filter.
+
+    letters: the first 100 of them; number: of all that were read, 1,000 at most.
     causes: (cause, task, number) of the letters read, the most frequent first.
     more: there may be more letters than were read.
     """
 
-    letters: Sequence[DeadLetter]
+    letters: Sequence[LetterRow]
+    number: int
     causes: Sequence[tuple[str, str | None, int]]
     more: bool
 
@@ -138,7 +176,12 @@ def letters(client: Client, queue: str, task: str | None, reason: str | None) ->
     found = client.queue(queue).dead_letters.list(MOST_LETTERS, task=task, reason=reason)
     groups = Counter((cause(letter.reason), letter.task) for letter in found)
     causes = [(what, whose, number) for (what, whose), number in groups.most_common()]
-    return Letters(found, causes, len(found) == MOST_LETTERS)
+    rows = [_letter(letter) for letter in found[:LISTED]]
+    return Letters(rows, len(found), causes[:CAUSES], len(found) == MOST_LETTERS)
+
+
+def _letter(one: DeadLetter) -> LetterRow:
+    return LetterRow(one.id, one.died_at, one.task, one.attempts, one.reason[:REASON], one.held)
 
 
 # ── Schedules and workers ──

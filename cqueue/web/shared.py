@@ -27,8 +27,8 @@ WAIT_S: Final = 3.0
 """Seconds that a page waits for a read; then it shows the last answer, or says that there is none."""
 THREADS: Final = 8
 """Reads side by side, at most, for all viewers together."""
-MOST: Final = 5000
-"""Answers that are kept: more than the queues of most keyspaces, and some 10 MB at most."""
+MOST: Final = 3000
+"""Answers that are kept: those used last. The largest, a list of letters, has some 40 KB."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)

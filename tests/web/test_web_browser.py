@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 from threading import Thread
@@ -13,11 +14,13 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 @pytest.fixture
-def address(shop):
-    """A dashboard on a port of this machine."""
+def address(shop, monkeypatch):
+    """A dashboard on a port of this machine, whose answers are old at each look."""
     uvicorn = pytest.importorskip("uvicorn", reason="the dashboard needs the extra `web`")
-    from cqueue.web import ANYTHING, Access, application
+    from cqueue.web import ANYTHING, Access, application, shared
 
+    monkeypatch.setattr(shared, "FRESH_S", 0.0)
+    monkeypatch.setattr(shared, "DUTY", 0)
     page = application(shop.client, access=Access(roles=ANYTHING))
     server = uvicorn.Server(uvicorn.Config(page, port=0, log_level="warning", log_config=None))
     server.capture_signals = contextlib.nullcontext
@@ -45,27 +48,28 @@ def browse(address, directory, *, wait_ms=0, width=1280):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium")
-def test_an_open_page_follows_the_queue_and_breaks_no_rule_of_its_own(address, shop, tmp_path):
-    """The page of a queue that is paused meanwhile says so, by its script, without a reload."""
+def test_an_open_page_follows_the_queue_and_breaks_no_rule_of_its_own(address, shop, tmp_path, monkeypatch):
+    """Messages that come meanwhile are shown by its script, without a reload."""
+    from cqueue.web import reading
+
     dom, complaints = browse(f"{address}/", tmp_path, wait_ms=500)
     assert not complaints
     assert "Up to date at" in dom
     assert 'id="tick" data-every="3">' in dom  # the script has run
-    from cqueue.web import reading
+    sent = shop.client.queue("mails")
+    before = sent.stats().ready
+    monkeypatch.setattr(reading, "queue_state", _counting_one_more_each_time(reading.queue_state, sent))
+    dom, complaints = browse(f"{address}/queue/mails", tmp_path, wait_ms=8000)
+    assert not complaints
+    shown = int(re.search(r"<dt>Ready</dt><dd>(\d+)", dom)[1])
+    assert shown >= before + 2, "the page was read once and did not follow"
 
-    real = reading.queue_state
-    states = []
 
-    def paused_at_the_second_look(client, name):
-        if states:
-            shop.client.queue("mails").send(b"another")
-        states.append(name)
+def _counting_one_more_each_time(real, queue):
+    """Send a message before each count, so that a page which looks twice shows two more."""
+
+    def count(client, name):
+        queue.send(b"another")
         return real(client, name)
 
-    reading.queue_state, before = paused_at_the_second_look, shop.client.queue("mails").stats().ready
-    try:
-        dom, complaints = browse(f"{address}/queue/mails", tmp_path, wait_ms=8000)
-    finally:
-        reading.queue_state = real
-    assert not complaints
-    assert f"<dt>Ready</dt><dd>{before}</dd>" not in dom
+    return count

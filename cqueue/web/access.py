@@ -1,4 +1,4 @@
-"""Who may do what: people, their roles, tokens, and the cookie of somebody who has signed in.
+"""People and what they may do: roles, tokens, and the cookie of somebody who has signed in.
 
 Three ways to know somebody, one for each dashboard: by a token; by a header that a reverse proxy sets; or not
 at all, which is for a dashboard that only this machine reaches.

@@ -1,4 +1,4 @@
-"""Reads that all viewers share: each is made once in a while, whoever looks, and its last answer is kept.
+"""Reads that all viewers share: each is made once in a while for all of them, and its last answer is kept.
 
 So ten open pages cost the cluster what one costs, a slow read never holds a page up for long, and while
 Cassandra is away the pages show what was known before, and since when.

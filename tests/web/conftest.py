@@ -10,8 +10,6 @@ import pytest
 import cqueue
 from cqueue.dispatcher.schedules.triggers import Cron
 
-pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
-
 SECRET = b'{"card":"4111"}'
 
 

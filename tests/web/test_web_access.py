@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+
 from cqueue.errors import ConfigError
 from cqueue.web import ANYTHING, LOOK_AND_OPERATE, Access, Role, Token
 from cqueue.web.access import SESSION_S, Sessions, parse_roles, parse_tokens

@@ -9,6 +9,8 @@ from threading import Thread
 
 import pytest
 
+pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

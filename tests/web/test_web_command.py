@@ -15,6 +15,8 @@ import pytest
 
 import cqueue
 
+pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+
 PATIENCE_S = 60
 
 

@@ -8,6 +8,8 @@ import pytest
 import cqueue
 from cqueue.errors import OutcomeUnknown, Unavailable
 
+pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+
 
 @pytest.fixture
 def web(browse):

@@ -4,6 +4,8 @@ from threading import Event
 
 import pytest
 
+pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+
 from cqueue.errors import QueueNotFound, Unavailable
 from cqueue.web.shared import DUTY, FRESH_S, Known, Shared
 

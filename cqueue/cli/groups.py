@@ -39,6 +39,7 @@ ENTRIES: Final = (
     Entry("dispatch", "cqueue.cli.dispatch", "Run the handlers of an application, as a daemon."),
     Entry("metrics", "cqueue.cli.metrics", "Show what all queues hold to Prometheus."),
     Entry("workers", "cqueue.cli.workers", "Show which processes run handlers of which queues."),
+    Entry("web", "cqueue.cli.web", "Serve the dashboard: queues in a browser (extra `web`)."),
     Entry("schedule", "cqueue.cli.schedule", "Make, look at, change and remove schedules."),
     Entry("log", "cqueue.cli.log", "Make logs, append to them, read and follow them."),
     Entry(

@@ -1,0 +1,206 @@
+"""`cqueue web`: the dashboard, served from this process."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import signal
+import socket
+from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cqueue.cli.commands import command
+from cqueue.cli.context import CliContext
+from cqueue.cli.options import LogFormat, log_format
+from cqueue.errors import BadInput, ConfigError, Unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cqueue.client import Client
+    from cqueue.web import Access
+
+app = typer.Typer()
+
+LOOPBACK = "127.0.0.1"
+PORT = 8787
+TOKEN_VARIABLE = "CQUEUE_WEB_TOKEN"  # noqa: S105 - the name of one
+NEEDED = ("starlette", "jinja2", "uvicorn")
+BACKLOG = 256
+"""Connections that may wait to be taken."""
+GOODBYE_S = 5
+"""Seconds that answers under way may take after a signal."""
+
+
+@command(app, json=False)
+def web(
+    cli: CliContext,
+    *,
+    host: Annotated[
+        str, typer.Option(metavar="HOST", help="Address to listen on; another one asks for a token.")
+    ] = LOOPBACK,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0 takes any free one.")
+    ] = PORT,
+    prefix: Annotated[
+        str, typer.Option(metavar="PATH", help="Path before all addresses, such as /queues.")
+    ] = "",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help=f"Tokens, a line each: TOKEN, or NAME ROLES TOKEN. Also {TOKEN_VARIABLE}.",
+        ),
+    ] = None,
+    proxy_header: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Header by which a reverse proxy says who asks."),
+    ] = None,
+    proxy_address: Annotated[
+        list[str] | None,
+        typer.Option(metavar="IP", help="Address of that proxy; by default this machine. May be repeated."),
+    ] = None,
+    host_name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Further name by which browsers may ask. May be repeated."),
+    ] = None,
+    roles: Annotated[
+        str, typer.Option(metavar="A,B", help="What people without a role of their own may do.")
+    ] = "read,operate",
+    log: LogFormat = None,
+) -> None:
+    """Serve the dashboard: queues, messages, dead letters, schedules, logs and workers.
+
+    Without options only this machine reaches it. Ctrl-C ends it.
+    """
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"The dashboard needs {', '.join(missing)}: pip install 'cassandra-cqueue[web]'.")
+    from cqueue.dispatcher.service import logs  # noqa: PLC0415 - keeps `cqueue --help` quick
+    from cqueue.web import Access  # noqa: PLC0415 - as above
+    from cqueue.web.access import LOOPBACK_NAMES, parse_roles, parse_tokens  # noqa: PLC0415 - as above
+
+    shared = parse_roles(roles)
+    lines = _token_lines(token_file)
+    access = Access(
+        tokens=parse_tokens(lines, shared) if lines else (),
+        proxy_header=proxy_header,
+        proxy_addresses=frozenset(proxy_address or LOOPBACK_NAMES),
+        roles=shared,
+        host_names=frozenset(host_name or ()),
+    )
+    if not access.tokens and proxy_header is None and not _is_loopback(host):
+        raise BadInput(f"Other machines reach {host}: give --token-file, {TOKEN_VARIABLE} or --proxy-header.")
+    logs.configure(logs.Format(log_format(cli, log).value), verbose=cli.verbose)
+    with _listening(host, port) as listener, _client(cli) as client:
+        _serve(cli, client, access, listener, _checked(prefix))
+
+
+def _token_lines(token_file: Path | None) -> list[str]:
+    """Return the lines with tokens, from the file or the environment.
+
+    Raises:
+        ConfigError: the file can be read by others.
+    """
+    if token_file is None:
+        return os.environ.get(TOKEN_VARIABLE, "").splitlines()
+    if token_file.stat().st_mode & 0o077:
+        raise ConfigError(f"{token_file} can be read by others: chmod 600 {token_file}")
+    lines = token_file.read_text(encoding="utf-8").splitlines()
+    return lines or [""]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _checked(prefix: str) -> str:
+    path = prefix.rstrip("/")
+    if path and (not path.startswith("/") or path.startswith("//")):
+        raise BadInput(f"--prefix is {prefix!r}; it begins with one slash, such as /queues")
+    return path
+
+
+@contextmanager
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Take the port before anything else is done.
+
+    Raises:
+        BadInput: it cannot be had.
+    """
+    try:
+        (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        with socket.socket(family) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(BACKLOG)  # who asks before the first page is ready waits instead of failing
+            yield listener
+    except OSError as exc:
+        raise BadInput(f"Cannot listen on {host}, port {port}: {exc.strerror or exc}.") from exc
+
+
+@contextmanager
+def _client(cli: CliContext) -> Iterator[Client]:
+    """Connect; if Cassandra is away, at the first page that it answers."""
+    from cqueue.client import connect  # noqa: PLC0415 - the driver takes long to import
+
+    try:
+        client = connect(cli.url)
+    except Unavailable as exc:
+        cli.remark(f"{exc} The dashboard starts, and asks again.")
+        client = connect(cli.url, lazy=True)
+    with client:
+        yield client
+
+
+def _serve(cli: CliContext, client: Client, access: Access, listener: socket.socket, prefix: str) -> None:
+    """Serve until a signal comes."""
+    import uvicorn  # noqa: PLC0415 - an extra
+    from starlette.applications import Starlette  # noqa: PLC0415 - an extra
+    from starlette.routing import Mount  # noqa: PLC0415 - an extra
+
+    from cqueue.web import application  # noqa: PLC0415 - an extra
+
+    page: Any = application(client, access=access)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            Starlette(routes=[Mount(prefix, app=page)]) if prefix else page,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            proxy_headers=False,  # the guard judges the address that the request comes from
+            server_header=False,
+            timeout_graceful_shutdown=GOODBYE_S,
+            limit_concurrency=200,
+            h11_max_incomplete_event_size=32 << 10,
+            lifespan="on",
+        )
+    )
+    # uvicorn would send the signal again after its end, which looks like a crash
+    server.capture_signals = nullcontext
+    bound, port = listener.getsockname()[:2]
+    shown = f"[{bound}]" if ":" in bound else bound
+    cli.remark(f"The dashboard is at http://{shown}:{port}{prefix}/ – Ctrl-C ends it.")
+    with _ended_by_signal(server):
+        server.run(sockets=[listener])
+    page.state.site.shared.close()  # reads that have not begun; the lifespan of a mounted page is not run
+
+
+@contextmanager
+def _ended_by_signal(server: Any) -> Iterator[None]:
+    """Let SIGINT and SIGTERM end the server; a second one does not wait for answers under way."""
+    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,214 @@
+"""People and what they may do: roles, tokens, and the cookie of somebody who has signed in.
+
+Three ways to know somebody, one for each dashboard: by a token; by a header that a reverse proxy sets; or not
+at all, which is for a dashboard that only this machine reaches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from cqueue.errors import ConfigError
+
+LEAST_TOKEN: Final = 16
+"""Characters of a token, at least: too many to be guessed, so that no count of failed tries is needed."""
+SESSION_S: Final = 12 * 3600
+"""Seconds for which somebody stays signed in: a shift."""
+LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+"""Names and addresses of this machine that no other machine reaches."""
+
+
+class Role(Enum):
+    """What somebody may do. Everybody who is let in may read."""
+
+    READ = "read"
+    OPERATE = "operate"
+    BODIES = "bodies"
+
+
+LOOK_AND_OPERATE: Final = frozenset({Role.READ, Role.OPERATE})
+"""All but seeing the bodies of messages."""
+ANYTHING: Final = frozenset(Role)
+"""All roles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who is let in. name: as the log of operator actions gives it."""
+
+    name: str
+    roles: frozenset[Role]
+
+    def may(self, role: Role) -> bool:
+        """Return whether the person has this role."""
+        return role in self.roles
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A secret of at least 16 characters that lets somebody in, under this name and with these roles.
+
+    Raises:
+        ConfigError: the name is empty, or the secret is too short.
+    """
+
+    name: str
+    secret: str = field(repr=False)
+    roles: frozenset[Role] = LOOK_AND_OPERATE
+
+    def __post_init__(self) -> None:
+        """Check the lengths."""
+        if not self.name:
+            raise ConfigError("a token has no name")
+        if len(self.secret) < LEAST_TOKEN:
+            raise ConfigError(
+                f"the token of {self.name!r} is too short; it takes {LEAST_TOKEN} characters or more"
+            )
+
+    @property
+    def person(self) -> Person:
+        """The person whom the token lets in."""
+        return Person(self.name, self.roles | {Role.READ})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """Whom the dashboard lets in. Without tokens and header: all who reach it by a name of this machine.
+
+    Args:
+        tokens: one of these has to be given.
+        proxy_header: header with the name of a person whom a reverse proxy has let in, such as
+            `X-Remote-User`.
+        proxy_addresses: addresses whose header is believed; by default those of this machine.
+        roles: what people whom no token names may do. By default all but seeing bodies.
+        host_names: further names by which browsers may ask for the dashboard, for example that of the proxy.
+            Any name will do where tokens are asked for.
+
+    Raises:
+        ConfigError: tokens and a header are given, or two tokens have one name.
+    """
+
+    tokens: tuple[Token, ...] = ()
+    proxy_header: str | None = None
+    proxy_addresses: Collection[str] = LOOPBACK_NAMES
+    roles: frozenset[Role] = LOOK_AND_OPERATE
+    host_names: Collection[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Check that there is one way to know somebody."""
+        if self.tokens and self.proxy_header is not None:
+            raise ConfigError("give tokens or a proxy's header, not both: a dashboard has one way in")
+        if len({token.name for token in self.tokens}) != len(self.tokens):
+            raise ConfigError("two tokens have the same name, so the log could not tell who did what")
+
+    def knows_host(self, host: str) -> bool:
+        """Return whether a browser may have meant this dashboard by this `Host`.
+
+        A page of another site can give its own name the address of this machine, and would then count as the
+        same site. With tokens that gains it nothing, as the cookie belongs to the other name.
+        """
+        return bool(self.tokens) or _bare(host) in {*LOOPBACK_NAMES, *map(str.lower, self.host_names)}
+
+    def by_token(self, secret: str) -> Person | None:
+        """Return whom this token lets in. Compares with all tokens, each in constant time."""
+        given, found = _digest(secret), None
+        for token in self.tokens:
+            if hmac.compare_digest(_digest(token.secret), given):
+                found = token.person
+        return found
+
+    def by_name(self, name: str) -> Person | None:
+        """Return the person of the token that has this name."""
+        return next((token.person for token in self.tokens if token.name == name), None)
+
+    def by_proxy(self, name: str | None, address: str | None) -> Person | None:
+        """Return whom the proxy names, if the request comes from an address that is believed."""
+        if not name or address not in self.proxy_addresses:
+            return None
+        return Person(name[:200], self.roles | {Role.READ})
+
+    @property
+    def anybody(self) -> Person | None:
+        """Return whom a dashboard without tokens and header takes everybody for; None if it has either."""
+        known = bool(self.tokens) or self.proxy_header is not None
+        return None if known else Person("local", self.roles | {Role.READ})
+
+
+class Sessions:
+    """Makes and checks the cookies of people who gave a token. A new process knows no earlier ones."""
+
+    def __init__(self, time_s: Callable[[], float] = time.time) -> None:
+        self._key = secrets.token_bytes(32)
+        self._time_s = time_s
+
+    def cookie(self, person: Person) -> str:
+        """Return a cookie that says who somebody is, until the session ends."""
+        said = f"{person.name.encode().hex()}.{int(self._time_s()) + SESSION_S}"
+        return f"{said}.{self._sign(said)}"
+
+    def name(self, cookie: str) -> str | None:
+        """Return whose cookie it is; None if it is not one of this process, or has expired."""
+        said, _, signature = cookie.rpartition(".")
+        if not hmac.compare_digest(self._sign(said).encode(), signature.encode()):
+            return None
+        name, _, until = said.partition(".")
+        return bytes.fromhex(name).decode() if int(until) > self._time_s() else None
+
+    def _sign(self, said: str) -> str:
+        return hmac.new(self._key, said.encode(), hashlib.sha256).hexdigest()
+
+
+def parse_roles(text: str) -> frozenset[Role]:
+    """Parse `read,operate,bodies`, or some of them; `read` goes without saying.
+
+    Raises:
+        ConfigError: one is no role.
+    """
+    names = [name.strip() for name in text.replace("+", ",").split(",") if name.strip()]
+    unknown = sorted(set(names) - {role.value for role in Role})
+    if unknown or not names:
+        raise ConfigError(f"{text!r} names no roles; there are read, operate and bodies, separated by commas")
+    return frozenset({Role.READ, *map(Role, names)})
+
+
+def parse_tokens(lines: Iterable[str], roles: frozenset[Role]) -> tuple[Token, ...]:
+    """Parse a file of tokens: `TOKEN`, or `NAME ROLES TOKEN`, a line each; lines with # are comments.
+
+    roles: of a token that stands alone, whose name is `token`.
+
+    Raises:
+        ConfigError: a line has another form, or the file has no token. The line is not quoted.
+    """
+    found = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) == 1:
+            found.append(Token("token", words[0], roles))
+        elif len(words) == 3:
+            found.append(Token(words[0], words[2], parse_roles(words[1])))
+        else:
+            raise ConfigError(f"line {number} of the tokens is neither TOKEN nor NAME ROLES TOKEN")
+    if not found:
+        raise ConfigError("there is no token in the file")
+    return tuple(found)
+
+
+def _digest(secret: str) -> bytes:
+    """Return a digest, so that not even the length of a token shows in the time that a comparison takes."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def _bare(host: str) -> str:
+    """Return the name or address of a `Host` header, without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()

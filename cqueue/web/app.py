@@ -1,0 +1,101 @@
+"""The ASGI application: which address shows which page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from cqueue.errors import CqueueError
+from cqueue.web import letter_pages, login_pages, other_pages, queue_pages
+from cqueue.web.access import Access
+from cqueue.web.guard import Guard, Refusal
+from cqueue.web.site import Site, site_of
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from cqueue.client import Client
+
+STATIC: Final = Path(__file__).with_name("static")
+
+
+def application(client: Client, *, access: Access) -> Starlette:
+    """Make the dashboard of a client's keyspace, to be served by itself or mounted under a prefix.
+
+    The client stays the caller's, who closes it after the application has ended.
+
+    Args:
+        client: what the pages read from, and what changes go to.
+        access: whom the dashboard lets in. `Access()` is for a server that only this machine reaches.
+
+    Example:
+        Mount("/queues", app=cqueue.web.application(client, access=Access(tokens=(Token("ops", secret),))))
+    """
+    site = Site(client, access)
+
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        yield
+        site.shared.close()
+
+    app = Starlette(
+        routes=_routes(),
+        middleware=[Middleware(Guard, site=site)],
+        exception_handlers={CqueueError: _failed, Refusal: _refused, 404: _missing},
+        lifespan=lifespan,
+    )
+    app.state.site = site
+    return app
+
+
+def _routes() -> list[Any]:
+    def get(path: str, page: Any) -> Route:
+        return Route(path, page, methods=["GET"])
+
+    def post(path: str, change: Any) -> Route:
+        return Route(path, change, methods=["POST"])
+
+    return [
+        get("/", queue_pages.queues),
+        get("/message", queue_pages.find),
+        get("/queue/{name}", queue_pages.queue),
+        post("/queue/{name}", queue_pages.change_queue),
+        get("/queue/{name}/message/{id}", queue_pages.message),
+        post("/queue/{name}/message/{id}", queue_pages.message_body),
+        get("/queue/{name}/dead", letter_pages.letters),
+        post("/queue/{name}/dead", letter_pages.settle),
+        get("/queue/{name}/dead/{id}", letter_pages.letter),
+        post("/queue/{name}/dead/{id}", letter_pages.letter_body),
+        get("/schedules", other_pages.schedules),
+        post("/schedules", other_pages.change_schedule),
+        get("/workers", other_pages.workers),
+        get("/logs", other_pages.logs),
+        get("/log/{name}", other_pages.log),
+        post("/log/{name}", other_pages.change_subscription),
+        get("/login", login_pages.login_page),
+        post("/login", login_pages.login),
+        post("/logout", login_pages.logout),
+        Mount("/static", app=StaticFiles(directory=STATIC), name="static"),
+    ]
+
+
+def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, CqueueError)  # noqa: S101 - the table of handlers says so
+    return site_of(request).failure(request, error)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)  # noqa: S101 - as above
+    return site_of(request).refusal(request, error)
+
+
+def _missing(request: Request, _error: Exception) -> Response:
+    return site_of(request).refusal(request, Refusal(404, "No such page", "The dashboard has no page there."))

@@ -1,0 +1,177 @@
+"""What stands before every page: who asks, by which name, from which site, and how much they send.
+
+Changes are made by POST only, and a POST of another site's page is refused: by `Sec-Fetch-Site`, which pages
+cannot forge, or by `Origin` where a browser does not send that; the cookie is SameSite=Strict besides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cqueue.web import audit
+from cqueue.web.access import Person
+
+if TYPE_CHECKING:
+    from cqueue.web.site import Site
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Form = dict[str, list[str]]
+
+COOKIE: Final = "cqueue_web"
+MOST_FORM: Final = 256 << 10
+"""Bytes of a form: the ids of 1,000 letters are some 80 KB."""
+FIELDS: Final = 2000
+"""Fields of a form."""
+FORM: Final = "application/x-www-form-urlencoded"
+HEADERS: Final = (
+    (
+        "content-security-policy",
+        (
+            "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+            "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+        ),
+    ),
+    ("x-content-type-options", "nosniff"),
+    ("x-frame-options", "DENY"),
+    # With `no-referrer` a form's Origin would be `null`.
+    ("referrer-policy", "same-origin"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+    ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
+)
+
+
+class Refusal(Exception):
+    """The request is answered by a refusal instead of a page."""
+
+    def __init__(self, status: int, title: str, text: str) -> None:
+        super().__init__(text)
+        self.status, self.title, self.text = status, title, text
+
+
+class Guard:
+    """ASGI middleware that lets only those through who may pass, and adds headers to every answer.
+
+    What it finds out stands in the scope: `cqueue.person`, and of a POST `cqueue.form`.
+    """
+
+    def __init__(self, app: App, site: Site) -> None:
+        self._app = app
+        self._site = site
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Check a request, then hand it on or answer it by a refusal."""
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return  # a server closes a web socket that nobody accepts
+        request = Request(scope, receive)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in message["headers"]}
+                added = [*HEADERS, *([] if b"cache-control" in own else [("cache-control", "no-store")])]
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.encode(), text.encode()) for name, text in added),
+                ]
+            await send(message)
+
+        try:
+            await self._check(request)
+        except Refusal as refusal:
+            await self._refused(request, refusal)(scope, receive, sending)
+            return
+        await self._app(scope, receive, sending)
+
+    async def _check(self, request: Request) -> None:
+        """Find out who asks for what; raise a refusal if that is not allowed."""
+        access, scope = self._site.access, request.scope
+        host = request.headers.get("host", "")
+        if not access.knows_host(host):
+            raise Refusal(
+                421,
+                "Another name",
+                f"This dashboard is not known as {host[:100]!r}; `--host-name` adds names.",
+            )
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        scope["cqueue.person"] = person = self._person(request)
+        if request.method == "POST":
+            self._check_site(request, host)
+        elif request.method not in {"GET", "HEAD"}:
+            raise Refusal(405, "No such method", "Pages are read by GET and changed by POST.")
+        if person is None and path != "/login" and not path.startswith("/static/"):
+            raise Refusal(401, "Sign in", self._way_in())
+        if request.method == "POST":
+            scope["cqueue.form"] = await _form(request)
+
+    def _person(self, request: Request) -> Person | None:
+        access = self._site.access
+        if access.proxy_header is not None:
+            address = request.client.host if request.client else None
+            return access.by_proxy(request.headers.get(access.proxy_header), address)
+        if access.anybody is not None:
+            return access.anybody
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return access.by_token(secret.strip())
+        name = self._site.sessions.name(request.cookies.get(COOKIE, ""))
+        return None if name is None else access.by_name(name)
+
+    def _way_in(self) -> str:
+        header = self._site.access.proxy_header
+        if header is not None:
+            return f"The proxy in front of this dashboard has named nobody in {header}."
+        return "This dashboard asks for a token."
+
+    def _check_site(self, request: Request, host: str) -> None:
+        """Refuse a POST that another site's page has sent."""
+        fetch_site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+        if fetch_site is not None:
+            allowed = fetch_site in {"same-origin", "none"}
+        elif origin is not None:
+            allowed = urlsplit(origin).netloc.lower() == host.lower()
+        else:  # no browser; a token in a header is nothing that a page of another site has
+            allowed = request.headers.get("authorization", "").lower().startswith("bearer ")
+        if not allowed:
+            raise Refusal(403, "From another site", "Changes are taken only from this dashboard's own pages.")
+
+    def _refused(self, request: Request, refusal: Refusal) -> Response:
+        person = request.scope.get("cqueue.person")
+        if refusal.status != 401 or request.method != "GET" or "authorization" in request.headers:
+            address = request.client.host if request.client else None
+            audit.refused(
+                person.name if person else None, address, request.method, request.url.path, refusal.title
+            )
+        return self._site.refusal(request, refusal)
+
+
+async def _form(request: Request) -> Form:
+    """Read the fields of a form.
+
+    Raises:
+        Refusal: it is too large, or no form.
+    """
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_FORM:
+            raise Refusal(413, "Too large", f"A form has at most {MOST_FORM >> 10} KiB.")
+    if not body:
+        return {}
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != FORM:
+        raise Refusal(415, "No form", f"Changes are sent as {FORM}.")
+    try:
+        return parse_qs(body.decode(), keep_blank_values=True, strict_parsing=True, max_num_fields=FIELDS)
+    except ValueError as exc:
+        raise Refusal(400, "No form", "The form cannot be read.") from exc

@@ -1,0 +1,148 @@
+"""The pages of dead letters: look, choose, see what would be done, do it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cqueue.errors import BadInput, OutcomeUnknown
+from cqueue.web import audit, reading, shown
+from cqueue.web.access import Role
+from cqueue.web.site import address_of, field_of, fields_of, person_of, require, site_of
+
+if TYPE_CHECKING:
+    from cqueue.dead_letters import DeadLetters, LettersResult
+
+MOST_FILTER: Final = 200
+"""Characters of a filter."""
+OPERATIONS: Final = ("redrive", "drop")
+
+
+def letters(request: Request) -> Response:
+    """Show the oldest letters that fit the filters, with what they died of."""
+    site, name, query = site_of(request), request.path_params["name"], request.query_params
+    task, reason = _filter(query.get("task", "")), _filter(query.get("reason", ""))
+    known = site.shared.get(
+        ("letters", name, task, reason), lambda: reading.letters(site.client, name, task, reason)
+    )
+    return site.page(
+        request,
+        "letters.html",
+        knowns=[known],
+        name=name,
+        task=task or "",
+        reason=reason or "",
+        found=known.value,
+        most=reading.MOST_LETTERS,
+    )
+
+
+def letter(request: Request) -> Response:
+    """Show one letter with its traceback, without its body."""
+    return _letter(request)
+
+
+def letter_body(request: Request) -> Response:
+    """Show one letter with its body, and write down who has looked."""
+    require(request, Role.BODIES)
+    name, id_ = request.path_params["name"], request.path_params["id"]
+    with audit.action(person_of(request), address_of(request), "show_body", queue=name, letter=id_):
+        return _letter(request, with_body=True)
+
+
+def _letter(request: Request, *, with_body: bool = False) -> Response:
+    site, name, id_ = site_of(request), request.path_params["name"], request.path_params["id"]
+    found = site.client.queue(name).dead_letters.get(id_)
+    body = None
+    if with_body and not found.body_lost:
+        body = shown.body(found.body)
+    return site.page(request, "letter.html", name=name, letter=found, body=body)
+
+
+def settle(request: Request) -> Response:
+    """Redrive or drop letters: first say what would be done, and do that when it is confirmed.
+
+    What is confirmed are ids, so that letters which come meanwhile are not swept along. If one of them is
+    gone, because somebody else was quicker, nothing is done.
+    """
+    require(request, Role.OPERATE)
+    site, name = site_of(request), request.path_params["name"]
+    operation, step = field_of(request, "operation"), field_of(request, "step")
+    if operation not in OPERATIONS or step not in {"look", "do"}:
+        raise BadInput(f"{operation[:50]!r} is nothing that can be done to dead letters")
+    dead = site.client.queue(name).dead_letters
+    if step == "look":
+        chosen, more = _chosen(request, dead)
+        result = _apply(dead, operation, chosen, dry_run=True)
+        return _answer(request, "settle.html", operation, result, more=more)
+    chosen = _checked(fields_of(request, "id"))
+    about = {"queue": name, "letters": len(chosen)}
+    with audit.action(
+        person_of(request), address_of(request), f"{operation}_letters", **about
+    ) as more_fields:
+        result = _apply(dead, operation, chosen, dry_run=False)
+        more_fields |= {"done": len(result.done), "held": len(result.held), "failed": len(result.failed)}
+        if any(isinstance(error, OutcomeUnknown) for _, error in result.failed):
+            more_fields["outcome"] = "unknown"
+        elif not result.done:
+            more_fields["outcome"] = "not_done"
+        more_fields["ids"] = [str(id_) for id_ in result.done[:100]]
+    site.shared.forget(("state", name), ("detail", name), ("letters", name, None, None))
+    task, reason = _filters(request)
+    site.shared.forget(("letters", name, task, reason))
+    return _answer(request, "settled.html", operation, result, more=False)
+
+
+def _answer(
+    request: Request, template: str, operation: str, result: LettersResult, *, more: bool
+) -> Response:
+    task, reason = _filters(request)
+    values: dict[str, Any] = {
+        "name": request.path_params["name"],
+        "operation": operation,
+        "result": result,
+        "unknown": [one for one in result.failed if isinstance(one[1], OutcomeUnknown)],
+        "undone": [one for one in result.failed if not isinstance(one[1], OutcomeUnknown)],
+        "more": more,
+        "most": reading.MOST_LETTERS,
+        "task": task or "",
+        "reason": reason or "",
+    }
+    return site_of(request).page(request, template, **values)
+
+
+def _filters(request: Request) -> tuple[str | None, str | None]:
+    task, reason = (_filter("".join(fields_of(request, name))) for name in ("task", "reason"))
+    return task, reason
+
+
+def _filter(text: str) -> str | None:
+    """Return a filter that was typed; None for an empty one. Raises BadInput for one that fits nothing."""
+    if len(text) > MOST_FILTER:
+        raise BadInput(f"a filter has {MOST_FILTER} characters at most")
+    return text.strip() or None
+
+
+def _chosen(request: Request, dead: DeadLetters) -> tuple[list[str], bool]:
+    """Return the ids that were ticked, or those of all letters that fit the filters; and whether more fit."""
+    if field_of(request, "which") == "ticked":
+        return _checked(fields_of(request, "id")), False
+    task, reason = _filters(request)
+    found = dead.list(reading.MOST_LETTERS, task=task, reason=reason)
+    return [str(letter.id) for letter in found], len(found) == reading.MOST_LETTERS
+
+
+def _checked(ids: list[str]) -> list[str]:
+    """Return the ids if there are any, and not too many."""
+    if not ids:
+        raise BadInput("no letter is chosen: tick some, or take all that fit")
+    if len(ids) > reading.MOST_LETTERS:
+        raise BadInput(f"one call takes {reading.MOST_LETTERS:,} letters at most")
+    return ids
+
+
+def _apply(dead: DeadLetters, operation: str, ids: list[str], *, dry_run: bool) -> LettersResult:
+    apply = dead.redrive if operation == "redrive" else dead.drop
+    return apply(ids, dry_run=dry_run)

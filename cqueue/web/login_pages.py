@@ -1,0 +1,49 @@
+"""Signing in with a token, and out again."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from cqueue.web import audit
+from cqueue.web.access import SESSION_S
+from cqueue.web.guard import COOKIE
+from cqueue.web.site import address_of, field_of, go, site_of
+
+
+def login_page(request: Request) -> Response:
+    """Ask for a token."""
+    site = site_of(request)
+    if not site.access.tokens:
+        return go(request, "")
+    return site.page(request, "login.html", wrong=False, next="/")
+
+
+def login(request: Request) -> Response:
+    """Take a token; answer by a cookie that no script reads and no other site's page sends."""
+    site = site_of(request)
+    person = site.access.by_token(field_of(request, "token"))
+    wanted = field_of(request, "next")
+    to = wanted if wanted.startswith("/") and not wanted.startswith(("//", "/\\")) else "/"
+    if person is None:
+        audit.refused(None, address_of(request), "POST", "/login", "wrong token")
+        return site.page(request, "login.html", status=401, wrong=True, next=to)
+    base = request.scope.get("root_path", "")
+    answer = RedirectResponse(base + to, 303)
+    answer.set_cookie(
+        COOKIE,
+        site.sessions.cookie(person),
+        max_age=SESSION_S,
+        path=base or "/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
+    return answer
+
+
+def logout(request: Request) -> Response:
+    """Forget the cookie."""
+    answer = go(request, "")
+    answer.delete_cookie(COOKIE, path=request.scope.get("root_path", "") or "/")
+    return answer

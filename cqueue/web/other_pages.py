@@ -1,0 +1,110 @@
+"""The pages of schedules, workers, logs and subscriptions."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from cqueue.errors import BadInput, CqueueError
+from cqueue.web import audit, reading
+from cqueue.web.access import Role
+from cqueue.web.shared import Known
+from cqueue.web.site import address_of, field_of, go, person_of, require, site_of
+
+
+def schedules(request: Request) -> Response:
+    """Show the schedules of all queues."""
+    site = site_of(request)
+    known = site.shared.get("schedules", lambda: reading.schedules(site.client))
+    return site.page(request, "schedules.html", knowns=[known], schedules=known.value)
+
+
+def change_schedule(request: Request) -> Response:
+    """Pause a schedule, let it go on, or fire it now."""
+    require(request, Role.OPERATE)
+    site = site_of(request)
+    queue, key, what = (field_of(request, name) for name in ("queue", "key", "do"))
+    opened = site.client.queue(queue).schedules
+    with audit.action(
+        person_of(request), address_of(request), f"{what[:20]}_schedule", queue=queue, schedule=key
+    ) as more:
+        if what == "pause":
+            opened.pause(key)
+            told = "schedule-paused"
+        elif what == "resume":
+            opened.resume(key)
+            told = "schedule-resumed"
+        elif what == "fire":
+            more["message"] = str(opened.run_now(key))
+            told = "fired"
+        else:
+            raise BadInput(f"{what[:50]!r} is nothing that can be done to a schedule")
+    site.shared.forget("schedules", ("state", queue), ("detail", queue))
+    return go(request, "schedules", told=told)
+
+
+def workers(request: Request) -> Response:
+    """Show which processes run handlers."""
+    site = site_of(request)
+    known = site.shared.get("workers", lambda: reading.workers(site.client))
+    return site.page(
+        request, "workers.html", knowns=[known], workers=known.value.workers, now_s=known.value.now_s
+    )
+
+
+def logs(request: Request) -> Response:
+    """Show all logs."""
+    site = site_of(request)
+    names = site.shared.get("logs", site.client.logs)
+    states = reading.log_states(site.client, site.shared, names.value)
+    return site.page(
+        request,
+        "logs.html",
+        knowns=[names, *states],
+        states=[known.value for known in states],
+        uncounted=len(names.value) - len(states),
+    )
+
+
+def log(request: Request) -> Response:
+    """Show one log and how far its subscriptions are."""
+    site, name = site_of(request), request.path_params["name"]
+    client, shared = site.client, site.shared
+    state = shared.get(("log", name), lambda: reading.log_state(client, name))
+    found = shared.get_many(
+        {
+            ("subscription", name, one): partial(reading.subscription_state, client, name, one)
+            for one in state.value.subscriptions
+        }
+    )
+    known = {key[-1]: value for key, value in found.items() if isinstance(key, tuple)}
+    return site.page(
+        request,
+        "log.html",
+        knowns=[state, *(value for value in known.values() if isinstance(value, Known))],
+        state=state.value,
+        subscriptions=[
+            (one, value.value if isinstance(value, Known) else None) for one, value in known.items()
+        ],
+        troubles={one: str(value) for one, value in known.items() if isinstance(value, CqueueError)},
+    )
+
+
+def change_subscription(request: Request) -> Response:
+    """Pause a subscription, or let it go on."""
+    require(request, Role.OPERATE)
+    site, name = site_of(request), request.path_params["name"]
+    one, what = field_of(request, "subscription"), field_of(request, "do")
+    if what not in {"pause", "resume"}:
+        raise BadInput(f"{what[:50]!r} is nothing that can be done to a subscription")
+    opened = reading.subscription(site.client, name, one)
+    with audit.action(
+        person_of(request), address_of(request), f"{what}_subscription", log=name, subscription=one
+    ):
+        opened.pause() if what == "pause" else opened.resume()
+    site.shared.forget(("subscription", name, one))
+    return go(
+        request, "log", name, told=f"subscription-{what}d" if what == "resume" else "subscription-paused"
+    )

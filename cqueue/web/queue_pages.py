@@ -1,0 +1,185 @@
+"""The pages of queues and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from cqueue.errors import BadInput
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.web import audit, reading, shown
+from cqueue.web.access import Role
+from cqueue.web.site import address_of, field_of, go, person_of, require, site_of, url_of
+
+if TYPE_CHECKING:
+    from cqueue.queue import StoredMessage
+    from cqueue.web.shared import Known
+
+SIZE: Final = 100
+"""Queues on one page of the list."""
+Row = tuple[str, "Known[reading.QueueState] | None"]
+ORDERS: Final[dict[str, Callable[[reading.QueueState], float]]] = {
+    "depth": lambda state: state.depth,
+    "oldest": lambda state: -1 if state.oldest_s is None else state.oldest_s,
+    "flight": lambda state: state.stats.claimed,
+    "dead": lambda state: state.stats.dead or 0,
+}
+KINDS: Final[dict[str, Callable[[reading.QueueState], bool]]] = {
+    "busy": lambda state: state.depth > 0,
+    "dead": lambda state: bool(state.stats.dead),
+    "paused": lambda state: state.paused,
+}
+
+
+def queues(request: Request) -> Response:
+    """Show all queues: sorted, filtered, 100 to a page."""
+    site, query = site_of(request), request.query_params
+    names = site.shared.get("queues", lambda: reading.names(site.client))
+    states = reading.queue_states(site.client, site.shared, names.value)
+    kind, part, order = (
+        query.get("only", ""),
+        query.get("q", "").strip().casefold(),
+        query.get("sort", "name"),
+    )
+    rows = _sorted(
+        [(name, known) for name, known in states.items() if part in name.casefold() and _is(kind, known)],
+        order,
+    )
+    page, pages = _page(query.get("page", "1"), len(rows))
+    counted = [known for known in states.values() if known is not None]
+    return site.page(
+        request,
+        "queues.html",
+        knowns=[names, *counted],
+        rows=rows[(page - 1) * SIZE : page * SIZE],
+        found=len(rows),
+        total=len(names.value),
+        uncounted=len(states) - len(counted),
+        sums=_sums([known.value for known in counted]),
+        order=order,
+        only=kind,
+        q=query.get("q", ""),
+        page=page,
+        pages=pages,
+    )
+
+
+def _sums(states: Sequence[reading.QueueState]) -> dict[str, Any]:
+    ages = [state.oldest_s for state in states if state.oldest_s is not None]
+    return {
+        "depth": sum(state.depth for state in states),
+        "flight": sum(state.stats.claimed for state in states),
+        "dead": sum(state.stats.dead or 0 for state in states),
+        "paused": sum(state.paused for state in states),
+        "oldest_s": max(ages, default=None),
+        "at_least": any(state.stats.at_least for state in states),
+    }
+
+
+def _is(kind: str, known: Known[reading.QueueState] | None) -> bool:
+    """Return whether a queue is of the kind asked for; one that is not counted is of none."""
+    return kind not in KINDS or (known is not None and KINDS[kind](known.value))
+
+
+def _sorted(rows: list[Row], order: str) -> list[Row]:
+    """Sort by name, or by a figure with the highest first; what is not counted comes last."""
+    rows.sort(key=lambda row: row[0])
+    figure = ORDERS.get(order)
+    if figure is not None:
+        rows.sort(key=lambda row: float("inf") if row[1] is None else -figure(row[1].value))
+    return rows
+
+
+def _page(text: str, found: int) -> tuple[int, int]:
+    """Return which page to show, and how many there are."""
+    pages = max(1, -(-found // SIZE))
+    return (min(max(1, int(text)), pages) if text.isdecimal() and len(text) < 9 else 1), pages
+
+
+def queue(request: Request) -> Response:
+    """Show one queue: figures, first messages, configuration, what its dead letters died of."""
+    site, name = site_of(request), request.path_params["name"]
+    if name.endswith(DEAD_SUFFIX):
+        return go(request, "queue", name.removesuffix(DEAD_SUFFIX), "dead")
+    client, shared = site.client, site.shared
+    state = shared.get(("state", name), lambda: reading.queue_state(client, name))
+    detail = shared.get(("detail", name), lambda: reading.queue_detail(client, name))
+    letters = None
+    if state.value.stats.dead:
+        letters = shared.get(("letters", name, None, None), lambda: reading.letters(client, name, None, None))
+    return site.page(
+        request,
+        "queue.html",
+        knowns=[state, detail, *([letters] if letters else [])],
+        name=name,
+        state=state.value,
+        config=[
+            (one.name.replace("_", " "), getattr(detail.value.config, one.name))
+            for one in fields(detail.value.config)
+        ],
+        messages=detail.value.messages,
+        letters=None if letters is None else letters.value,
+        peeked=reading.PEEKED,
+    )
+
+
+def change_queue(request: Request) -> Response:
+    """Pause a queue, or let it go on."""
+    require(request, Role.OPERATE)
+    site, name, what = site_of(request), request.path_params["name"], field_of(request, "do")
+    opened = site.client.queue(name)
+    changes = {"pause": (opened.pause, "paused"), "resume": (opened.resume, "resumed")}
+    if what not in changes:
+        raise BadInput(f"{what[:50]!r} is nothing that can be done to a queue")
+    change, told = changes[what]
+    with audit.action(person_of(request), address_of(request), f"{what}_queue", queue=name):
+        change()
+    site.shared.forget(("state", name), ("detail", name))
+    return go(request, "queue", name, told=told)
+
+
+# ── Messages ──
+
+
+def find(request: Request) -> Response:
+    """Go to the message whose id was typed."""
+    id_ = request.query_params.get("id", "").strip()
+    name = reading.queue_of(id_)
+    if name.endswith(DEAD_SUFFIX):
+        return RedirectResponse(_url(request, "queue", name.removesuffix(DEAD_SUFFIX), "dead", id_), 303)
+    return RedirectResponse(_url(request, "queue", name, "message", id_), 303)
+
+
+def _url(request: Request, *parts: str) -> str:
+    return url_of(request.scope.get("root_path", ""), *parts)
+
+
+def message(request: Request) -> Response:
+    """Show one message, without its body."""
+    return _message(request)
+
+
+def message_body(request: Request) -> Response:
+    """Show one message with its body, and write down who has looked."""
+    require(request, Role.BODIES)
+    name, id_ = request.path_params["name"], request.path_params["id"]
+    with audit.action(person_of(request), address_of(request), "show_body", queue=name, message=id_):
+        return _message(request, with_body=True)
+
+
+def _message(request: Request, *, with_body: bool = False) -> Response:
+    site, name, id_ = site_of(request), request.path_params["name"], request.path_params["id"]
+    found: StoredMessage | None = site.client.queue(name).find(id_)
+    return site.page(
+        request,
+        "message.html",
+        status=200 if found else 404,
+        name=name,
+        id=id_,
+        message=found,
+        body=shown.body(found.body) if found is not None and with_body else None,
+    )

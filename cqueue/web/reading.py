@@ -1,0 +1,329 @@
+"""What pages read, and under which key it is shared. Only what the command line reads as well.
+
+`Site.shared` calls these on its threads; each returns plain values, so a page is made without further reads.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from cqueue.dispatcher.schedules.triggers import Cron, Repeating
+from cqueue.dispatcher.service.membership import Worker, is_orphan, listed
+from cqueue.errors import BadInput, CqueueError, LogNotFound, QueueNotFound
+from cqueue.message import MessageId
+from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.runtime.durations import show_duration
+from cqueue.web.shared import Known, Shared
+from cqueue.web.shown import cause
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
+    from cqueue.config import QueueConfig
+    from cqueue.dead_letters import DeadLetter
+    from cqueue.dispatcher.schedules.schedules import Schedule
+    from cqueue.log.config import LogConfig
+    from cqueue.log.stats import LogStats
+    from cqueue.log.subscription import Lag
+    from cqueue.queue import QueueStats, StoredMessage
+
+A_SECOND: Final = 50
+"""Queues counted a second, at most, on an average: with 1,000 queues each is counted every 20 s."""
+PEEKED: Final = 20
+"""Messages that a queue's page shows."""
+MOST_LETTERS: Final = 1000
+"""Letters that a page reads, and that one redrive or drop takes: the oldest ones."""
+LISTED: Final = 100
+"""Letters that a list shows; its filters find the others."""
+CAUSES: Final = 12
+"""Causes of death that a page shows: the most frequent ones."""
+REASON: Final = 300
+"""Characters of a reason that a list shows."""
+LATE_S: Final = 15
+"""Seconds after its time at which a schedule counts as overdue: a running handler fires it when it ends."""
+
+
+# ── Queues ──
+
+
+@dataclass(frozen=True, slots=True)
+class QueueState:
+    """A queue as lists show it. oldest_s: seconds since the oldest ready message became due, or None."""
+
+    name: str
+    paused: bool
+    stats: QueueStats
+    oldest_s: float | None
+
+    @property
+    def depth(self) -> int:
+        """Messages that are not dead: ready, delayed, held by consumers, and waiting to be tried again."""
+        return self.stats.live
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message as a list shows it; without the body, which would fill the memory. size: bytes."""
+
+    id: str
+    state: str
+    task: str | None
+    attempts: int
+    sent_at: datetime
+    next_at: datetime
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDetail:
+    """What a queue's page shows beside its state."""
+
+    config: QueueConfig
+    messages: Sequence[MessageRow]
+
+
+def names(client: Client) -> list[str]:
+    """Return the names of all queues but dead-letter queues."""
+    return [name for name in client.queues() if not name.endswith(DEAD_SUFFIX)]
+
+
+def queue_state(client: Client, name: str) -> QueueState:
+    """Count one queue, by an estimate with a bounded number of reads.
+
+    Raises:
+        QueueNotFound: there is no such queue (any more).
+    """
+    queue = client.queue(name)
+    stats = queue.stats()
+    oldest_s = None if stats.oldest is None else max(0.0, (queue.now - stats.oldest).total_seconds())
+    return QueueState(name, queue.paused, stats, oldest_s)
+
+
+def queue_detail(client: Client, name: str) -> QueueDetail:
+    """Read a queue's configuration and its first messages."""
+    queue = client.queue(name)
+    return QueueDetail(queue.config, [_message(one) for one in queue.peek(PEEKED)])
+
+
+def _message(one: StoredMessage) -> MessageRow:
+    size = len(one.body)
+    return MessageRow(one.id, one.state, one.task, one.attempts, one.sent_at, one.next_at, size)
+
+
+def queue_states(
+    client: Client, shared: Shared, wanted: Sequence[str]
+) -> dict[str, Known[QueueState] | None]:
+    """Return what is known of these queues; None: not counted yet. Deleted ones are left out."""
+    reads = {("state", name): partial(queue_state, client, name) for name in wanted}
+    found = shared.get_many(reads, fresh_s=max(2.0, len(wanted) / A_SECOND), wait_s=2.0)
+    states: dict[str, Known[QueueState] | None] = {}
+    for name in wanted:
+        known = found["state", name]
+        if not isinstance(known, BadInput):
+            states[name] = None if isinstance(known, CqueueError) else known
+    return states
+
+
+# ── Messages ──
+
+
+def queue_of(id_: str) -> str:
+    """Return the name of the queue whose message has this id.
+
+    Raises:
+        InvalidMessageId: the text is no message id.
+    """
+    return MessageId(id_.strip()).locate().wide_row.queue.partition("@")[0]
+
+
+# ── Dead letters ──
+
+
+@dataclass(frozen=True, slots=True)
+class LetterRow:
+    """A letter as a list shows it; without the body, and with the beginning of its reason."""
+
+    id: str
+    died_at: datetime
+    task: str | None
+    attempts: int | None
+    reason: str
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Letters:
+    """The oldest letters of a queue that fit a filter.
+
+    letters: the first 100 of them; number: of all that were read, 1,000 at most.
+    causes: (cause, task, number) of the letters read, the most frequent first.
+    more: there may be more letters than were read.
+    """
+
+    letters: Sequence[LetterRow]
+    number: int
+    causes: Sequence[tuple[str, str | None, int]]
+    more: bool
+
+
+def letters(client: Client, queue: str, task: str | None, reason: str | None) -> Letters:
+    """Read the oldest letters that fit, and group them."""
+    found = client.queue(queue).dead_letters.list(MOST_LETTERS, task=task, reason=reason)
+    groups = Counter((cause(letter.reason), letter.task) for letter in found)
+    causes = [(what, whose, number) for (what, whose), number in groups.most_common()]
+    rows = [_letter(letter) for letter in found[:LISTED]]
+    return Letters(rows, len(found), causes[:CAUSES], len(found) == MOST_LETTERS)
+
+
+def _letter(one: DeadLetter) -> LetterRow:
+    return LetterRow(one.id, one.died_at, one.task, one.attempts, one.reason[:REASON], one.held)
+
+
+# ── Schedules and workers ──
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleState:
+    """A schedule as the page shows it.
+
+    state: active, paused, done, or orphan: no worker knows its task. overdue_s: seconds since a time that
+    should have fired and has not; 0 for less than `LATE_S`.
+    """
+
+    queue: str
+    key: str
+    state: str
+    when: str
+    task: str | None
+    next_at: datetime | None
+    previous: datetime | None
+    fired: int
+    overdue_s: float
+
+
+def schedules(client: Client) -> list[ScheduleState]:
+    """Read the schedules of all queues."""
+    living, now_s = listed(client)
+    found = []
+    for name in names(client):
+        with suppress(QueueNotFound):  # deleted since it was listed
+            found += [_schedule(one, living, now_s) for one in client.queue(name).schedules.list()]
+    return found
+
+
+def _schedule(one: Schedule, living: list[Worker], now_s: float) -> ScheduleState:
+    orphan = one.state == "active" and is_orphan(one.task, one.queue, living)
+    state = "orphan" if orphan else one.state
+    late_s = 0.0 if one.next_at is None or one.state != "active" else now_s - one.next_at.timestamp()
+    return ScheduleState(
+        queue=one.queue,
+        key=one.key,
+        state=state,
+        when=_when(one),
+        task=one.task,
+        next_at=one.next_at,
+        previous=one.previous,
+        fired=one.fired,
+        overdue_s=late_s if late_s > LATE_S else 0.0,
+    )
+
+
+def _when(schedule: Schedule) -> str:
+    match schedule.trigger:
+        case Cron(expression=expression, timezone=timezone):
+            return f"{expression} {timezone}"
+        case Repeating(interval=interval):
+            return f"every {show_duration(interval)}"
+    return "once"
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """The living workers, and the cluster's time at the read in seconds since 1970."""
+
+    workers: Sequence[Worker]
+    now_s: float
+
+
+def workers(client: Client) -> Workers:
+    """Read which processes run handlers: one small table."""
+    return Workers(*listed(client))
+
+
+# ── Logs ──
+
+
+@dataclass(frozen=True, slots=True)
+class LogState:
+    """A log as lists show it."""
+
+    name: str
+    config: LogConfig
+    stats: LogStats
+    subscriptions: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionState:
+    """A subscription: its members, and for each partition its lag and who reads it."""
+
+    name: str
+    paused: bool
+    members: Sequence[str]
+    lags: Sequence[tuple[int, Lag, str | None]]
+
+    @property
+    def count(self) -> int:
+        """Records not done yet, in all partitions."""
+        return sum(lag.count for _, lag, _ in self.lags)
+
+    @property
+    def behind_s(self) -> float:
+        """Age of the oldest record that is not done, in seconds; 0 if there is none."""
+        return max((lag.seconds for _, lag, _ in self.lags), default=0.0)
+
+
+def log_state(client: Client, name: str) -> LogState:
+    """Describe a log by a few short scans."""
+    log = client.log(name)
+    return LogState(name, log.config, log.stats(), client.subscriptions(name))
+
+
+def log_states(client: Client, shared: Shared, wanted: Sequence[str]) -> list[Known[LogState]]:
+    """Return the states of these logs, as far as they are known by now."""
+    reads = {("log", name): partial(log_state, client, name) for name in wanted}
+    found = shared.get_many(reads, fresh_s=max(2.0, len(wanted) / A_SECOND))
+    return [known for known in found.values() if isinstance(known, Known)]
+
+
+def subscription(client: Client, log: str, name: str) -> Any:
+    """Open a subscription that exists, to look at it or change it; nobody becomes a member.
+
+    Raises:
+        LogNotFound: the log has none of that name.
+    """
+    if name not in client.subscriptions(log):
+        raise LogNotFound(f"log {log!r} has no subscription {name!r}")
+    return client.subscribe(log, name=name, listeners=[_nobody])
+
+
+def subscription_state(client: Client, log: str, name: str) -> SubscriptionState:
+    """Read how far a subscription is. Counts the records it is behind, which takes long if those are many.
+
+    Raises:
+        LogNotFound: it was deleted.
+        DamagedRow: its definition cannot be read.
+    """
+    opened = subscription(client, log, name)
+    owners = opened.owners()
+    lags = [(partition, lag, owners.get(partition)) for partition, lag in sorted(opened.lag().items())]
+    return SubscriptionState(name, opened.paused, opened.members(), lags)
+
+
+def _nobody(_record: Any) -> None:
+    """Ignore a record: the listener of a member that never starts."""

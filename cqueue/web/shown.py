@@ -1,0 +1,83 @@
+"""How values look on a page: times, durations, counts, short ids, bodies."""
+
+from __future__ import annotations
+
+import base64
+import re
+from base64 import b32encode
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any, Final
+
+NONE: Final = "–"
+MOST_BODY: Final = 64 << 10
+"""Bytes of a body that a page shows: more than anybody reads, few enough for any browser."""
+_UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def age(seconds: float | None) -> str:
+    """Show a length of time in at most two units: `3s`, `2m10s`, `5d3h`."""
+    if seconds is None:
+        return NONE
+    left = int(max(0.0, seconds))
+    for place, (unit, size) in enumerate(_UNITS):
+        if left >= size:
+            whole, rest = divmod(left, size)
+            below = _UNITS[place + 1] if place + 1 < len(_UNITS) else None
+            more = f"{rest // below[1]}{below[0]}" if below and rest // below[1] else ""
+            return f"{whole}{unit}{more}"
+    return "0s"
+
+
+def ago(moment: datetime | None, now: datetime | None = None) -> str:
+    """Show a time as people say it: `2m10s ago`, `in 4h`."""
+    if moment is None:
+        return NONE
+    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
+    if abs(seconds) < 1:
+        return "now"
+    return f"{age(seconds)} ago" if seconds > 0 else f"in {age(-seconds)}"
+
+
+def utc(moment: datetime | None) -> str:
+    """Show a time in UTC, to the second."""
+    return NONE if moment is None else moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def count(value: int | None, *, at_least: bool = False) -> str:
+    """Show a count: `1,200`, or `10,000+` if it is a lower bound."""
+    return NONE if value is None else f"{value:,}{'+' if at_least else ''}"
+
+
+def duration(value: Any) -> str:
+    """Show a setting: a length of time in units, yes or no, anything else as its text."""
+    if isinstance(value, timedelta):
+        whole = value.total_seconds() >= 1 and not value.microseconds
+        return age(value.total_seconds()) if whole else f"{value / timedelta(milliseconds=1):g}ms"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "forever" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def short(id_: str) -> str:
+    """Return the short form of an id, as the command line shows it."""
+    return b32encode(blake2b(id_.encode(), digest_size=5).digest()).decode().lower()
+
+
+def body(content: bytes) -> tuple[str, str]:
+    """Return a body as a page shows it, and how: `text` or `base64`, with `, cut` if only its beginning."""
+    some = content[:MOST_BODY]
+    cut = ", its first 64 KiB" if len(content) > MOST_BODY else ""
+    try:
+        text = some.decode("utf-8", "strict" if not cut else "ignore")
+    except UnicodeDecodeError:
+        return base64.b64encode(some).decode("ascii"), f"base64{cut}"
+    return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), f"text{cut}"
+
+
+def cause(reason: str) -> str:
+    """Return what letters with such a reason have in common: the text before the first colon or line end."""
+    first = reason.strip().splitlines()[0] if reason.strip() else ""
+    head, colon, _ = first.partition(":")
+    return (head if colon else first)[:120]

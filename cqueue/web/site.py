@@ -1,0 +1,188 @@
+"""One dashboard: its client, what viewers share, who is let in, and how pages are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from cqueue._version import __version__
+from cqueue.errors import BadInput, CqueueError, NotDone
+from cqueue.web import audit, shown
+from cqueue.web.access import Access, Person, Role, Sessions
+from cqueue.web.guard import Refusal
+from cqueue.web.shared import Known, Shared
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
+
+REFRESH_S: Final = 3
+"""Seconds between two looks of an open page, which stops looking while nobody sees it."""
+TOLD: Final = {
+    "paused": "The queue is paused: consumers receive nothing.",
+    "resumed": "The queue goes on: consumers receive again.",
+    "schedule-paused": "The schedule is paused.",
+    "schedule-resumed": "The schedule goes on.",
+    "fired": "The schedule has fired: its message is sent.",
+    "subscription-paused": "The subscription is paused: its members call no listeners.",
+    "subscription-resumed": "The subscription goes on.",
+}
+"""What a page says after a change, by the word in its address; no other text can be put there."""
+
+
+class Site:
+    """What the pages of one dashboard share. Thread-safe."""
+
+    def __init__(self, client: Client, access: Access) -> None:
+        self.client = client
+        self.access = access
+        self.sessions = Sessions()
+        self.shared = Shared()
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("cqueue.web"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "age": shown.age, "ago": shown.ago, "utc": shown.utc, "count": shown.count,
+            "setting": shown.duration, "short": shown.short,
+        }  # fmt: skip
+        self._templates.globals |= {"version": __version__, "refresh_s": REFRESH_S}
+
+    def page(
+        self,
+        request: Request,
+        template: str,
+        /,
+        *,
+        knowns: Iterable[Known[Any]] = (),
+        status: int = 200,
+        **values: Any,
+    ) -> Response:
+        """Make a page. knowns: what it shows; the page says if any of that is old."""
+        person: Person | None = request.scope.get("cqueue.person")
+        old = [known for known in knowns if known.trouble is not None and known.age_s > REFRESH_S]
+        base = request.scope.get("root_path", "")
+        return HTMLResponse(
+            self._templates.get_template(template).render(
+                person=person,
+                may_operate=person is not None and person.may(Role.OPERATE),
+                may_see_bodies=person is not None and person.may(Role.BODIES),
+                signed_in=bool(self.access.tokens) and person is not None,
+                told=TOLD.get(request.query_params.get("told", "")),
+                old=max(old, key=lambda known: known.age_s, default=None),
+                url=lambda *parts, **query: url_of(base, *parts, **query),
+                again=lambda **changes: _again(request, changes),
+                base=base,
+                **values,
+            ),
+            status,
+        )
+
+    def refusal(self, request: Request, refusal: Refusal) -> Response:
+        """Make the page that says why there is no page; with a place for the token if that is what lacks."""
+        if refusal.status == 401 and self.access.tokens:
+            return self.page(request, "login.html", status=401, wrong=False, next=_here(request))
+        return self.page(
+            request, "trouble.html", status=refusal.status, title=refusal.title, text=refusal.text
+        )
+
+    def failure(self, request: Request, error: CqueueError) -> Response:
+        """Make the page for an error: what is known of its effect, and what to do."""
+        changed = request.method == "POST"
+        if isinstance(error, BadInput):
+            missing = type(error).__name__.endswith("NotFound")
+            status, title = (404, "Not there (any more)") if missing else (400, "That does not work")
+        elif isinstance(error, NotDone):
+            status, title = 503, "Not done; it can be tried again" if changed else "Cassandra does not answer"
+        else:
+            status, title = (
+                503,
+                "It is not known whether that was done" if changed else "Cassandra does not answer",
+            )
+        return self.page(request, "trouble.html", status=status, title=title, text=str(error))
+
+
+def site_of(request: Request) -> Site:
+    """Return the dashboard that a request is for."""
+    site: Site = request.app.state.site
+    return site
+
+
+def person_of(request: Request) -> Person:
+    """Return who asks."""
+    person: Person = request.scope["cqueue.person"]
+    return person
+
+
+def address_of(request: Request) -> str | None:
+    """Return the address that the request comes from, which may be a proxy's."""
+    return request.client.host if request.client else None
+
+
+def require(request: Request, role: Role) -> None:
+    """Refuse somebody without this role."""
+    person = person_of(request)
+    if not person.may(role):
+        audit.refused(
+            person.name, address_of(request), request.method, request.url.path, f"no role {role.value}"
+        )
+        what = "see bodies" if role is Role.BODIES else "change anything"
+        raise Refusal(
+            403, "Not allowed", f"{person.name} may not {what} here: the role {role.value} is missing."
+        )
+
+
+def field_of(request: Request, name: str) -> str:
+    """Return a field of the form that was sent.
+
+    Raises:
+        BadInput: it is missing.
+    """
+    values = request.scope["cqueue.form"].get(name)
+    if not values:
+        raise BadInput(f"the form lacks {name!r}")
+    text: str = values[0]
+    return text
+
+
+def fields_of(request: Request, name: str) -> list[str]:
+    """Return all fields of that name."""
+    values: list[str] = request.scope["cqueue.form"].get(name, [])
+    return values
+
+
+def go(request: Request, *parts: str, **query: str) -> Response:
+    """Answer a change by the page that shows it, so that a reload does not send the form again."""
+    return RedirectResponse(url_of(request.scope.get("root_path", ""), *parts, **query), 303)
+
+
+def url_of(base: str, *parts: str, **query: Any) -> str:
+    """Return an address under the dashboard's prefix; parts may hold any character."""
+    path = "/".join(quote(part, safe="") for part in parts)
+    given = {name: value for name, value in query.items() if value not in {None, ""}}
+    return f"{base}/{path}" + (f"?{urlencode(given)}" if given else "")
+
+
+def _again(request: Request, changes: dict[str, Any]) -> str:
+    """Return the address of this page with some of its parameters changed."""
+    query: dict[str, Any] = {**request.query_params, **changes}
+    query.pop("told", None)
+    given = {name: value for name, value in query.items() if value not in {None, ""}}
+    return "?" + urlencode(given)
+
+
+def _here(request: Request) -> str:
+    """Return where somebody wanted to go before signing in: a path of this dashboard."""
+    root = request.scope.get("root_path", "")
+    path = request.scope["path"].removeprefix(root) if request.method == "GET" else "/"
+    return path if path.startswith("/") and not path.startswith("//") and path != "/login" else "/"
+
+
+Endpoint = Callable[[Request], Response]

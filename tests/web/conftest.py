@@ -1,0 +1,82 @@
+"""A dashboard in this process, on a store in memory that has something on every page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue.dispatcher.schedules.triggers import Cron
+
+SECRET = b'{"card":"4111"}'
+
+
+@dataclass(frozen=True)
+class Shop:
+    """The client, and what was put there."""
+
+    client: cqueue.Client
+    message: str
+    letters: tuple[str, ...]
+
+
+@pytest.fixture
+def shop():
+    """Queues `mails` (messages, five dead letters, a schedule) and `idle`; a log with a subscription."""
+    with cqueue.connect("memory://") as client:
+        mails = client.create_queue("mails")
+        client.create_queue("idle")
+        mails.send_many(cqueue.Message(b"%d" % n, task="send" if n else "ping") for n in range(5))
+        with mails.consumer() as consumer:
+            for number, message in enumerate(consumer.receive(5)):
+                message.dead(
+                    "ConnectionRefused: no route" if number else "Timeout: <script>alert(1)</script>"
+                )
+        ids = [
+            mails.send(SECRET, headers={"tenant": "acme"}),
+            mails.send(b"\xff\xfe"),
+            mails.send(b"later", delay=timedelta(hours=1)),
+        ]
+        mails.schedules.add("digest/daily", Cron("0 7 * * *"), b"[]", task="digest")
+        log = client.create_log("orders")
+        with client.subscribe("orders", name="billing", listeners=[lambda _: None]):
+            pass
+        log.append("orders", b"1")
+        letters = tuple(str(letter.id) for letter in mails.dead_letters)
+        yield Shop(client, str(ids[0]), letters)
+
+
+@pytest.fixture
+def browse(shop):
+    """Make a browser: `browse(access)` gives a test client; its POSTs come from own pages."""
+    from starlette.testclient import TestClient
+
+    from cqueue.web import ANYTHING, Access, application
+
+    opened = []
+
+    def browser(access=None, *, app=None, host="localhost", **headers):
+        made = app or application(shop.client, access=access or Access(roles=ANYTHING))
+        test_client = TestClient(
+            made, base_url=f"http://{host}", headers={"sec-fetch-site": "same-origin", **headers}
+        )
+        opened.append(test_client)
+        return test_client
+
+    yield browser
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def log_lines(monkeypatch):
+    """What is logged by the dashboard: `log_lines("operator_action")` gives the fields of such lines."""
+    from structlog.testing import CapturingLogger
+
+    from cqueue.web import audit
+
+    logger = CapturingLogger()
+    monkeypatch.setattr(audit, "logger", lambda _name: logger)
+    return lambda event: [call.kwargs for call in logger.calls if call.args == (event,)]

@@ -1,0 +1,346 @@
+"""Each page of the dashboard, and each change that can be made there."""
+
+import html
+import re
+
+import pytest
+
+import cqueue
+from cqueue.errors import OutcomeUnknown, Unavailable
+
+pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+
+
+@pytest.fixture
+def web(browse):
+    return browse()
+
+
+def text_of(response):
+    """The page's text, without tags, in one line."""
+    assert response.status_code == 200, response.text
+    return " ".join(html.unescape(re.sub(r"<[^>]+>", " ", response.text)).split())
+
+
+# ── Queues ──
+
+
+def test_queues_are_shown_with_their_figures(web):
+    shown = text_of(web.get("/"))
+    assert "idle 0 – 0 0 0 active" in shown
+    assert re.search(r"mails 4 \ds 0 2 5 active", shown), shown  # with the schedule's next firing
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("q=AI", ["mails"]),
+        ("only=dead", ["mails"]),
+        ("only=paused", []),
+        ("sort=depth", ["mails", "idle"]),
+        ("sort=name", ["idle", "mails"]),
+        ("sort=nonsense&page=-3&only=nonsense", ["idle", "mails"]),
+        ("page=99", ["idle", "mails"]),
+    ],
+)
+def test_queues_are_sorted_and_filtered(web, query, names):
+    assert re.findall(r'<th scope="row"><a href="/queue/([^"]+)"', web.get(f"/?{query}").text) == names
+
+
+def test_no_queue_is_no_error(browse):
+    from cqueue.web import Access, application
+
+    with cqueue.connect("memory://") as empty:
+        web = browse(app=application(empty, access=Access()))
+        for path, says in {
+            "/": "There is no queue yet",
+            "/schedules": "There is no schedule yet",
+            "/logs": "There is no log yet",
+            "/workers": "No process runs handlers",
+        }.items():
+            assert says in text_of(web.get(path))
+
+
+def test_a_thousand_queues_come_100_to_a_page(browse):
+    from cqueue.web import Access, application
+
+    with cqueue.connect("memory://") as client:
+        for number in range(1000):
+            client.create_queue(f"jobs-{number:04}")
+        web = browse(app=application(client, access=Access()))
+        page = web.get("/?page=2")
+        assert re.findall(r"/queue/(jobs-\d+)\"", page.text) == [f"jobs-{n:04}" for n in range(100, 200)]
+        assert "1,000 of 1,000 queues" in text_of(page)
+
+
+def test_a_queue_is_shown_with_messages_configuration_and_causes_of_death(web, shop):
+    shown = text_of(web.get("/queue/mails"))
+    assert "ConnectionRefused send 4" in shown
+    assert "Timeout ping 1" in shown
+    assert "visibility 30s" in shown
+    assert f"/queue/mails/message/{shop.message}" in web.get("/queue/mails").text
+
+
+def test_pausing_and_resuming_a_queue(web, shop):
+    shown = text_of(web.post("/queue/mails", data={"do": "pause"}))
+    assert shop.client.queue("mails").paused
+    assert "The queue is paused" in shown
+    assert "mails paused" in shown
+    assert "The queue goes on" in text_of(web.post("/queue/mails", data={"do": "resume"}))
+    assert not shop.client.queue("mails").paused
+
+
+@pytest.mark.parametrize("form", [{"do": "purge"}, {}])
+def test_what_is_no_change_is_refused(web, shop, form):
+    assert web.post("/queue/mails", data=form).status_code in {400, 415}
+    assert shop.client.queue("mails").stats(exact=True).live == 4
+
+
+def test_a_queue_that_was_deleted_meanwhile(web, shop):
+    assert web.get("/queue/idle").status_code == 200
+    shop.client.delete_queue("idle")
+    web.app.state.site.shared.forget(("state", "idle"), ("detail", "idle"), "queues")
+    for answer in (web.get("/queue/idle"), web.post("/queue/idle", data={"do": "pause"})):
+        assert answer.status_code == 404
+        assert "Not there (any more)" in answer.text
+    assert "idle" not in re.findall(r'/queue/([^"]+)"', web.get("/").text)
+
+
+# ── Messages ──
+
+
+def test_a_message_is_shown_without_its_body_until_somebody_asks(web, shop):
+    path = f"/queue/mails/message/{shop.message}"
+    shown = web.get(path)
+    assert "tenant acme" in text_of(shown)
+    assert "4111" not in shown.text
+    assert '{"card":"4111"}' in text_of(web.post(path, data={}))
+
+
+def test_a_message_is_found_by_its_id(web, shop):
+    answer = web.get("/message", params={"id": f" {shop.message} "})
+    assert answer.url.path == f"/queue/mails/message/{shop.message}"
+    letter = web.get("/message", params={"id": shop.letters[0]})
+    assert letter.url.path == f"/queue/mails/dead/{shop.letters[0]}"
+
+
+def test_a_message_that_is_gone_and_a_text_that_is_no_id(web, shop):
+    shop.client.queue("mails").cancel(shop.message)
+    gone = web.get(f"/queue/mails/message/{shop.message}")
+    assert gone.status_code == 404
+    assert "no such message (any more)" in gone.text
+    for nonsense in ("", "nonsense", "%00", "../../x", "A" * 68):
+        assert web.get("/message", params={"id": nonsense}).status_code in {400, 404}
+
+
+def test_a_body_that_is_no_text_is_shown_in_base64(web, shop):
+    ids = [message.id for message in shop.client.queue("mails").peek(10) if message.body == b"\xff\xfe"]
+    assert "base64 //4=" in text_of(web.post(f"/queue/mails/message/{ids[0]}", data={}))
+
+
+# ── Dead letters ──
+
+
+def ticked(page):
+    return re.findall(r'name="id" value="([^"]+)"', page.text)
+
+
+def test_letters_are_shown_escaped_filtered_and_one_by_one(web, shop):
+    everything = web.get("/queue/mails/dead")
+    assert "<script>alert" not in everything.text
+    assert len(ticked(everything)) == 5
+    assert len(ticked(web.get("/queue/mails/dead?reason=refused"))) == 4
+    assert len(ticked(web.get("/queue/mails/dead?task=ping"))) == 1
+    assert "No dead letter fits" in web.get("/queue/mails/dead?task=nobody").text
+    assert "attempts 1" in text_of(web.get(f"/queue/mails/dead/{shop.letters[0]}"))
+    assert "bytes, as text" in text_of(web.post(f"/queue/mails/dead/{shop.letters[0]}", data={}))
+
+
+def test_a_redrive_shows_first_what_it_would_do(web, shop):
+    queue = shop.client.queue("mails")
+    form = {"operation": "redrive", "step": "look", "which": "all", "reason": "refused", "task": ""}
+    would = web.post("/queue/mails/dead", data=form)
+    assert "4 letters would be sent back to mails" in text_of(would)
+    assert len(list(queue.dead_letters)) == 5
+    done = web.post("/queue/mails/dead", data={**form, "step": "do", "id": ticked(would)})
+    assert "4 letters sent back to mails" in text_of(done)
+    assert [letter.task for letter in queue.dead_letters] == ["ping"]
+    assert queue.stats(exact=True).live == 8
+
+
+def test_a_drop_takes_only_what_was_ticked(web, shop):
+    form = {"operation": "drop", "which": "ticked", "id": [shop.letters[0], shop.letters[2]]}
+    assert "2 letters of mails would be deleted" in text_of(
+        web.post("/queue/mails/dead", data={**form, "step": "look"})
+    )
+    assert "2 letters dropped" in text_of(web.post("/queue/mails/dead", data={**form, "step": "do"}))
+    left = {str(letter.id) for letter in shop.client.queue("mails").dead_letters}
+    assert left == set(shop.letters) - {shop.letters[0], shop.letters[2]}
+
+
+def test_of_two_tabs_the_second_does_nothing(web, shop):
+    """What one tab has sent back is not there for the other, which says so and touches no other letter."""
+    form = {"operation": "redrive", "step": "do"}
+    web.post("/queue/mails/dead", data={**form, "id": shop.letters[:1]})
+    second = web.post("/queue/mails/dead", data={**form, "id": shop.letters[:2]})
+    assert second.status_code == 404
+    assert len(list(shop.client.queue("mails").dead_letters)) == 4
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"operation": "purge", "step": "do", "id": "x"},
+        {"operation": "drop", "step": "do"},
+        {"operation": "drop", "step": "look", "which": "ticked"},
+        {"operation": "drop", "step": "do", "id": "nonsense"},
+        {"operation": "drop", "step": "do", "id": ["x"] * 1001},
+    ],
+)
+def test_a_choice_of_no_letters_or_of_nonsense_is_refused(web, shop, form):
+    assert web.post("/queue/mails/dead", data=form).status_code == 400
+    assert len(list(shop.client.queue("mails").dead_letters)) == 5
+
+
+def test_an_unknown_outcome_is_said(web, monkeypatch, log_lines):
+    def unknown(*_args, **_more):
+        raise OutcomeUnknown("the answer did not come")
+
+    monkeypatch.setattr(cqueue.Queue, "pause", unknown)
+    answer = web.post("/queue/mails", data={"do": "pause"})
+    assert answer.status_code == 503
+    assert "not known whether that was done" in answer.text
+    assert log_lines("operator_action")[-1]["outcome"] == "unknown"
+
+
+# ── Schedules, workers, logs ──
+
+
+def test_schedules_are_paused_resumed_and_fired(web, shop):
+    schedules = shop.client.queue("mails").schedules
+    assert "digest/daily digest mails active 0 7 * * * UTC" in text_of(web.get("/schedules"))
+    form = {"queue": "mails", "key": "digest/daily"}
+    assert "The schedule is paused" in text_of(web.post("/schedules", data={**form, "do": "pause"}))
+    assert schedules.get("digest/daily").state == "paused"
+    web.post("/schedules", data={**form, "do": "resume"})
+    assert schedules.get("digest/daily").state == "active"
+    before = shop.client.queue("mails").stats(exact=True).live
+    assert "The schedule has fired" in text_of(web.post("/schedules", data={**form, "do": "fire"}))
+    assert shop.client.queue("mails").stats(exact=True).live == before + 1
+    assert web.post("/schedules", data={**form, "do": "remove"}).status_code == 400
+    assert web.post("/schedules", data={**form, "key": "none", "do": "pause"}).status_code == 404
+
+
+def test_workers_are_shown(web, shop):
+    from cqueue.dispatcher.service.membership import TTL_S, Worker
+    from cqueue.store.control import Heartbeat
+
+    now_s = shop.client._driver.clock.now_us() / 1e6
+    worker = Worker("w", "host-a", 7, "shop:app", ("mails",), 8, "1", now_s, "running", seen=now_s)
+    shop.client._driver.ask(Heartbeat(worker.row(), TTL_S))
+    assert "host-a:7" in text_of(web.get("/workers"))
+
+
+def test_logs_and_subscriptions_are_shown_and_paused(web, shop):
+    assert "orders" in text_of(web.get("/logs"))
+    assert "billing active" in text_of(web.get("/log/orders"))
+    form = {"subscription": "billing", "do": "pause"}
+    assert "billing paused" in text_of(web.post("/log/orders", data=form))
+    assert "The subscription goes on" in text_of(web.post("/log/orders", data={**form, "do": "resume"}))
+    assert web.post("/log/orders", data={**form, "subscription": "none"}).status_code == 404
+    assert web.post("/log/orders", data={**form, "do": "delete"}).status_code == 400
+    assert shop.client.subscriptions("orders") == ["billing"]
+    assert web.get("/log/none").status_code == 404
+
+
+# ── Trouble ──
+
+
+def test_while_cassandra_is_away_pages_show_what_was_known_and_since_when(web, monkeypatch):
+    web.get("/queue/mails")
+    web.get("/")
+
+    def away(*_args, **_more):
+        raise Unavailable("no node answers")
+
+    monkeypatch.setattr(cqueue.Queue, "stats", away)
+    shared, began_s = web.app.state.site.shared, web.app.state.site.shared._time_s()
+    monkeypatch.setattr(shared, "_time_s", lambda: began_s + 3600)
+    for path in ("/", "/queue/mails"):
+        shown = text_of(web.get(path))
+        assert re.search(r"Not up to date\. What is shown was read 1h ago: no node answers", shown)
+        assert "mails" in shown
+
+
+def test_a_page_of_which_nothing_is_known_says_that_cassandra_is_away(web, monkeypatch):
+    def away(*_args, **_more):
+        raise Unavailable("no node answers")
+
+    monkeypatch.setattr(cqueue.Client, "queues", away)
+    answer = web.get("/")
+    assert answer.status_code == 503
+    assert "Cassandra does not answer" in answer.text
+    assert "no node answers" in answer.text
+
+
+def test_what_a_page_says_after_a_change_cannot_be_forged(web):
+    page = web.get("/queue/mails?told=Call+0190+and+give+your+token")
+    assert "0190" not in page.text
+
+
+def test_every_page_works_under_a_prefix(browse, shop):
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    from cqueue.web import ANYTHING, Access, application
+
+    inner = application(shop.client, access=Access(roles=ANYTHING))
+    web = browse(app=Starlette(routes=[Mount("/ops/queues", app=inner)]))
+    start = web.get("/ops/queues/")
+    assert web.get(re.search(r'href="([^"]+style\.css)"', start.text)[1]).status_code == 200
+    seen, todo = set(), ["/ops/queues/"]
+    while todo:
+        path = todo.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        page = web.get(path)
+        assert page.status_code == 200, path
+        found = re.findall(r'(?:href|action|src)="([^"#]+)"', page.text)
+        inner_links = [html.unescape(one) for one in found if not one.startswith("?")]
+        assert all(one.startswith("/ops/queues/") for one in inner_links), path
+        todo += [
+            one for one in inner_links if "/static/" not in one and not one.endswith(("/message", "/dead"))
+        ]
+        todo += [one for one in inner_links if one.endswith("mails/dead")]
+    assert len(seen) > 10
+    answer = web.post("/ops/queues/queue/mails", data={"do": "pause"})
+    assert answer.url.path == "/ops/queues/queue/mails"
+
+
+def test_viewers_share_reads(browse, monkeypatch):
+    """Ten looks within two seconds count each queue once."""
+    counted = []
+    real = cqueue.Queue.stats
+    monkeypatch.setattr(cqueue.Queue, "stats", lambda queue: counted.append(queue.name) or real(queue))
+    web = browse()
+    for _ in range(10):
+        web.get("/")
+    assert sorted(counted) == ["idle", "mails"]
+
+
+def test_short_ids_are_those_of_the_command_line(shop):
+    from cqueue.cli.short_ids import short
+    from cqueue.web import shown
+
+    assert shown.short(shop.message) == short(shop.message)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "–"), (0, "0s"), (59.9, "59s"), (130, "2m10s"), (7200, "2h"), (446_400, "5d4h")],
+)
+def test_ages_have_two_units_at_most(seconds, text):
+    from cqueue.web import shown
+
+    assert shown.age(seconds) == text

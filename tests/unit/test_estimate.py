@@ -9,7 +9,9 @@ import pytest
 import cqueue
 from cqueue.errors import NotDone
 from cqueue.protocol import estimate as module
+from cqueue.protocol import shards
 from cqueue.store.operations import ReadHead, ReadIds, ReadShards, Together
+from tests.simulation.hand import NOON_US, SECOND_US, Table
 
 
 @pytest.fixture
@@ -69,6 +71,19 @@ def test_messages_that_are_delayed_leave_the_figure_of_ready_ones_whole(queue, m
     counts, _ = counted(queue, monkeypatch, PAGE=10, MAX_IDS=100)
     assert counts.ready == 1
     assert counts.at_least == {"delayed", "live"}
+
+
+def test_behind_a_delayed_message_of_a_wide_row_nothing_is_ready(monkeypatch):
+    """A count that ends among delayed messages has seen all ready ones, though the wide row has begun."""
+    monkeypatch.setattr(module, "PAGE", 10)
+    monkeypatch.setattr(module, "MAX_IDS", 10)
+    table = Table()
+    for registration in shards.registration(table.spec, table.row, 0):
+        table.store.execute(registration)
+    table.put(NOON_US, *(NOON_US + 30 * SECOND_US + number for number in range(20)))
+    table.pass_time(SECOND_US)
+    counts = table.run(module.estimate(table.spec))
+    assert (counts.ready, counts.at_least) == (1, {"delayed", "live"})
 
 
 def test_the_number_of_reads_is_bounded_however_many_wide_rows_there_are(queue, monkeypatch):

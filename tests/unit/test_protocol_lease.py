@@ -6,7 +6,7 @@ from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.timeouts import FREED_AT_ONCE
-from cqueue.store.operations import Mutate, ReadHead, SlotState, WideRow
+from cqueue.store.operations import Mutate, ReadHead, ReadSlice, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
 
@@ -206,6 +206,20 @@ def test_a_claim_of_an_open_row_that_takes_enough_before_the_present_says_that_t
     table.pass_time(2 * SECOND_US)
     claimed = table.claim(table.view(row), want=10)
     assert (len(claimed.taken), claimed.more) == (10, True)
+
+
+def test_a_full_claim_of_an_open_row_is_followed_by_one_that_reads_on():
+    """It says that there is more, and what it took is not read again once nothing can land there."""
+    table = Table(name="q.dead", width_ms=600_000)
+    row = WideRow("q.dead@1", NOON_US // 1000, -1)
+    some = table.put(*(NOON_US + number for number in range(5)), row=row)
+    table.pass_time(60 * SECOND_US)
+    view = table.view(row)
+    assert table.claim(view, want=2).more
+    table.log.clear()
+    assert ids_of(table.claim(view, want=2)) == some[2:4]
+    (read,) = [operation for operation in table.log if type(operation) is ReadSlice]
+    assert read.after == some[1]
 
 
 def outage(table: Table, *, applied: bool):

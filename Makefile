@@ -130,7 +130,8 @@ simulate: $(STAMP)  ## Seeded schedules of the protocol under faults: make simul
 	@$(BIN)/python -m tests.simulation --schedules $(N) --seed $(SEED) $(addprefix --without ,$(WITHOUT))
 
 mutation: $(STAMP)  ## Change the code in MUTANTS places, one at a time; tests and simulator must notice: docs/reference/proof.md
-	@$(BIN)/python -m tests.mutation --mutants $(MUTANTS) --seed $(SEED) --workers $(WORKERS)
+	@$(BIN)/python -m tests.mutation --mutants $(MUTANTS) --seed $(SEED) --workers $(WORKERS) \
+		--baseline mutation-baseline.json
 
 coverage: setup  ## Tests with coverage of cqueue, schema and dispatcher.
 	@$(BIN)/coverage run -m pytest -q
@@ -177,4 +178,4 @@ soak-dispatch: setup  ## A daemon under load on the cluster of CQUEUE_URL: make 
 	@$(BIN)/python -m benchmarks.soak_dispatch --minutes $(MINUTES)
 
 clean:  ## Remove what set-up and tests made here; the jars and the embedded Cassandra's data stay.
-	rm -rf $(VENV) $(VENV)-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* mutation.json build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* mutation*.json build dist *.egg-info

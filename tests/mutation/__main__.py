@@ -66,7 +66,10 @@ def main() -> int:
     report = Report(asked, chosen, len(every))
     files = [str(path) for pattern in TESTS for path in sorted(ROOT.glob(pattern))]
     trials = Trials(
-        asked.schedules, lambda trials: _try_all(trials, report, asked.workers), quick=asked.quick
+        asked.schedules,
+        lambda trials: _try_all(trials, report, asked.workers),
+        quick=asked.quick,
+        baseline=asked.baseline,
     )
     options = ["-q", "-s", "-p", "no:cacheprovider", "-o", "timeout=60"]
     options += ["-m", "not cassandra and not slow and not acceptance"]
@@ -82,6 +85,7 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--mutants", type=int, default=300, help="how many are drawn")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--schedules", type=int, default=2000, help="of the simulator, for each mutant")
+    parser.add_argument("--baseline", type=Path, help="keep what is measured without a mutant in this file")
     parser.add_argument("--quick", action="store_true", help="the short tests and a few schedules only")
     parser.add_argument("--workers", type=int, default=1, help="mutants that are tried at the same time")
     parser.add_argument("--results", type=Path, default=Path("mutation.json"), help="read, and written again")

@@ -12,7 +12,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FunctionType
 
@@ -152,10 +152,20 @@ def _swaps(op: ast.AST) -> tuple[type[ast.AST], ...]:
     return SWAPS.get(type(op), ())
 
 
+def module_paths() -> list[Path]:
+    """The modules that are changed, in order."""
+    return sorted(path for pattern in MODULES for path in ROOT.glob(pattern))
+
+
+@cache
+def digest_of(*paths: Path) -> str:
+    """What tells the text of files from other texts."""
+    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:12]
+
+
 def mutants(path: Path) -> Iterator[Mutant]:
     """All mutants of a module."""
-    text = path.read_text(encoding="utf-8")
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    text, digest = path.read_text(encoding="utf-8"), digest_of(path)
     for number, (node, function, body) in enumerate(_nodes(ast.parse(text))):
         changed = node.test if isinstance(node, ast.If | ast.IfExp) else node
         for variant, (what, _) in enumerate(_changes(node)):
@@ -174,8 +184,7 @@ def mutants(path: Path) -> Iterator[Mutant]:
 
 def every_mutant() -> list[Mutant]:
     """All mutants of all modules, in an order that does not change."""
-    paths = sorted(path for pattern in MODULES for path in ROOT.glob(pattern))
-    return [mutant for path in paths for mutant in mutants(path)]
+    return [mutant for path in module_paths() for mutant in mutants(path)]
 
 
 class Functions:

@@ -1,23 +1,26 @@
 """What is run on a mutant: tests that reach the changed line, likely killers first, and schedules.
 
-Everything is imported and collected once; each trial is a fork. A test that fails is run again alone before
-it counts, because a busy machine makes tests fail as well. Schedules are deterministic: one run is enough.
+Everything is imported and collected once; each trial is a fork. A test that fails counts if it fails again
+alone, and passes without the mutant: a busy machine makes tests fail as well. Schedules are deterministic.
 """
 
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import coverage
 import pytest
 
 from tests.mutation.forks import Say, Told, forked, limit_cpu
-from tests.mutation.mutants import MODULES, ROOT, Functions, Mutant
+from tests.mutation.mutants import ROOT, Functions, Mutant, digest_of, module_paths
 
 QUICK_S = 0.2
 """Tests that take longer come after the first schedules."""
@@ -30,6 +33,10 @@ FIRST_SCHEDULES = 60
 CHUNK = 50
 CHUNK_CPU_S = 60.0
 """The same for so many schedules, which take one second."""
+
+
+Measured = list[Any]
+"""Of a test: the state it was measured in, seconds, the words of its failure, lines it reaches by module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +53,21 @@ class Trials:
     Args:
         schedules: how many, with seeds from 1 on.
         quick: leave out the longer tests, and all schedules but the first.
+        baseline: file of what was measured without a mutant, read and written again; None: measure all.
         work: called with this object when the tests have been measured.
     """
 
-    def __init__(self, schedules: int, work: Callable[[Trials], None], *, quick: bool = False) -> None:
+    def __init__(
+        self,
+        schedules: int,
+        work: Callable[[Trials], None],
+        *,
+        quick: bool = False,
+        baseline: Path | None = None,
+    ) -> None:
         self._schedules = FIRST_SCHEDULES if quick else schedules
         self._quick = quick
+        self._baseline = baseline
         self._work = work
         self._failure: str | None = None
         self._items: Sequence[pytest.Item] = ()
@@ -94,38 +110,48 @@ class Trials:
         """Which tests pass, how long they take, and which lines they reach.
 
         Raises:
-            RuntimeError: schedules or most tests fail as they are.
+            RuntimeError: tests do not come to their end, or schedules fail as they are.
         """
-        told = forked(self._measured)
+        known = self._known()
+        new = [at for at, item in enumerate(self._items) if item.nodeid not in known]
+        told = forked(partial(self._measured, new))
         if not told.is_well:
             raise RuntimeError(f"the tests do not come to their end: {told.last}")
-        *results, reached = told.said
-        self._reached = {
-            module: {int(line): numbers for line, numbers in lines.items()}
-            for module, lines in reached.items()
-        }
-        self._seconds = {at: seconds for at, seconds, why in results if why is None and seconds <= LONGEST_S}
-        self.left_out = [
-            f"{self._items[at].nodeid}: {why or 'too long'}"
-            for at, _, why in results
-            if at not in self._seconds
-        ]
+        known |= {self._items[at].nodeid: measured for at, measured in zip(new, told.said, strict=True)}
+        if self._baseline is not None:
+            self._baseline.write_text(json.dumps(known), encoding="utf-8")
+        for at, item in enumerate(self._items):
+            _, seconds, why, reached = known[item.nodeid]
+            if why is not None or seconds > LONGEST_S:
+                self.left_out.append(f"{item.nodeid}: {why or 'too long'}")
+                continue
+            self._seconds[at] = seconds
+            for module, lines in reached.items():
+                for line in lines:
+                    self._reached.setdefault(module, {}).setdefault(line, []).append(at)
         told = forked(partial(self._run_schedules, None, 1, self._schedules))
         if not told.is_well or told.last[1]:
             raise RuntimeError(f"schedules fail as they are: {told.last}")
 
-    def _measured(self, say: Say) -> None:
-        paths = [str(path) for pattern in MODULES for path in ROOT.glob(pattern)]
-        measured = coverage.Coverage(data_file=None, config_file=False, include=paths)
-        measured.start()
-        for at, item in enumerate(self._items):
-            measured.switch_context(str(at))
+    def _known(self) -> dict[str, Measured]:
+        """Tests that were measured before, in files that have not changed since."""
+        if self._baseline is None or not self._baseline.exists():
+            return {}
+        before = json.loads(self._baseline.read_text(encoding="utf-8"))
+        state = {item.nodeid: _state(item) for item in self._items}
+        return {name: measured for name, measured in before.items() if state.get(name) == measured[0]}
+
+    def _measured(self, numbers: Sequence[int], say: Say) -> None:
+        paths = [str(path) for path in module_paths()]
+        for at in numbers:
+            measured = coverage.Coverage(data_file=None, config_file=False, include=paths)
             began_s = time.perf_counter()
-            why = self._fails(item)
-            say([at, time.perf_counter() - began_s, why])
-        measured.stop()
-        data = measured.get_data()
-        say({path[len(str(ROOT)) + 1 :]: _tests_by_line(data, path) for path in data.measured_files()})
+            measured.start()
+            why = self._fails(self._items[at])
+            measured.stop()
+            spent_s, data = time.perf_counter() - began_s, measured.get_data()
+            reached = {path[len(str(ROOT)) + 1 :]: data.lines(path) for path in data.measured_files()}
+            say([_state(self._items[at]), spent_s, why, reached])
 
     def _fails(self, item: pytest.Item) -> str | None:
         """Run a test; the words of its failure, or None."""
@@ -166,14 +192,16 @@ class Trials:
             if told.is_well and why is None:
                 return None
             again = forked(partial(self._run_tests, mutant, [at])) if told.is_well else told
-            if not again.is_well or again.last[1]:
+            as_is = forked(partial(self._run_tests, None, [at]))
+            if (not again.is_well or again.last[1]) and as_is.is_well and not as_is.last[1]:
                 self._killers[mutant.function, at] += 1
                 return Noticed(self._items[at].nodeid, why or "does not end, or ends its process")
             left = left[left.index(at) + 1 :]
         return None
 
-    def _run_tests(self, mutant: Mutant, tests: Sequence[int], say: Say) -> None:
-        self._functions.take_in(mutant)
+    def _run_tests(self, mutant: Mutant | None, tests: Sequence[int], say: Say) -> None:
+        if mutant is not None:
+            self._functions.take_in(mutant)
         for at in tests:
             say([at, None])
             limit_cpu(TEST_CPU_S)
@@ -221,8 +249,6 @@ def _last(told: Told, mutant: Mutant) -> tuple[int, str | None]:
     return at
 
 
-def _tests_by_line(data: coverage.CoverageData, path: str) -> dict[int, list[int]]:
-    return {
-        line: [int(context) for context in contexts if context]
-        for line, contexts in data.contexts_by_lineno(path).items()
-    }
+def _state(item: pytest.Item) -> str:
+    """What a test's measurement depends on: its file, and the modules that are changed."""
+    return f"{digest_of(item.path)} {digest_of(*module_paths())}"

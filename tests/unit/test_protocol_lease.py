@@ -54,6 +54,21 @@ def test_nacks_of_one_moment_share_a_slot():
     assert [len(slot.ids) for slot in waiting] == [3]
 
 
+def test_slots_of_nacks_are_remembered_until_they_are_due():
+    """By then a consumer has taken their messages. What is not due yet is shared, whatever came between."""
+    table = Table()
+    shared, taken = ack.Shared(), held(table, 6)
+    for one, delay_ms in zip(taken, (10_000, 60_000, 10_000, 60_000), strict=False):
+        table.run(ack.nack(one.lease, [one.row.id], delay_ms, shared))
+    waiting = [slot for slot in table.head().slots if slot.state is SlotState.WAITING]
+    assert sorted(len(slot.ids) for slot in waiting) == [2, 2]
+    table.pass_time(11 * SECOND_US)
+    table.run(ack.nack(taken[4].lease, [taken[4].row.id], 90_000, shared))
+    assert sorted(slot.due_ms for slot in shared._slots.values()) == sorted(
+        slot.due_ms for slot in table.head().slots if slot.due_ms > table.time_us // 1000 + 20_000
+    )
+
+
 def test_snooze_uses_no_attempt_and_nack_does():
     """A snoozed message comes back with the attempt it had, a nacked one with the next."""
     table = Table()

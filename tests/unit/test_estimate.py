@@ -96,6 +96,12 @@ def test_the_number_of_reads_is_bounded_however_many_wide_rows_there_are(queue, 
     assert {"delayed", "live"} <= counts.at_least
 
 
+def test_the_last_read_that_is_allowed_is_made(queue, monkeypatch):
+    queue.send_many([cqueue.Message(b"x") for _ in range(5)])
+    counts, reads = counted(queue, monkeypatch, MAX_READS=1)
+    assert (counts.ready, reads[ReadIds] >= 1) == (5, True)
+
+
 def test_a_place_that_cannot_be_read_makes_a_lower_bound_not_an_error(queue):
     """Cassandra refuses a read across too many tombstones; a monitor still gets the other figures."""
     queue.send(b"x")

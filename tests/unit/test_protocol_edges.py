@@ -10,6 +10,7 @@ from cqueue.protocol.lock import prepare_fence, was_applied
 from cqueue.protocol.probe import head_has_work
 from cqueue.protocol.row_memory import RIVAL_WINDOW_US, RememberedHead
 from cqueue.store import packs
+from cqueue.store.cells import Unreadable
 from cqueue.store.operations import Head, LockRow, LockState, Mutate, SlotChange, SlotRow, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
@@ -110,3 +111,31 @@ def test_a_sweep_that_a_full_answer_cuts_off_goes_on_from_there():
             table.pass_time(200_000)
     assert found == late
     assert ids.time_us(late[0]) < NOON_US + 4000
+
+
+def test_a_single_row_that_is_odd_is_looked_at():
+    """The short way is for rows with a sound time and nothing but a body."""
+    plain = (0, ids.from_ticks(NOON_US * 10, 1), b"x", None, None, None, None, None, None, 5, None, 0, None)
+    assert len(packs.messages([plain]).messages) == 1
+    for column, value in ((9, -5), (9, packs.LAST_MS + 1), (3, 7), (4, Unreadable(b"\xff"))):
+        row = (*plain[:column], value, *plain[column + 1 :])
+        assert not packs.messages([row]).messages
+        assert list(packs.messages([row]).damaged) == [plain[1]]
+
+
+def test_a_lock_alone_shows_that_it_was_written():
+    lock, other = LockRow(LockState.FREE, b"a", 0, 7), LockRow(LockState.FREE, b"b", 0, 8)
+    row = WideRow("q@1", 0, 0)
+    assert was_applied(Head(lock=lock), Mutate(row, lock=lock))
+    assert not was_applied(Head(lock=other), Mutate(row, lock=lock))
+    assert not was_applied(Head(), Mutate(row, lock=lock))
+
+
+def test_an_open_wide_row_spans_ten_time_shards():
+    """Dead letters are few, so that shorter ones would be many empty wide rows."""
+    spec = Table().spec
+    width_us = spec.width_ms * shards.OPEN_WIDTHS * 1000
+    begins_us = NOON_US // width_us * width_us
+    for time_us in (begins_us, begins_us + width_us - 1):
+        assert shards.open_row(spec, time_us, b"x").time_shard * 1000 == begins_us
+    assert shards.open_row(spec, begins_us + width_us, b"x").time_shard * 1000 == begins_us + width_us

@@ -118,6 +118,7 @@ def test_oldest_epoch_moves_over_empty_epochs_only():
     table.store.execute(UnregisterShard("q@1", epoch, row.time_shard, 0))
     table.run(refresh(reader(table), table.spec))
     assert table.store._queues["q"].oldest_epoch == NOON_US // 1000 + 3 * 3_600_000
+    assert table.store.execute(ReadShards("q@1", shards.EPOCH_INDEX, 0)) == []
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])

@@ -13,9 +13,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SPARK_VENV := .venv-spark
 SPARK_STAMP := $(SPARK_VENV)/.installed
+LOWEST_VENV := .venv-lowest
+LOWEST_STAMP := $(LOWEST_VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null && $$p -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
 	2>/dev/null && echo $$p && break; done)
+# The oldest versions of our dependencies have wheels for the oldest Python only.
+LOWEST_PYTHON ?= $(shell command -v python3.11 >/dev/null && echo python3.11 || echo $(PYTHON))
 WORKERS ?= 2
 MESSAGES ?= 50000
 ROUNDS ?= 5
@@ -24,6 +28,7 @@ PEERS := benchmarks/peers
 N ?= 2000
 SEED ?= 1
 MINUTES ?= 5
+MUTANTS ?= 300
 FAULTS ?= tests/faults
 SPARK_TESTS := $(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
 
@@ -35,8 +40,9 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(HANGS)
 CHECK := not cassandra and not slow and not acceptance
 TEST := not acceptance
 
-.PHONY: help setup jars demo check test test-all test-spark spark-faults lint types style unit simulate \
-	coverage faults faults-quick spool-crashes soak-dispatch bench performance bench-peers clean
+.PHONY: help setup jars demo check test test-all test-lowest test-python test-spark spark-faults lint types style \
+	unit simulate mutation coverage faults faults-quick spool-crashes soak-dispatch bench performance bench-peers \
+	clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -63,10 +69,27 @@ test: setup lint  ## `make check`, every feature on a real Cassandra, and 2,000 
 	@echo "== Running the tests"
 	@$(PYTEST) -m "$(TEST)"
 
-test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark. `.ci/run` calls this.
+test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, lowest versions, Spark. `.ci/run` calls this.
 	@echo "== Running all tests but those of cqueue.spark"
 	@$(PYTEST) --durations=20
+	@$(MAKE) --no-print-directory test-lowest
 	@$(MAKE) --no-print-directory test-spark
+
+test-lowest: $(LOWEST_STAMP)  ## The quick tests with the lowest versions that setup.cfg allows, in an environment of their own.
+	@echo "== Running the quick tests with the lowest versions of what cqueue needs"
+	@$(LOWEST_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(HANGS) -m "$(CHECK)"
+
+$(LOWEST_STAMP): setup.cfg pyproject.toml tests/lowest.py
+	@test -n "$(LOWEST_PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; say where: make test-lowest LOWEST_PYTHON=/path/to/python3.11"; exit 2; }
+	@echo "== Installing the lowest versions into $(LOWEST_VENV) ($$($(LOWEST_PYTHON) --version))"
+	@test -x $(LOWEST_VENV)/bin/python || $(LOWEST_PYTHON) -m venv $(LOWEST_VENV)
+	@$(LOWEST_VENV)/bin/python -m tests.lowest > $(LOWEST_VENV)/constraints.txt
+	@$(LOWEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+		--constraint $(LOWEST_VENV)/constraints.txt --editable '.[test]'
+	@touch $@
+
+test-python:  ## The quick tests on another Python, in an environment of its own: make test-python PYTHON=python3.13
+	@$(MAKE) --no-print-directory unit VENV=.venv-$$($(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')
 
 test-spark: $(SPARK_STAMP)  ## Tests of cqueue.spark, in a virtual environment of their own (650 MB).
 	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
@@ -107,6 +130,10 @@ unit: $(STAMP)  ## The tests of `make check`.
 
 simulate: $(STAMP)  ## Seeded schedules of the protocol under faults: make simulate N=20000 SEED=1 [WITHOUT=rule]
 	@$(BIN)/python -m tests.simulation --schedules $(N) --seed $(SEED) $(addprefix --without ,$(WITHOUT))
+
+mutation: $(STAMP)  ## Change the code in MUTANTS places, one at a time; tests and simulator must notice: docs/reference/proof.md
+	@$(BIN)/python -m tests.mutation --mutants $(MUTANTS) --seed $(SEED) --workers $(WORKERS) \
+		--baseline mutation-baseline.json
 
 coverage: setup  ## Tests with coverage of cqueue, schema and dispatcher.
 	@$(BIN)/coverage run -m pytest -q
@@ -156,4 +183,4 @@ soak-dispatch: setup  ## A daemon under load on the cluster of CQUEUE_URL: make 
 	@$(BIN)/python -m benchmarks.soak_dispatch --minutes $(MINUTES)
 
 clean:  ## Remove what set-up and tests made here; the jars and the embedded Cassandra's data stay.
-	rm -rf $(VENV) $(SPARK_VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-* .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage* mutation*.json build dist *.egg-info

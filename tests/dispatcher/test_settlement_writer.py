@@ -14,7 +14,7 @@ from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.errors import OutcomeUnknown, Unavailable
-from cqueue.store.operations import DeleteMessages, Mutate
+from cqueue.store.operations import DeleteMessages, Mutate, ReadHead
 from tests.fix_dispatcher import SOON, SOON_S, until
 
 
@@ -88,6 +88,18 @@ def test_nacks_of_equal_delay_go_together(troubled, writer, poller, work):
     assert writer.flush(SOON_S)
     assert len(calls.mutates) <= 2 * len(leases)
     assert {stored.state for stored in work.peek(100)} == {"waiting"}
+
+
+def test_nacks_of_unequal_delay_keep_their_own(writer, poller, work, clock):
+    """Though they are sent together."""
+    held = deliveries(poller, work, 2)
+    for delivery, seconds in zip(held, (20, 60), strict=True):
+        writer._note(delivery, Settlement(Verb.NACK, "retried", timedelta(seconds=seconds)))
+    assert writer.send(held) == [None, None]
+    (queued,) = {delivery.message.lease.wide_row for delivery in held}
+    head = work._driver.store.execute(ReadHead(queued))
+    due_s = sorted((slot.due_ms * 1000 - clock.us) / 1e6 for slot in head.slots if slot.ids)
+    assert due_s == pytest.approx([20, 60], abs=0.5)
 
 
 def test_a_nack_is_due_when_the_handler_said_however_late_it_is_sent(troubled, writer, poller, work, clock):

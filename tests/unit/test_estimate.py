@@ -9,7 +9,9 @@ import pytest
 import cqueue
 from cqueue.errors import NotDone
 from cqueue.protocol import estimate as module
+from cqueue.protocol import shards
 from cqueue.store.operations import ReadHead, ReadIds, ReadShards, Together
+from tests.simulation.hand import NOON_US, SECOND_US, Table
 
 
 @pytest.fixture
@@ -71,6 +73,19 @@ def test_messages_that_are_delayed_leave_the_figure_of_ready_ones_whole(queue, m
     assert counts.at_least == {"delayed", "live"}
 
 
+def test_behind_a_delayed_message_of_a_wide_row_nothing_is_ready(monkeypatch):
+    """A count that ends among delayed messages has seen all ready ones, though the wide row has begun."""
+    monkeypatch.setattr(module, "PAGE", 10)
+    monkeypatch.setattr(module, "MAX_IDS", 10)
+    table = Table()
+    for registration in shards.registration(table.spec, table.row, 0):
+        table.store.execute(registration)
+    table.put(NOON_US, *(NOON_US + 30 * SECOND_US + number for number in range(20)))
+    table.pass_time(SECOND_US)
+    counts = table.run(module.estimate(table.spec))
+    assert (counts.ready, counts.at_least) == (1, {"delayed", "live"})
+
+
 def test_the_number_of_reads_is_bounded_however_many_wide_rows_there_are(queue, monkeypatch):
     """Messages due at many different times stand in one wide row each."""
     queue.send_many([cqueue.Message(b"x", delay=timedelta(minutes=n)) for n in range(300)])
@@ -79,6 +94,12 @@ def test_the_number_of_reads_is_bounded_however_many_wide_rows_there_are(queue, 
     assert reads[ReadIds] <= 10 + module.AT_ONCE
     assert counts.delayed < 300
     assert {"delayed", "live"} <= counts.at_least
+
+
+def test_the_last_read_that_is_allowed_is_made(queue, monkeypatch):
+    queue.send_many([cqueue.Message(b"x") for _ in range(5)])
+    counts, reads = counted(queue, monkeypatch, MAX_READS=1)
+    assert (counts.ready, reads[ReadIds] >= 1) == (5, True)
 
 
 def test_a_place_that_cannot_be_read_makes_a_lower_bound_not_an_error(queue):

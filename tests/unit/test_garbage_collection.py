@@ -16,7 +16,7 @@ def test_what_there_is_already_is_not_looked_at_again():
     """And garbage that there is by then is collected first."""
     frozen, left = run(
         "import gc, weakref\n"
-        "from cqueue import garbage\n"
+        "from cqueue.runtime import garbage_collection as garbage\n"
         "class Cycle: pass\n"
         "one = Cycle(); one.me = one; seen = weakref.ref(one); del one\n"
         "garbage.settle()\n"
@@ -28,7 +28,9 @@ def test_what_there_is_already_is_not_looked_at_again():
 @pytest.mark.parametrize(("own", "expected"), [("", "10000"), ("gc.set_threshold(123, 4, 5)", "123")])
 def test_new_objects_are_looked_at_less_often_unless_the_application_has_its_own_way(own, expected):
     (young,) = run(
-        f"import gc\nfrom cqueue import garbage\n{own}\ngarbage.settle()\nprint(gc.get_threshold()[0])"
+        "import gc\n"
+        "from cqueue.runtime import garbage_collection as garbage\n"
+        f"{own}\ngarbage.settle()\nprint(gc.get_threshold()[0])"
     )
     assert young == expected
 
@@ -37,7 +39,7 @@ def test_what_a_vain_attempt_left_is_collected():
     """A daemon that cannot start yet tries again."""
     (left,) = run(
         "import gc, weakref\n"
-        "from cqueue import garbage\n"
+        "from cqueue.runtime import garbage_collection as garbage\n"
         "class Cycle: pass\n"
         "one = Cycle(); one.me = one; seen = weakref.ref(one)\n"
         "garbage.settle(); del one; garbage.settle()\n"
@@ -49,7 +51,7 @@ def test_what_a_vain_attempt_left_is_collected():
 def test_cycles_are_found_all_the_same():
     (found,) = run(
         "import gc, weakref\n"
-        "from cqueue import garbage\n"
+        "from cqueue.runtime import garbage_collection as garbage\n"
         "garbage.settle()\n"
         "class Cycle: pass\n"
         "one = Cycle(); one.me = one; seen = weakref.ref(one); del one\n"

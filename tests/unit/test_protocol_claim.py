@@ -13,7 +13,7 @@ from cqueue.errors import NotDone, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.budget import MAX_COUNTED_TOMBSTONES
 from cqueue.protocol.claim import claim
-from cqueue.protocol.claim_draft import FREED_AT_ONCE, MAX_LISTED
+from cqueue.protocol.claim_draft import FREED_AT_ONCE, MAX_LISTED, _portions
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.registry import Registry
@@ -26,7 +26,7 @@ from cqueue.protocol.row_memory import (
     UNKNOWN_SIZE,
     MessageSizes,
 )
-from cqueue.protocol.unclaimed import READ_AHEAD_AGE_US, READ_BYTES
+from cqueue.protocol.unclaimed import READ_AHEAD_AGE_US, READ_BYTES, _order
 from cqueue.store.operations import (
     Head,
     InsertMessages,
@@ -835,3 +835,23 @@ def test_no_claim_goes_by_a_head_that_was_only_glanced_at():
     assert view.remembered.locked
     new = put(table)
     assert ids_of(table.run(claim(view, table.spec, SuspectGate(), 10, stay=False))) == new
+
+
+def test_every_tenth_claim_begins_with_a_less_urgent_priority():
+    """Each of them in turn, so that none starves; the others begin with the most urgent one."""
+    for priorities, turns in (((0, 5), [(9, 5), (19, 5), (29, 5)]), ((0, 5, 9), [(9, 5), (19, 9), (29, 5)])):
+        view, first = Table().view(None, *priorities), []
+        for number in range(30):
+            view.claims = number
+            assert sorted(_order(view)) == list(priorities)
+            first.append(_order(view)[0])
+        assert [(number, priority) for number, priority in enumerate(first) if priority] == turns
+
+
+@pytest.mark.parametrize("singles", [MAX_LISTED - 2, MAX_LISTED - 1, MAX_LISTED])
+def test_a_pack_at_the_end_of_a_slots_list_stands_in_the_next_slot(singles):
+    """Also where only its first message would still fit: who acks a whole pack deletes its row."""
+    pack = ids.packed(NOON_US * 10, 7, 5)
+    before = [ids.from_ticks(NOON_US * 10 - singles + number, 0) for number in range(singles)]
+    parts = [[row.id for row in part] for part in _portions([message(id_) for id_ in [*before, *pack]])]
+    assert parts == [before, list(pack)]

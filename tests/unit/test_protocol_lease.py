@@ -6,7 +6,7 @@ from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.timeouts import FREED_AT_ONCE
-from cqueue.store.operations import Mutate, ReadHead, SlotState, WideRow
+from cqueue.store.operations import Mutate, ReadHead, ReadSlice, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
 
@@ -52,6 +52,21 @@ def test_nacks_of_one_moment_share_a_slot():
         table.run(ack.nack(one.lease, [one.row.id], 1000, shared))
     waiting = [slot for slot in table.head().slots if slot.state is SlotState.WAITING]
     assert [len(slot.ids) for slot in waiting] == [3]
+
+
+def test_slots_of_nacks_are_remembered_until_they_are_due():
+    """By then a consumer has taken their messages. What is not due yet is shared, whatever came between."""
+    table = Table()
+    shared, taken = ack.Shared(), held(table, 6)
+    for one, delay_ms in zip(taken, (10_000, 60_000, 10_000, 60_000), strict=False):
+        table.run(ack.nack(one.lease, [one.row.id], delay_ms, shared))
+    waiting = [slot for slot in table.head().slots if slot.state is SlotState.WAITING]
+    assert sorted(len(slot.ids) for slot in waiting) == [2, 2]
+    table.pass_time(11 * SECOND_US)
+    table.run(ack.nack(taken[4].lease, [taken[4].row.id], 90_000, shared))
+    assert sorted(slot.due_ms for slot in shared._slots.values()) == sorted(
+        slot.due_ms for slot in table.head().slots if slot.due_ms > table.time_us // 1000 + 20_000
+    )
 
 
 def test_snooze_uses_no_attempt_and_nack_does():
@@ -206,6 +221,20 @@ def test_a_claim_of_an_open_row_that_takes_enough_before_the_present_says_that_t
     table.pass_time(2 * SECOND_US)
     claimed = table.claim(table.view(row), want=10)
     assert (len(claimed.taken), claimed.more) == (10, True)
+
+
+def test_a_full_claim_of_an_open_row_is_followed_by_one_that_reads_on():
+    """It says that there is more, and what it took is not read again once nothing can land there."""
+    table = Table(name="q.dead", width_ms=600_000)
+    row = WideRow("q.dead@1", NOON_US // 1000, -1)
+    some = table.put(*(NOON_US + number for number in range(5)), row=row)
+    table.pass_time(60 * SECOND_US)
+    view = table.view(row)
+    assert table.claim(view, want=2).more
+    table.log.clear()
+    assert ids_of(table.claim(view, want=2)) == some[2:4]
+    (read,) = [operation for operation in table.log if type(operation) is ReadSlice]
+    assert read.after == some[1]
 
 
 def outage(table: Table, *, applied: bool):

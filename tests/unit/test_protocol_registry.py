@@ -118,6 +118,24 @@ def test_oldest_epoch_moves_over_empty_epochs_only():
     table.store.execute(UnregisterShard("q@1", epoch, row.time_shard, 0))
     table.run(refresh(reader(table), table.spec))
     assert table.store._queues["q"].oldest_epoch == NOON_US // 1000 + 3 * 3_600_000
+    assert table.store.execute(ReadShards("q@1", shards.EPOCH_INDEX, 0)) == []
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_reader_that_was_overtaken_moves_the_oldest_epoch_the_next_time(is_deleted):
+    """It learns how far the other one came. Of a queue that is gone it learns nothing, and goes on."""
+    table = table_with_queue()
+    slow = reader(table)
+    table.pass_time(3 * HOUR_US + SETTLE_US + SKEW_US)
+    table.run(refresh(reader(table), table.spec))
+    before = table.store._queues["q"].oldest_epoch
+    if is_deleted:
+        del table.store._queues["q"]
+    table.run(refresh(slow, table.spec))
+    table.pass_time(HOUR_US)
+    table.run(refresh(slow, table.spec))
+    if not is_deleted:
+        assert table.store._queues["q"].oldest_epoch == before + 3_600_000
 
 
 def test_empty_row_is_retired_with_its_registration():

@@ -1,0 +1,141 @@
+"""Decisions at their edges: each test is here because a changed decision was noticed by no other."""
+
+from types import SimpleNamespace
+from unittest.mock import patch
+
+from cqueue import ids
+from cqueue.protocol import inspection, shards, unclaimed, writing
+from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.lock import prepare_fence, was_applied
+from cqueue.protocol.probe import head_has_work
+from cqueue.protocol.row_memory import RIVAL_WINDOW_US, RememberedHead
+from cqueue.store import packs
+from cqueue.store.cells import Unreadable
+from cqueue.store.operations import Head, LockRow, LockState, Mutate, SlotChange, SlotRow, SlotState, WideRow
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
+
+
+def slot(number, state=SlotState.CLAIMED, due_ms=0, some=(1,)):
+    return SlotRow(0, number, state=state, ids=some, due_ms=due_ms, attempt=1, owner=b"me", rev=number)
+
+
+def test_marks_that_no_pack_can_have_mean_nothing():
+    """A stretch that ends before it begins, and a place below the first."""
+    for mark in (5 * 256 + 2, -1, -300):
+        assert packs.gone_mask([mark]) == 0
+        assert packs.gone_mask([mark, 3 * 256 + 4]) == 0b11000
+
+
+def test_bodies_that_just_fit_are_written_together(monkeypatch):
+    """The bound is what may be under way, not one byte less."""
+    monkeypatch.setattr(writing, "BYTES_IN_FLIGHT", 100)
+    entries = [SimpleNamespace(body=bytes(50)) for _ in range(3)]
+    assert list(writing._stretches(entries, 10)) == [(0, 2), (2, 3)]
+    parts = [SimpleNamespace(size=50, rows=[SimpleNamespace(id=number)]) for number in range(3)]
+    assert [len(group) for group in writing._groups(parts)] == [2, 1]
+
+
+def test_a_dropped_wide_row_gives_no_fence():
+    """Whoever finds the mark of a retired wide row claims nothing there."""
+    table = Table()
+    table.store.execute(Mutate(table.row, lock=LockRow(LockState.RETIRED, b"", 0, 1), expect_fence=None))
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US + SECOND_US)
+    view = table.view()
+    assert table.run(prepare_fence(view, table.spec)) is False
+    assert view.retired
+
+
+def test_what_shows_that_a_mutation_was_applied():
+    """Of a holder's two slots either one; of a claim each slot that lists messages, or the lock alone."""
+    one, other = slot(1), slot(2)
+    changes = (SlotChange(None, one), SlotChange(None, other))
+    row, lock = WideRow("q@1", 0, 0), LockRow(LockState.FREE, b"", 0, 7)
+    assert was_applied(Head(slots=(other,)), Mutate(row, slots=changes))
+    assert not was_applied(Head(slots=(other,)), Mutate(row, slots=changes, lock=lock))
+    freed = slot(3, SlotState.FREE, some=())
+    assert not was_applied(Head(), Mutate(row, slots=(SlotChange(1, freed),), lock=lock))
+
+
+def test_an_open_wide_row_with_a_held_message_is_no_work_for_its_age():
+    """It is once nothing is listed there any more, and gc_grace is over."""
+    table = Table(name="q.dead", width_ms=600_000)
+    view = table.view(WideRow("q.dead@1", NOON_US // 1000, -1))
+    now_us = view.retire_at_us(table.spec)
+    view.reads.floors.pass_at_us = now_us + 1
+    for slots, expected in (((), True), ((slot(1, due_ms=now_us // 1000 + 60_000),), False)):
+        view.remembered.head = Head(slots=slots)
+        assert head_has_work(view, table.spec, SuspectGate(), now_us) is expected
+        assert head_has_work(view, table.spec, SuspectGate(), now_us - 1) is False
+
+
+def test_no_more_messages_are_looked_at_than_asked_for():
+    """Also where they stand in several pieces of a walk."""
+    table = Table()
+    some = table.put(NOON_US, NOON_US + 1000, *(NOON_US + 20 * SECOND_US + number for number in range(5)))
+    rows = table.run(inspection._first_rows(table.spec, table.row, 0, 3))
+    assert [row.id for row in rows] == some[:3]
+
+
+def test_an_epoch_closes_with_the_last_wide_row_that_starts_in_it():
+    """An open wide row is longer, and takes acknowledged messages until gc_grace is over."""
+    spec = Table(width_ms=3_000_000).spec
+    normal = shards.epoch_at(spec, NOON_US // 1000)
+    starts = range(normal // 3_000_000 * 3_000_000, normal + spec.epoch_ms, 3_000_000)
+    assert shards.closed_at_us(spec, normal) == (starts[-1] + 3_000_000) * 1000 + SETTLE_US + SKEW_US
+    open_ = shards.epoch_at(spec, NOON_US // 1000, open_=True)
+    width_ms, begins_ms = 3_000_000 * shards.OPEN_WIDTHS, shards.epoch_start_ms(open_)
+    starts = range(begins_ms // width_ms * width_ms, begins_ms + shards.DAY_MS, width_ms)
+    ends_us = (starts[-1] + width_ms) * 1000
+    assert shards.closed_at_us(spec, open_) == ends_us + SETTLE_US + SKEW_US + spec.gc_grace_us
+
+
+def test_a_rival_counts_for_its_window():
+    """And not a moment longer."""
+    remembered = RememberedHead(rival_us=NOON_US)
+    assert not remembered.expects_no_rival(NOON_US + RIVAL_WINDOW_US - 1)
+    assert remembered.expects_no_rival(NOON_US + RIVAL_WINDOW_US)
+
+
+def test_a_sweep_that_a_full_answer_cuts_off_goes_on_from_there():
+    """Also if all that it read is held: what follows unread may be a late message."""
+    table = Table()
+    table.put(*(NOON_US + number * 1000 for number in range(5)))
+    table.pass_time(10_000)
+    assert len(ids_of(table.claim())) == 5
+    late = table.put(NOON_US + 3500)
+    table.pass_time(SETTLE_US + SKEW_US + SECOND_US)
+    other, found = table.view(), list[int]()
+    with patch.object(unclaimed, "MAX_IDS", 2):
+        for _ in range(6):
+            found += ids_of(table.claim(other))
+            table.pass_time(200_000)
+    assert found == late
+    assert ids.time_us(late[0]) < NOON_US + 4000
+
+
+def test_a_single_row_that_is_odd_is_looked_at():
+    """The short way is for rows with a sound time and nothing but a body."""
+    plain = (0, ids.from_ticks(NOON_US * 10, 1), b"x", None, None, None, None, None, None, 5, None, 0, None)
+    assert len(packs.messages([plain]).messages) == 1
+    for column, value in ((9, -5), (9, packs.LAST_MS + 1), (3, 7), (4, Unreadable(b"\xff"))):
+        row = (*plain[:column], value, *plain[column + 1 :])
+        assert not packs.messages([row]).messages
+        assert list(packs.messages([row]).damaged) == [plain[1]]
+
+
+def test_a_lock_alone_shows_that_it_was_written():
+    lock, other = LockRow(LockState.FREE, b"a", 0, 7), LockRow(LockState.FREE, b"b", 0, 8)
+    row = WideRow("q@1", 0, 0)
+    assert was_applied(Head(lock=lock), Mutate(row, lock=lock))
+    assert not was_applied(Head(lock=other), Mutate(row, lock=lock))
+    assert not was_applied(Head(), Mutate(row, lock=lock))
+
+
+def test_an_open_wide_row_spans_ten_time_shards():
+    """Dead letters are few, so that shorter ones would be many empty wide rows."""
+    spec = Table().spec
+    width_us = spec.width_ms * shards.OPEN_WIDTHS * 1000
+    begins_us = NOON_US // width_us * width_us
+    for time_us in (begins_us, begins_us + width_us - 1):
+        assert shards.open_row(spec, time_us, b"x").time_shard * 1000 == begins_us
+    assert shards.open_row(spec, begins_us + width_us, b"x").time_shard * 1000 == begins_us + width_us

@@ -29,7 +29,7 @@ from cqueue.doctor.finding import Finding, Severity, not_checked
 from cqueue.doctor.site import Site
 from cqueue.errors import CqueueError
 from cqueue.runtime.durations import show_duration
-from cqueue.runtime.logs import logger
+from cqueue.runtime.logs import describe, logger, trace
 from cqueue.store import limits, outcome
 from cqueue.store.connection import DRIVER_ERRORS
 from cqueue.store.statements import Kind
@@ -99,7 +99,9 @@ def _make(run: _Run, site: Site) -> None:
     except DRIVER_ERRORS as exc:
         run.found.append(not_checked(subject, str(outcome.error(exc, Kind.READ))))
     except Exception as exc:  # noqa: BLE001 - a bug in one check must not hide what the others find
-        logger("cqueue.doctor").exception("doctor_check_failed", subject=subject)
+        logger("cqueue.doctor").error(
+            "doctor_check_failed", subject=subject, error=describe(exc), **trace(exc, is_final=True)
+        )
         what = (
             f"{type(exc).__name__} in the check itself, a bug in cqueue: `cqueue --verbose doctor` shows it"
         )

@@ -15,7 +15,7 @@ from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 from cqueue.errors import BadInput, CqueueError, NotDone, Unavailable
-from cqueue.runtime.logs import logger
+from cqueue.runtime.logs import describe, logger, trace
 
 LOGGER: Final = "cqueue.web"
 """Name of the dashboard's logger."""
@@ -121,7 +121,7 @@ class Shared:
         except CqueueError as exc:
             error = exc
         except Exception as exc:  # noqa: BLE001 - a page has to say something, and the next look tries again
-            logger(LOGGER).exception("dashboard_read_failed")
+            logger(LOGGER).error("dashboard_read_failed", error=describe(exc), **trace(exc, is_final=True))
             error = NotDone(f"the dashboard failed with {type(exc).__name__}; its log says more")
         with self._mutex:
             entry.tried_s = self._time_s()

@@ -55,7 +55,7 @@ def forked(work: Callable[[Say], None]) -> Told:
 
 
 def limit_cpu(seconds: float) -> None:
-    """Let this process end when it has used so much more of the processor.
+    """Let this process end when it has used that many more seconds of the processor.
 
     Its time on the wall would also count what other processes take from it.
     """

@@ -32,7 +32,7 @@ FIRST_SCHEDULES = 60
 """Schedules that come before the longer tests; with them a mutant that breaks everything is found at once."""
 CHUNK = 50
 CHUNK_CPU_S = 60.0
-"""The same for so many schedules, which take one second."""
+"""Seconds of the processor for a chunk of schedules, which takes one second."""
 
 
 Measured = list[Any]

@@ -11,19 +11,19 @@ from tests.prose import PYTHON
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
 ENTRY = re.compile(r"^\| (?P<terms>\*\*.+?) \| .+ \|$", re.MULTILINE)
-TOOLS = {"bench", "cli", "demo", "dev", "spark", "testing"}
+TOOLS = {"bench", "cli", "demo", "dev", "doctor", "spark", "testing", "web"}
 """Rooms under cqueue/ whose modules are not checked: commands and tools, in the words of what they call."""
 
 PLAIN = """
-    argument arrow bad bench bootstrap cassandra cell centre cli clock closed coalescer codec collection
+    argument arrow bad bench call bootstrap cassandra cell centre cli clock closed coalescer codec collection
     column condition config connect connection control core counts cqueue cron current damage data
-    datagram decode definition delay demo dev disk done drift duration error estimate event execute
-    execution exists expired failed failure fanout found frame full garbage health http id import index
-    input inspection interface interrupt invalid known large late launch level limiter loop lost main
+    datagram decode definition delay demo dev disk doctor done drift duration error estimate event execute
+    execution exists expired exporter failed failure fanout found frame full garbage health http id import
+    index input inspection interface interrupt invalid known large late launch level limiter loop lost main
     merge metrics migrations mismatch model name not old once options out owned ownership page parallel
     parent plan plugin progress protocol pytest range reader recovery refused rejected render repeating
     request result runtime schema service settings socket source spark state statement stats string
-    systemd testing thread too unavailable urls version wire wrong
+    systemd testing thread too unavailable urls version web wire wrong
 """
 """Words of public names and modules that mean what they mean everywhere. Any other word needs an entry."""
 

@@ -36,7 +36,7 @@ def test_bodies_that_just_fit_are_written_together(monkeypatch):
 
 
 def test_a_dropped_wide_row_gives_no_fence():
-    """Whoever finds the mark of a retired wide row claims nothing there."""
+    """A consumer that finds the mark of a retired wide row claims nothing there."""
     table = Table()
     table.store.execute(Mutate(table.row, lock=LockRow(LockState.RETIRED, b"", 0, 1), expect_fence=None))
     table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US + SECOND_US)

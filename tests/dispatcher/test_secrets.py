@@ -1,6 +1,6 @@
 """A marked secret goes through a message's whole life, and stands in no log line, repr or exception.
 
-Bodies, arguments and headers are the application's, and so is the text of what its handlers raise. An operator
+Bodies, arguments and headers are the application's, and so is the text of what its handlers raise. A person
 who reads the logs need not have the right to read the messages.
 """
 

@@ -30,7 +30,8 @@ def test_injected_timeouts_break_no_promise(start_run, row, tmp_path, percent):
         time_shard=timedelta(seconds=1),
         shards=2,
     )
-    count = full(10_000, 400)
+    # Messages of a claim whose outcome stays unknown come again alone, one after the other.
+    count = full(10_000 if percent <= ENOUGH else 1_000, 400)
     told = [tmp_path / f"fates-{number}" for number in range(4)]
     for file in told[:2]:
         run.start("consume", batch=70, mix=0.1, flaky=percent / 100, fates=str(file))

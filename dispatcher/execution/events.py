@@ -6,6 +6,7 @@ the dispatcher prints nothing to standard output.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -193,6 +194,7 @@ class Trouble:
         self._events = events
         self._failed, self._resumed = failed, resumed
         self._clock = clock
+        self._telling = threading.Lock()
         self._failing: dict[str, Failing] = {}  # by subject: a queue, a verb or the event loop
 
     def failed(
@@ -202,18 +204,20 @@ class Trouble:
         one.
         """
         now_s = self._clock()
-        known = self._failing.setdefault(subject, Failing(now_s, error))
-        known.error = error
-        known.failures += 1
-        known.untold += 1
         is_lasting = isinstance(error, LASTING)
         what = describe(error) if is_lasting else type(error).__name__
-        if now_s - known.told_s >= (REPEAT_LASTING_S if is_lasting else REPEAT_S):
-            known.told.clear()
-        if what not in known.told and len(known.told) < LASTING_TOLD:
-            self._events.say(event or self._failed, error=error, failures=known.untold, **fields)
+        with self._telling:  # two threads that fail at once tell it once
+            known = self._failing.setdefault(subject, Failing(now_s, error))
+            known.error = error
+            known.failures += 1
+            known.untold += 1
+            if now_s - known.told_s >= (REPEAT_LASTING_S if is_lasting else REPEAT_S):
+                known.told.clear()
+            if what in known.told or len(known.told) >= LASTING_TOLD:
+                return
             known.told.add(what)
-            known.told_s, known.untold = now_s, 0
+            failures, known.told_s, known.untold = known.untold, now_s, 0
+        self._events.say(event or self._failed, error=error, failures=failures, **fields)
 
     def succeeded(self, subject: str, **fields: Any) -> None:
         """Note a success of the subject, and log the end of a failure."""

@@ -1,6 +1,7 @@
 """What `client.metrics` counts, and that nobody pays for it who does not ask; the page of all metrics."""
 
 import re
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def test_sent_claimed_settled_and_how_long_that_took(client):
     metrics, queue = client.metrics, client.queue("mail")
     queue.send_many([cqueue.Message(b"x") for _ in range(6)])
     queue.send(b"x", ttl=timedelta(milliseconds=1))
+    time.sleep(0.01)  # longer than the ttl
     with queue.consumer() as consumer:
         found = consumer.receive(10, wait=timedelta(seconds=5))
         consumer.ack(found[:3])

@@ -69,10 +69,9 @@ test: setup lint  ## `make check`, every feature on a real Cassandra, and 2,000 
 	@echo "== Running the tests"
 	@$(PYTEST) -m "$(TEST)"
 
-test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, lowest versions, Spark. `.ci/run` calls this.
+test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark. `.ci/run` calls this.
 	@echo "== Running all tests but those of cqueue.spark"
 	@$(PYTEST) --durations=20
-	@$(MAKE) --no-print-directory test-lowest
 	@$(MAKE) --no-print-directory test-spark
 
 test-lowest: $(LOWEST_STAMP)  ## The quick tests with the lowest versions that setup.cfg allows, in an environment of their own.

@@ -57,7 +57,7 @@ class Limiter:
                 yield from self._take(name, now_s)
 
     def _take(self, name: bytes, now_s: float) -> list[Ring]:
-        """Take the rings of a name that may be reported; one merged with a later ring stays for that one."""
+        """Remove and return the rings of a name that may be reported; keep a place that was rung later."""
         places, left = self._waiting.pop(name), dict[bytes, _Waiting]()
         for place, waiting in places.items():
             if waiting.last_s > now_s:

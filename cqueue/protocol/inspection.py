@@ -43,7 +43,7 @@ PURGED_AT_ONCE = 250
 FIRST_PIECE_US = 1_000_000
 """µs of a wide row that the first read of a walk covers; later pieces adapt to the tombstones crossed."""
 LONGEST_PIECE_US = 30_000_000
-"""µs that one read covers at most, except in a wide row so long that `MAX_PIECES` asks for more."""
+"""µs that one read covers at most. Reads of a very long wide row cover more, so that `MAX_PIECES` suffice."""
 SHORTEST_PIECE_US = 1_000
 """µs that one read covers at least, so that a walk always gets on."""
 MAX_PIECES = 128

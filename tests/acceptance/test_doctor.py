@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -40,7 +41,6 @@ pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(180)]
 ERROR, WARNING, NOT_CHECKED, INFO, OK = Severity
 LIMIT_S = 60.0
 """Much more than a check takes on a machine with other things to do."""
-LATE_S = 0.5
 YEARS_31_MS = 31 * 365 * 86_400_000
 
 
@@ -60,17 +60,11 @@ def site_of():
         manager.__exit__(None, None, None)
 
 
-@pytest.fixture
-def client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
 @pytest.fixture(autouse=True)
-def soon_late(monkeypatch):
-    """A message is late after half a second."""
-    monkeypatch.setattr(queue_figures, "LATE_US", round(LATE_S * 1e6))
-    monkeypatch.setattr(queues, "LATE_US", round(LATE_S * 1e6))
+def late_at_once(monkeypatch):
+    """A message is late as soon as it is due."""
+    monkeypatch.setattr(queue_figures, "LATE_US", 0)
+    monkeypatch.setattr(queues, "LATE_US", 0)
 
 
 def with_severity(found, *severities):
@@ -290,8 +284,17 @@ def late_queue(client, name, count=3):
     queue = client.create_queue(name)
     for _ in range(count):
         queue.send(b"late")
-    time.sleep(2 * LATE_S)
     return queue
+
+
+@contextmanager
+def seconds_later(client, seconds):
+    """The client's clock stands that much later."""
+    clock = client._driver.clock
+    with pytest.MonkeyPatch.context() as patch:
+        now_us = clock.now_us
+        patch.setattr(clock, "now_us", lambda **options: now_us(**options) + seconds * 1_000_000)
+        yield
 
 
 def listening(client, name, address="127.0.0.1", port=9, seconds=60):
@@ -325,8 +328,8 @@ def test_a_claim_that_was_never_settled_nor_taken_over_is_found(client):
         held = consumer.receive(5, wait=timedelta(seconds=10))
         assert list(of_queue(queues.of_client(client), "died")) == []
         consumer.ack(held[:-1])
-    time.sleep(2 + 2 * LATE_S)
-    found = only(of_queue(queues.of_client(client), "died"))
+    with seconds_later(client, 3):
+        found = only(of_queue(queues.of_client(client), "died"))
     assert "the last claim there was" in found.found or "nothing was ever claimed" in found.found
     queue.purge()
 
@@ -337,8 +340,8 @@ def test_acked_messages_are_not_late(client):
     queue.send_many([cqueue.Message(b"%d" % at) for at in range(5)])
     with queue.consumer() as consumer:
         consumer.ack(consumer.receive(5, wait=timedelta(seconds=10)))
-    time.sleep(2 + 2 * LATE_S)
-    assert of_queue(queues.of_client(client), "acked") == []
+    with seconds_later(client, 3):
+        assert of_queue(queues.of_client(client), "acked") == []
 
 
 def rows_of(connection, keyspace, client, name, kind):
@@ -366,7 +369,6 @@ def claimed(client, name):
         queue.send(b"left")
     with queue.consumer() as consumer:
         consumer.ack(consumer.receive(1, wait=timedelta(seconds=10)))
-    time.sleep(2 * LATE_S)
     return queue
 
 
@@ -401,7 +403,6 @@ def test_damaged_rows_are_found(new_keyspace, connection, site_of):
         queue.send(b"held")
         with queue.consumer() as consumer:
             assert consumer.receive(1, wait=timedelta(seconds=10))
-        time.sleep(2 * LATE_S)
         slot = next(row for row in rows_of(connection, own, client, "damaged", 2) if row.ids)
         overwrite(connection, own, slot, state=7)
         execute(connection, f"INSERT INTO {own.name}.workers (fleet, worker) VALUES ('cqueue', 'w')")

@@ -63,9 +63,9 @@ demo: setup  ## Run the main job on an embedded Cassandra, and account for every
 	@echo "== Running the demo"
 	@$(BIN)/cqueue demo
 
-check: lint unit  ## Style, types, and the tests that need no Cassandra and no real time (a minute).
+check: lint unit  ## Style, types, and the tests that need no Cassandra and no real time (three minutes on two cores).
 
-test: setup lint  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (five minutes).
+test: setup lint  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (eight minutes).
 	@echo "== Running the tests"
 	@$(PYTEST) -m "$(TEST)"
 

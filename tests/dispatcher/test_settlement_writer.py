@@ -189,6 +189,15 @@ def test_a_burial_is_repeated_until_the_letter_is_there(shop, troubled, writer, 
     assert len(letters) + len(work.peek()) == 1
 
 
+def test_each_dead_letter_has_its_own_reason(shop, writer, poller, work):
+    """Also of those that are sent together."""
+    held = deliveries(poller, work, 2)
+    for delivery, reason in zip(held, ("bad", "worse"), strict=True):
+        writer._note(delivery, Settlement(Verb.DEAD, "dead", reason=reason))
+    assert writer.send(held) == [None, None]
+    assert sorted(letter.reason for letter in shop.queue("work").dead_letters) == ["bad", "worse"]
+
+
 def test_an_ack_that_breaks_is_told_of_and_sent_again(poller, work, monkeypatch):
     """A bug loses no ack, and does not stay hidden."""
     held, told = deliveries(poller, work, 1), []

@@ -10,6 +10,7 @@ import cqueue
 from cqueue.errors import NotDone
 from cqueue.protocol import estimate as module
 from cqueue.protocol import shards
+from cqueue.protocol.inspection import count
 from cqueue.store.operations import ReadHead, ReadIds, ReadShards, Together
 from tests.simulation.hand import NOON_US, SECOND_US, Table
 
@@ -40,6 +41,14 @@ def counted(queue, monkeypatch, **bounds):
 
     spec = queue._catalog.entry(queue.name).spec
     return driver.run(observed(module.estimate(spec))), reads
+
+
+def registered() -> Table:
+    """Return a table whose wide row the registry lists."""
+    table = Table()
+    for registration in shards.registration(table.spec, table.row, 0):
+        table.store.execute(registration)
+    return table
 
 
 def test_an_estimate_is_exact_where_nothing_lands_late_and_there_is_little(queue):
@@ -77,13 +86,30 @@ def test_behind_a_delayed_message_of_a_wide_row_nothing_is_ready(monkeypatch):
     """A count that ends among delayed messages has seen all ready ones, though the wide row has begun."""
     monkeypatch.setattr(module, "PAGE", 10)
     monkeypatch.setattr(module, "MAX_IDS", 10)
-    table = Table()
-    for registration in shards.registration(table.spec, table.row, 0):
-        table.store.execute(registration)
+    table = registered()
     table.put(NOON_US, *(NOON_US + 30 * SECOND_US + number for number in range(20)))
     table.pass_time(SECOND_US)
     counts = table.run(module.estimate(table.spec))
     assert (counts.ready, counts.at_least) == (1, {"delayed", "live"})
+
+
+def test_a_wide_row_begins_with_its_first_microsecond():
+    """An estimate and an exact count say the same, at the last moment before and at the first."""
+    table = registered()
+    for time_us, future in ((NOON_US - 1, 1), (NOON_US, 0)):
+        table.time_us = time_us
+        counts = [table.run(kind(table.spec)) for kind in (module.estimate, count)]
+        assert [(one.wide_rows, one.future_wide_rows) for one in counts] == [(1, future)] * 2
+
+
+def test_more_that_are_due_at_this_very_moment_may_be_ready(monkeypatch):
+    """A count that ends among them is a lower bound of what is ready."""
+    monkeypatch.setattr(module, "PAGE", 10)
+    monkeypatch.setattr(module, "MAX_IDS", 10)
+    table = registered()
+    table.put(*[NOON_US] * 20)
+    counts = table.run(module.estimate(table.spec))
+    assert (counts.ready, counts.at_least) == (10, {"ready", "delayed", "live"})
 
 
 def test_the_number_of_reads_is_bounded_however_many_wide_rows_there_are(queue, monkeypatch):

@@ -5,9 +5,11 @@ from itertools import pairwise
 import pytest
 
 from cqueue import ids
+from cqueue.protocol import inspection, shards
 from cqueue.protocol.inspection import END, FIRST_PIECE_US, Walk
 from cqueue.protocol.spec import QueueSpec
-from cqueue.store.operations import WideRow
+from cqueue.store.operations import ReadShards, WideRow
+from tests.simulation.hand import Table
 
 ROW = WideRow("q@1", 1_700_000_000_000, 0)
 
@@ -46,3 +48,18 @@ def test_a_full_page_is_read_on_behind_its_last_id():
     upto, last = walk.upto, ids.lowest_at(1_700_000_000_200_000)
     walk.passed(last, 0)
     assert (walk.after, walk.upto) == (last, upto)
+
+
+@pytest.mark.parametrize(
+    ("script", "is_whole"),
+    [(inspection.wide_rows, False), (inspection.purge, True), (inspection.forget, True)],
+)
+def test_what_is_deleted_is_also_what_is_registered_beside_the_grid(script, is_whole):
+    """A store sets aside wide rows that begin at no time shard's start, unless it is asked without a grid."""
+    table = Table()
+    for registration in shards.registration(table.spec, table.row, 0):
+        table.store.execute(registration)
+    table.run(script(table.spec))
+    epoch = shards.epoch_of(table.spec, table.row)
+    (read,) = [one for one in table.log if type(one) is ReadShards and one.epoch == epoch]
+    assert (read.grid is None) is is_whole

@@ -144,3 +144,12 @@ def test_what_others_took_is_not_known():
     took(row, 3000, 4000, 10)
     assert row.reads.budget.counted_end(0, at(0), at(4000)) is None
     assert row.reads.budget.counted_end(0, at(3000), at(4000)) == at(4000)
+
+
+def test_what_is_remembered_of_taken_messages_grows_slowly():
+    """Claims of ten messages each leave one entry for as many of them as one read may cross."""
+    row = view()
+    for number in range(1500):
+        took(row, number * 1000, (number + 1) * 1000, 10)
+    known = row.reads.budget._taken[0]
+    assert len(known._older) + len(known.recent) <= 15_000 / MAX_COUNTED_TOMBSTONES + TARGET_TOMBSTONES / 10

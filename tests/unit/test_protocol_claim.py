@@ -91,6 +91,20 @@ def test_a_claim_that_finds_nothing_writes_nothing():
     assert mutations(table) == before
 
 
+def test_a_claim_that_reads_the_head_in_vain_writes_nothing():
+    """Another consumer has taken everything, and no cursor moves."""
+    table = Table()
+    put(table)
+    table.run(ack.free(table.run(ack.ack(table.claim().taken))))
+    table.pass_time(SETTLE_US + SKEW_US)
+    table.claim()
+    assert table.cursor().cursor == table.cursor().boundary, "the sweep is over"
+    table.pass_time(RIVAL_WINDOW_US)
+    before = mutations(table), heads(table)
+    assert claimed(table, table.view()) == []
+    assert (mutations(table), heads(table) > before[1]) == (before[0], True)
+
+
 def test_a_claim_of_another_consumer_ends_that():
     """If the fence has moved, a claim locks again, and takes only unlisted messages."""
     table = Table()

@@ -43,6 +43,33 @@ def test_ack_beside_nack_does_not_free_what_was_given_back():
     assert table.listed() == [second.row.id]
 
 
+def test_a_repeated_ack_ends_no_lease():
+    """A slot is freed once, after its last message; before that it lists messages that are held."""
+    table = Table()
+    first, second = held(table, 2)
+    emptied = [table.run(ack.ack([one])) for one in (first, first, second, second)]
+    assert emptied == [[], [], [first.lease], []]
+
+
+def test_a_nack_whose_second_slot_somebody_else_took_is_no_lost_lease():
+    """The holder's own slot stands as it was, so the nack is made again with another slot."""
+    table = Table()
+    table.put(*(table.time_us + number for number in range(4)))
+    table.pass_time(1000)
+    mine, other = table.claim(want=2).taken, table.claim(want=2).taken
+    met = []
+
+    def take_the_slot(operation: object) -> None:
+        if type(operation) is Mutate and not met:
+            met.append(other[0].row.id)
+            table.run(ack.nack(other[0].lease, met, 60_000, ack.Shared()))
+
+    table.run(ack.nack(mine[0].lease, [mine[0].row.id], 5000, ack.Shared()), take_the_slot)
+    waiting = {slot.ids for slot in table.head().slots if slot.state is SlotState.WAITING}
+    assert waiting == {(other[0].row.id,), (mine[0].row.id,)}
+    assert table.listed() == sorted(one.row.id for one in [*mine, *other])
+
+
 def test_nacks_of_one_moment_share_a_slot():
     """Messages nacked one after the other within 100 ms wait in one slot."""
     table = Table()
@@ -174,6 +201,27 @@ def test_a_suspect_behind_slots_that_list_nothing_alive_is_taken_alone():
     (taken,) = table.claim(gate=gate).taken
     assert taken.lease.suspect
     assert gate.busy(table.time_us // 1000)
+
+
+def test_no_second_suspect_is_taken_while_the_first_is_being_claimed():
+    """Two threads of a process claim from two wide rows; what may kill it comes alone."""
+    table, gate, beside = Table(), SuspectGate(), []
+    rows = [WideRow(table.row.queue, table.row.time_shard, shard) for shard in (0, 1)]
+    for row in rows:
+        table.put(table.time_us, row=row)
+    table.pass_time(1000)
+    for row in rows:
+        table.claim(table.view(row))
+    table.pass_time(30 * SECOND_US + SKEW_US)
+
+    def claim_beside(operation: object) -> None:
+        if type(operation) is Mutate and operation.slots and not beside:
+            beside.append(None)
+            beside[0] = table.claim(table.view(rows[1]), gate=gate)
+
+    (taken,) = table.claim(gate=gate, hook=claim_beside).taken
+    assert taken.lease.suspect
+    assert beside[0].taken == []
 
 
 def test_open_row_truncated_poll_still_sees_what_lands_late():

@@ -7,6 +7,8 @@ import pytest
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import ack, shards
+from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.probe import probe
 from cqueue.protocol.registry import Registry, refresh
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
@@ -204,7 +206,9 @@ def test_message_of_an_unknown_priority_is_found_before_retirement():
     table = table_with_queue()
     strays = table.put(NOON_US, priority=9)
     table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
-    assert ids_of(table.poll(table.view())) == strays
+    view = table.view()
+    assert ids_of(table.poll(view)) == strays
+    assert table.run(probe([view], table.spec, SuspectGate())) == [], "while it is held nothing is to be done"
 
 
 def test_retirement_is_finished_by_whoever_sees_the_marker():

@@ -3,8 +3,9 @@
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import shards
-from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
+from cqueue.protocol.flush import INLINE_BODY, TURN_US, Outgoing, ProducerState, make_flushes
 from cqueue.protocol.send import send
+from cqueue.protocol.writing import Bits
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -197,6 +198,24 @@ def test_ids_of_a_producer_grow():
             seen += [row.id for row in flush.rows]
     assert seen == sorted(set(seen))
     assert [ids.ticks_of(id_) for id_ in seen[::2]] == sorted({ids.ticks_of(id_) for id_ in seen})
+
+
+def test_a_trickle_stays_in_a_shard_for_a_quarter_of_a_second():
+    """So a claim finds several messages; then it is the next shard's turn."""
+    table, state, found = Table(shards=4), ProducerState(), []
+    for pause_us in (0, TURN_US - 1, 1, TURN_US - 1):
+        table.pass_time(pause_us)
+        found += [flush.wide_row.shard for flush in table.run(send(table.spec, state, [out()]))]
+    assert found == [1, 1, 2, 2]
+
+
+def test_headers_count_as_bytes_of_a_flush():
+    """Names and values: a flush of small bodies and large headers would be too large a batch."""
+    some = [Outgoing(b"", 0, None, {"n" * 1000: "v" * 100_000}, None)] * 30
+    bits = Bits(bytes(8 * len(some)))
+    flushes = make_flushes(Table(packs=False).spec, ProducerState(), some, NOON_US, bits)
+    assert [len(flush.rows) for flush in flushes] == [11, 11, 8]
+    assert all(flush.size == 101_000 * len(flush.rows) for flush in flushes)
 
 
 def test_large_bodies_stand_between_their_registration_and_their_messages():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 
 import pytest
@@ -210,6 +211,19 @@ def test_an_ack_that_breaks_is_told_of_and_sent_again(poller, work, monkeypatch)
     assert told == [Event.BROKEN]
     assert writer.send(held) == [None]
     assert work.peek() == []
+
+
+def test_an_ack_that_fails_is_not_sent_again_after_the_end(troubled, writer, poller, work):
+    """Its message comes again when its timeout passes."""
+    (delivery,), before = deliveries(poller, work, 1), set(threading.enumerate())
+    calls = Calls(troubled)
+    calls.error = OutcomeUnknown("timed out")
+    writer.settle(delivery, SUCCEEDED)
+    writer.flush(0.0)
+    until(lambda: calls.deletes)
+    writer.close()
+    assert "cqueue-ack" not in {thread.name for thread in set(threading.enumerate()) - before}
+    assert writer.pending == 1
 
 
 def test_what_is_decided_after_the_end_is_left_to_its_timeout(writer, poller, work):

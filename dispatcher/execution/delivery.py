@@ -164,9 +164,12 @@ class LeasedBatch:
         return not self.lease.is_held
 
     def forget(self) -> None:
-        """Drop settled deliveries: one that runs for hours would keep the bodies of the whole batch."""
+        """Drop settled deliveries: one that runs for hours would keep the bodies of the whole batch.
+
+        Those of a lost lease stay until their handlers are told.
+        """
         if len(self.deliveries) > 1:
-            self.deliveries = [one for one in self.deliveries if one.message.is_held]
+            self.deliveries = [one for one in self.deliveries if one.message.is_held or self.lease.lost]
 
     def end(self) -> None:
         """Drop all deliveries."""

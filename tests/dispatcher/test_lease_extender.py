@@ -10,7 +10,7 @@ import pytest
 from cqueue.dispatcher.execution.backlog import Backlog, RunQueue
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery, LeasedBatch, Settlement, Verb
 from cqueue.dispatcher.execution.events import Event, Trouble
-from cqueue.dispatcher.execution.lease_extender import RETRY_MS, LeaseExtender, is_halfway
+from cqueue.dispatcher.execution.lease_extender import RETRY_MS, TICKS_TO_FORGET, LeaseExtender, is_halfway
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.errors import LeaseLost, Unavailable
 from cqueue.protocol.lease import Holding, Lease
@@ -186,6 +186,20 @@ def test_a_lost_lease_is_told_to_handlers_and_forgotten(lease_extender, backlog,
     tick_at(lease_extender, poller, 5_000, 5_100)
     assert len(lost) == 3
     assert lease_extender.batches == batch.deliveries == []
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_lost_lease_is_told_to_handlers_at_any_check(lease_extender, poller, batch, most):
+    """Also at one that drops settled messages: those of a lost lease are held no more, but handlers run."""
+    batch.deliveries = batch.deliveries[:most]
+    deliveries = batch.deliveries
+    tick_at(lease_extender, poller, *range(TICKS_TO_FORGET - 1))
+    batch.lease.state = Holding.LOST
+    for one in deliveries:
+        one.message.is_held = False
+    tick_at(lease_extender, poller, TICKS_TO_FORGET)
+    assert all(one.is_lost for one in deliveries)
+    assert lease_extender.batches == []
 
 
 def test_an_extension_that_comes_after_the_last_ack_does_nothing(lease_extender, poller, batch):

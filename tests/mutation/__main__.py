@@ -5,7 +5,8 @@ right, and runs tests and the simulator on each mutant until something notices i
 notices has survived: either a test is missing, or the change changes nothing.
 
 The same seed draws the same mutants as long as the modules are the same. Mutants that were noticed before, of
-modules that have not changed since, are not tried again; survivors are.
+modules that have not changed since, are not tried again; survivors are. What survives and is listed in
+`equivalent.md` changes nothing, and is counted apart.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -53,6 +55,7 @@ TESTS = (
     "tests/unit/test_shards.py",
 )
 """Tests that reach the modules, without those of other parts that only pass through them."""
+EQUIVALENT = Path(__file__).with_name("equivalent.md")
 NUMBER_BYTES = 4
 
 Result = dict[str, Any]
@@ -106,6 +109,7 @@ class Report:
         }
         known = json.loads(self._path.read_text(encoding="utf-8"))["mutants"] if self._path.exists() else []
         noticed = {_key(result): result for result in known if result["by"] is not None}
+        self._equivalent = equivalents(EQUIVALENT.read_text(encoding="utf-8"))
         self._results: dict[Any, Result | None] = {mutant.key: noticed.get(mutant.key) for mutant in chosen}
         self.left = [mutant for mutant in chosen if self._results[mutant.key] is None]
 
@@ -131,12 +135,25 @@ class Report:
     def text(self) -> str:
         """For people: what survived, and the share of what was noticed."""
         done = [one for one in self._results.values() if one is not None]
-        counts = Counter(_kind(one) for one in done)
-        survivors = [f"survived: {_place(one)}\n" for one in done if one["by"] is None]
+        counts = Counter(map(self._kind, done))
+        survivors = [f"survived: {_place(one)}\n" for one in done if self._kind(one) == "survived"]
+        noticed = (counts["test"] + counts["schedule"]) / max(1, len(done))
         return (
             f"{''.join(survivors)}{len(done)} of {self._head['possible']:,} mutants tried, "
-            f"{1 - len(survivors) / max(1, len(done)):.1%} noticed; {dict(counts)}\n"
+            f"{noticed:.1%} noticed; {dict(counts)}\n"
         )
+
+    def _kind(self, result: Result) -> str:
+        if result["by"] is not None:
+            return "schedule" if result["by"].startswith("schedule") else "test"
+        key = result["module"], result["function"], result["what"]
+        return "equivalent" if key in self._equivalent else "survived"
+
+
+def equivalents(table: str) -> list[tuple[str, ...]]:
+    """Module, function and change of each row of a Markdown table of mutants that change nothing."""
+    rows = re.findall(r"^\| `(.+?)` \| `(.+?)` \| `(.+?)` \| [^|\s]", table, re.MULTILINE)
+    return [tuple(cell.replace(r"\|", "|") for cell in row) for row in rows]
 
 
 def _key(result: Result) -> tuple[str, str, int, int]:
@@ -145,11 +162,6 @@ def _key(result: Result) -> tuple[str, str, int, int]:
 
 def _place(result: Result) -> str:
     return f"{result['module']}:{result['line']} {result['function']}: {result['what']}"
-
-
-def _kind(result: Result) -> str:
-    by = result["by"]
-    return "survived" if by is None else "schedule" if by.startswith("schedule") else "test"
 
 
 def _commit() -> str:

@@ -165,9 +165,11 @@ def digest_of(*paths: Path) -> str:
 
 def mutants(path: Path) -> Iterator[Mutant]:
     """All mutants of a module."""
-    text, digest = path.read_text(encoding="utf-8"), digest_of(path)
-    for number, (node, function, body) in enumerate(_nodes(ast.parse(text))):
+    tree, digest = ast.parse(path.read_text(encoding="utf-8")), digest_of(path)
+    around = {part: whole for whole in ast.walk(tree) for part in ast.iter_child_nodes(whole)}
+    for number, (node, function, body) in enumerate(_nodes(tree)):
         changed = node.test if isinstance(node, ast.If | ast.IfExp) else node
+        place = f" in {_words(around[node])}" if isinstance(node, ast.Constant) else ""
         for variant, (what, _) in enumerate(_changes(node)):
             yield Mutant(
                 module=str(path.relative_to(ROOT)),
@@ -178,8 +180,12 @@ def mutants(path: Path) -> Iterator[Mutant]:
                 body=body,
                 node=number,
                 variant=variant,
-                what=f"{what}: {ast.unparse(node).splitlines()[0]}",
+                what=f"{what}: {_words(node)}{place}",
             )
+
+
+def _words(node: ast.AST) -> str:
+    return ast.unparse(node).splitlines()[0]
 
 
 def every_mutant() -> list[Mutant]:

@@ -191,8 +191,9 @@ def _serve(cli: CliContext, client: Client, access: Access, listener: socket.soc
     shown = f"[{bound}]" if ":" in bound else bound
     cli.remark(f"The dashboard is at http://{shown}:{port}{prefix}/ – Ctrl-C ends it.")
     with _ended_by_signal(server):
+        page.state.site.start()
         server.run(sockets=[listener])
-    page.state.site.shared.close()  # reads that have not begun; the lifespan of a mounted page is not run
+    page.state.site.close()  # the lifespan of a mounted page is not run
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def web(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help=f"Tokens, a line each: TOKEN, or NAME ROLES TOKEN. Also {TOKEN_VARIABLE}.",
+            help=f"A line each: TOKEN, NAME ROLES TOKEN, or NAME ROLES HASH. Also {TOKEN_VARIABLE}.",
         ),
     ] = None,
     proxy_header: Annotated[
@@ -74,6 +74,9 @@ def web(
         str, typer.Option(metavar="A,B", help="What people without a role of their own may do.")
     ] = "read,operate",
     log: LogFormat = None,
+    hash_password: Annotated[
+        bool, typer.Option("--hash-password", help="Ask for a password, print its HASH, and serve nothing.")
+    ] = False,
 ) -> None:
     """Serve the dashboard: queues, messages, dead letters, schedules, logs and workers.
 
@@ -84,18 +87,30 @@ def web(
         raise ConfigError(f"The dashboard needs {', '.join(missing)}: pip install 'cassandra-cqueue[web]'.")
     from cqueue.dispatcher.service import logs  # noqa: PLC0415 - keeps `cqueue --help` quick
     from cqueue.web import Access  # noqa: PLC0415 - as above
-    from cqueue.web.access import LOOPBACK_NAMES, parse_roles, parse_tokens  # noqa: PLC0415 - as above
+    from cqueue.web.access import (  # noqa: PLC0415 - as above
+        LOOPBACK_NAMES,
+        Password,
+        Token,
+        hashed,
+        parse_roles,
+        parse_tokens,
+    )
 
+    if hash_password:
+        typer.echo(hashed(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)))
+        return
     shared = parse_roles(roles)
     lines = _token_lines(token_file)
+    people = parse_tokens(lines, shared) if lines else ()
     access = Access(
-        tokens=parse_tokens(lines, shared) if lines else (),
+        tokens=tuple(one for one in people if isinstance(one, Token)),
+        passwords=tuple(one for one in people if isinstance(one, Password)),
         proxy_header=proxy_header,
         proxy_addresses=frozenset(proxy_address or LOOPBACK_NAMES),
         roles=shared,
         host_names=frozenset(host_name or ()),
     )
-    if not access.tokens and proxy_header is None and not _is_loopback(host):
+    if not access.asks and proxy_header is None and not _is_loopback(host):
         raise BadInput(f"Other machines reach {host}: give --token-file, {TOKEN_VARIABLE} or --proxy-header.")
     logs.configure(logs.Format(log_format(cli, log).value), verbose=cli.verbose)
     with _listening(host, port) as listener, _client(cli) as client:

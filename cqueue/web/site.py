@@ -90,7 +90,8 @@ class Site:
                 person=person,
                 may_operate=person is not None and person.may(Role.OPERATE),
                 may_see_bodies=person is not None and person.may(Role.BODIES),
-                signed_in=bool(self.access.tokens) and person is not None,
+                access=self.access,
+                signed_in=self.access.asks and person is not None,
                 told=TOLD.get(request.query_params.get("told", "")),
                 old=max(old, key=lambda known: known.age_s, default=None),
                 url=lambda *parts, **query: url_of(base, *parts, **query),
@@ -103,7 +104,7 @@ class Site:
 
     def refusal(self, request: Request, refusal: Refusal) -> Response:
         """Make the page that says why there is no page; with a place for the token if that is what lacks."""
-        if refusal.status == 401 and self.access.tokens:
+        if refusal.status == 401 and self.access.asks:
             return self.page(request, "login.html", status=401, wrong=False, next=_here(request))
         return self.page(
             request, "trouble.html", status=refusal.status, title=refusal.title, text=refusal.text

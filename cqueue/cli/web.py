@@ -6,6 +6,7 @@ import ipaddress
 import os
 import signal
 import socket
+import sys
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -97,7 +98,7 @@ def web(
     )
 
     if hash_password:
-        typer.echo(hashed(typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)))
+        typer.echo(hashed(_password()))
         return
     shared = parse_roles(roles)
     lines = _token_lines(token_file)
@@ -115,6 +116,14 @@ def web(
     logs.configure(logs.Format(log_format(cli, log).value), verbose=cli.verbose)
     with _listening(host, port) as listener, _client(cli) as client:
         _serve(cli, client, access, listener, _checked(prefix))
+
+
+def _password() -> str:
+    """Ask for a password twice, or read it from a pipe."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    asked: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    return asked
 
 
 def _token_lines(token_file: Path | None) -> list[str]:

@@ -6,6 +6,7 @@ import ipaddress
 import os
 import signal
 import socket
+import sys
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -55,7 +56,7 @@ def web(
             metavar="FILE",
             exists=True,
             dir_okay=False,
-            help=f"Tokens, a line each: TOKEN, or NAME ROLES TOKEN. Also {TOKEN_VARIABLE}.",
+            help=f"A line each: TOKEN, NAME ROLES TOKEN, or NAME ROLES HASH. Also {TOKEN_VARIABLE}.",
         ),
     ] = None,
     proxy_header: Annotated[
@@ -74,6 +75,9 @@ def web(
         str, typer.Option(metavar="A,B", help="What people without a role of their own may do.")
     ] = "read,operate",
     log: LogFormat = None,
+    hash_password: Annotated[
+        bool, typer.Option("--hash-password", help="Ask for a password, print its HASH, and serve nothing.")
+    ] = False,
 ) -> None:
     """Serve the dashboard: queues, messages, dead letters, schedules, logs and workers.
 
@@ -84,22 +88,42 @@ def web(
         raise ConfigError(f"The dashboard needs {', '.join(missing)}: pip install 'cassandra-cqueue[web]'.")
     from cqueue.dispatcher.service import logs  # noqa: PLC0415 - keeps `cqueue --help` quick
     from cqueue.web import Access  # noqa: PLC0415 - as above
-    from cqueue.web.access import LOOPBACK_NAMES, parse_roles, parse_tokens  # noqa: PLC0415 - as above
+    from cqueue.web.access import (  # noqa: PLC0415 - as above
+        LOOPBACK_NAMES,
+        Password,
+        Token,
+        hashed,
+        parse_roles,
+        parse_tokens,
+    )
 
+    if hash_password:
+        typer.echo(hashed(_password()))
+        return
     shared = parse_roles(roles)
     lines = _token_lines(token_file)
+    people = parse_tokens(lines, shared) if lines else ()
     access = Access(
-        tokens=parse_tokens(lines, shared) if lines else (),
+        tokens=tuple(one for one in people if isinstance(one, Token)),
+        passwords=tuple(one for one in people if isinstance(one, Password)),
         proxy_header=proxy_header,
         proxy_addresses=frozenset(proxy_address or LOOPBACK_NAMES),
         roles=shared,
         host_names=frozenset(host_name or ()),
     )
-    if not access.tokens and proxy_header is None and not _is_loopback(host):
+    if not access.asks and proxy_header is None and not _is_loopback(host):
         raise BadInput(f"Other machines reach {host}: give --token-file, {TOKEN_VARIABLE} or --proxy-header.")
     logs.configure(logs.Format(log_format(cli, log).value), verbose=cli.verbose)
     with _listening(host, port) as listener, _client(cli) as client:
         _serve(cli, client, access, listener, _checked(prefix))
+
+
+def _password() -> str:
+    """Ask for a password twice, or read it from a pipe."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\n")
+    asked: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    return asked
 
 
 def _token_lines(token_file: Path | None) -> list[str]:
@@ -191,8 +215,9 @@ def _serve(cli: CliContext, client: Client, access: Access, listener: socket.soc
     shown = f"[{bound}]" if ":" in bound else bound
     cli.remark(f"The dashboard is at http://{shown}:{port}{prefix}/ – Ctrl-C ends it.")
     with _ended_by_signal(server):
+        page.state.site.start()
         server.run(sockets=[listener])
-    page.state.site.shared.close()  # reads that have not begun; the lifespan of a mounted page is not run
+    page.state.site.close()  # the lifespan of a mounted page is not run
 
 
 @contextmanager

@@ -8,7 +8,7 @@ It needs the extra `web`. docs/how-to/dashboard.md says what each page shows, wh
 what.
 """
 
-from cqueue.web.access import ANYTHING, LOOK_AND_OPERATE, Access, Role, Token
+from cqueue.web.access import ANYTHING, LOOK_AND_OPERATE, Access, Password, Role, Token, hashed
 from cqueue.web.app import application
 
-__all__ = ["ANYTHING", "LOOK_AND_OPERATE", "Access", "Role", "Token", "application"]
+__all__ = ["ANYTHING", "LOOK_AND_OPERATE", "Access", "Password", "Role", "Token", "application", "hashed"]

@@ -1,13 +1,14 @@
 """People and what they may do: roles, tokens, and the cookie of somebody who has signed in.
 
-Three ways to know somebody, one for each dashboard: by a token; by a header that a reverse proxy sets; or not
-at all, which is for a dashboard that only this machine reaches.
+Three ways to know somebody, one for each dashboard: by a token or a password; by a header that a reverse
+proxy sets; or not at all, which is for a dashboard that only this machine reaches.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -19,6 +20,10 @@ from cqueue.errors import ConfigError
 
 LEAST_TOKEN: Final = 16
 """Characters of a token, at least: too many to be guessed, so that no count of failed tries is needed."""
+LEAST_PASSWORD: Final = 8
+"""Characters of a password, at least: tries to sign in are limited, and each takes 50 ms."""
+_SCRYPT: Final = "scrypt:"
+_HASHED: Final = re.compile(r"scrypt:[0-9a-f]{32}:[0-9a-f]{64}")
 SESSION_S: Final = 12 * 3600
 """Seconds for which somebody stays signed in: a shift."""
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -78,12 +83,41 @@ class Token:
         return Person(self.name, self.roles | {Role.READ})
 
 
+@dataclass(frozen=True, slots=True)
+class Password:
+    """Somebody's password, of which only a hash is kept; `hashed` makes it.
+
+    Raises:
+        ConfigError: the name is empty, or the hash has another form.
+    """
+
+    name: str
+    hashed: str = field(repr=False)
+    roles: frozenset[Role] = LOOK_AND_OPERATE
+
+    def __post_init__(self) -> None:
+        """Check the hash."""
+        if not self.name or not _HASHED.fullmatch(self.hashed):
+            raise ConfigError(f"the hash of {self.name!r}'s password is not of `cqueue web --hash-password`")
+
+    @property
+    def person(self) -> Person:
+        """The person whom the password lets in."""
+        return Person(self.name, self.roles | {Role.READ})
+
+    def fits(self, password: str) -> bool:
+        """Return whether this is the password. Takes some 50 ms, so that guessing takes long."""
+        salt = self.hashed.split(":")[1]
+        return hmac.compare_digest(_scrypt(password, salt), self.hashed)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Whom the dashboard lets in. Without tokens and header: all who reach it by a name of this machine.
+    """Whom the dashboard lets in. Without all of these: everybody who reaches it by a name of this machine.
 
     Args:
         tokens: one of these has to be given.
+        passwords: or the name and password of one of these.
         proxy_header: header with the name of a person whom a reverse proxy has let in, such as
             `X-Remote-User`.
         proxy_addresses: addresses whose header is believed; by default those of this machine.
@@ -92,10 +126,11 @@ class Access:
             Any name will do where tokens are asked for.
 
     Raises:
-        ConfigError: tokens and a header are given, or two tokens have one name.
+        ConfigError: a header is given and tokens or passwords are, or two of these have one name.
     """
 
     tokens: tuple[Token, ...] = ()
+    passwords: tuple[Password, ...] = ()
     proxy_header: str | None = None
     proxy_addresses: Collection[str] = LOOPBACK_NAMES
     roles: frozenset[Role] = LOOK_AND_OPERATE
@@ -103,10 +138,20 @@ class Access:
 
     def __post_init__(self) -> None:
         """Check that there is one way to know somebody."""
-        if self.tokens and self.proxy_header is not None:
+        if self.asks and self.proxy_header is not None:
             raise ConfigError("give tokens or a proxy's header, not both: a dashboard has one way in")
-        if len({token.name for token in self.tokens}) != len(self.tokens):
+        names = [one.name for one in self._people]
+        if len(set(names)) != len(names):
             raise ConfigError("two tokens have the same name, so the log could not tell who did what")
+
+    @property
+    def _people(self) -> list[Token | Password]:
+        return [*self.tokens, *self.passwords]
+
+    @property
+    def asks(self) -> bool:
+        """Whether people sign in here."""
+        return bool(self.tokens or self.passwords)
 
     def knows_host(self, host: str) -> bool:
         """Return whether a browser may have meant this dashboard by this `Host`.
@@ -114,7 +159,7 @@ class Access:
         A page of another site can give its own name the address of this machine, and would then count as the
         same site. With tokens that gains it nothing, as the cookie belongs to the other name.
         """
-        return bool(self.tokens) or _bare(host) in {*LOOPBACK_NAMES, *map(str.lower, self.host_names)}
+        return self.asks or _bare(host) in {*LOOPBACK_NAMES, *map(str.lower, self.host_names)}
 
     def by_token(self, secret: str) -> Person | None:
         """Return whom this token lets in. Compares with all tokens, each in constant time."""
@@ -124,9 +169,14 @@ class Access:
                 found = token.person
         return found
 
+    def by_password(self, name: str, password: str) -> Person | None:
+        """Return whom name and password let in. An unknown name takes as long as a wrong password."""
+        found = next((one for one in self.passwords if one.name == name), _NOBODY)
+        return found.person if found.fits(password) and found is not _NOBODY else None
+
     def by_name(self, name: str) -> Person | None:
-        """Return the person of the token that has this name."""
-        return next((token.person for token in self.tokens if token.name == name), None)
+        """Return the person of the token or password that has this name."""
+        return next((one.person for one in self._people if one.name == name), None)
 
     def by_proxy(self, name: str | None, address: str | None) -> Person | None:
         """Return whom the proxy names, if the request comes from an address that is believed."""
@@ -137,7 +187,7 @@ class Access:
     @property
     def anybody(self) -> Person | None:
         """Return whom a dashboard without tokens and header takes everybody for; None if it has either."""
-        known = bool(self.tokens) or self.proxy_header is not None
+        known = self.asks or self.proxy_header is not None
         return None if known else Person("local", self.roles | {Role.READ})
 
 
@@ -178,15 +228,15 @@ def parse_roles(text: str) -> frozenset[Role]:
     return frozenset({Role.READ, *map(Role, names)})
 
 
-def parse_tokens(lines: Iterable[str], roles: frozenset[Role]) -> tuple[Token, ...]:
-    """Parse a file of tokens: `TOKEN`, or `NAME ROLES TOKEN`, a line each; lines with # are comments.
+def parse_tokens(lines: Iterable[str], roles: frozenset[Role]) -> tuple[Token | Password, ...]:
+    """Parse a file of tokens: `TOKEN`, `NAME ROLES TOKEN` or `NAME ROLES HASH`; lines with # are comments.
 
     roles: of a token that stands alone, whose name is `token`.
 
     Raises:
         ConfigError: a line has another form, or the file has no token. The line is not quoted.
     """
-    found = []
+    found: list[Token | Password] = []
     for number, line in enumerate(lines, 1):
         words = line.split()
         if not words or words[0].startswith("#"):
@@ -194,12 +244,33 @@ def parse_tokens(lines: Iterable[str], roles: frozenset[Role]) -> tuple[Token, .
         if len(words) == 1:
             found.append(Token("token", words[0], roles))
         elif len(words) == 3:
-            found.append(Token(words[0], words[2], parse_roles(words[1])))
+            kind = Password if words[2].startswith(_SCRYPT) else Token
+            found.append(kind(words[0], words[2], parse_roles(words[1])))
         else:
             raise ConfigError(f"line {number} of the tokens is neither TOKEN nor NAME ROLES TOKEN")
     if not found:
         raise ConfigError("there is no token in the file")
     return tuple(found)
+
+
+def hashed(password: str) -> str:
+    """Return what a file of tokens holds in place of a password.
+
+    Raises:
+        ConfigError: it has fewer than 8 characters.
+    """
+    if len(password) < LEAST_PASSWORD:
+        raise ConfigError(f"the password is too short; it takes {LEAST_PASSWORD} characters or more")
+    return _scrypt(password, secrets.token_hex(16))
+
+
+def _scrypt(password: str, salt: str) -> str:
+    made = hashlib.scrypt(password.encode(), salt=bytes.fromhex(salt), n=1 << 14, r=8, p=1, dklen=32)
+    return f"{_SCRYPT}{salt}:{made.hex()}"
+
+
+_NOBODY: Final = Password("nobody", f"{_SCRYPT}{'0' * 32}:{'0' * 64}")
+"""Whose password is compared where there is no such name."""
 
 
 def _digest(secret: str) -> bytes:

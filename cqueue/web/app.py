@@ -43,8 +43,9 @@ def application(client: Client, *, access: Access) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        site.start()
         yield
-        site.shared.close()
+        site.close()
 
     app = Starlette(
         routes=_routes(),
@@ -77,6 +78,7 @@ def _routes() -> list[Any]:
         get("/schedules", other_pages.schedules),
         post("/schedules", other_pages.change_schedule),
         get("/workers", other_pages.workers),
+        get("/audit", other_pages.audit),
         get("/logs", other_pages.logs),
         get("/log/{name}", other_pages.log),
         post("/log/{name}", other_pages.change_subscription),

@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from cqueue.web import audit
 from cqueue.web.access import Person
+from cqueue.web.rate import RateLimit
 
 if TYPE_CHECKING:
     from cqueue.web.site import Site
@@ -32,6 +33,14 @@ MOST_FORM: Final = 256 << 10
 FIELDS: Final = 2000
 """Fields of a form."""
 FORM: Final = "application/x-www-form-urlencoded"
+REQUESTS: Final = 600
+"""Requests of one address at once, at most: some twenty open pages behind one proxy or gateway."""
+REQUESTS_S: Final = 50.0
+"""Requests of one address a second, on an average."""
+SIGN_INS: Final = 10
+"""Tries to sign in of one address at once, at most."""
+SIGN_INS_S: Final = 1 / 6
+"""Tries to sign in of one address a second, on an average: a password of 8 characters holds for ages."""
 HEADERS: Final = (
     (
         "content-security-policy",
@@ -67,6 +76,8 @@ class Guard:
     def __init__(self, app: App, site: Site) -> None:
         self._app = app
         self._site = site
+        self._requests = RateLimit(REQUESTS_S, REQUESTS)
+        self._sign_ins = RateLimit(SIGN_INS_S, SIGN_INS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check a request, then hand it on or answer it by a refusal."""
@@ -104,6 +115,7 @@ class Guard:
                 f"This dashboard is not known as {host[:100]!r}; `--host-name` adds names.",
             )
         path = scope["path"].removeprefix(scope.get("root_path", ""))
+        self._check_rate(request, path)
         scope["cqueue.person"] = person = self._person(request)
         if request.method == "POST":
             self._check_site(request, host)
@@ -113,6 +125,14 @@ class Guard:
             raise Refusal(401, "Sign in", self._way_in())
         if request.method == "POST":
             scope["cqueue.form"] = await _form(request)
+
+    def _check_rate(self, request: Request, path: str) -> None:
+        address = request.client.host if request.client else ""
+        limits = [self._requests]
+        if request.method == "POST" and path == "/login":
+            limits.append(self._sign_ins)
+        if not all(limit.take(address) for limit in limits):
+            raise Refusal(429, "Too many requests", "Wait a minute, then try again.")
 
     def _person(self, request: Request) -> Person | None:
         access = self._site.access
@@ -131,7 +151,7 @@ class Guard:
         header = self._site.access.proxy_header
         if header is not None:
             return f"The proxy in front of this dashboard has named nobody in {header}."
-        return "This dashboard asks for a token."
+        return "This dashboard asks who you are."
 
     def _check_site(self, request: Request, host: str) -> None:
         """Refuse a POST that another site's page has sent."""

@@ -8,9 +8,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cqueue.errors import BadInput, OutcomeUnknown
-from cqueue.web import audit, reading, shown
+from cqueue.web import reading, shown
 from cqueue.web.access import Role
-from cqueue.web.site import address_of, field_of, fields_of, person_of, require, site_of
+from cqueue.web.site import audited, field_of, fields_of, require, site_of
 
 if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetters, LettersResult
@@ -48,7 +48,7 @@ def letter_body(request: Request) -> Response:
     """Show one letter with its body, and write down who has looked."""
     require(request, Role.BODIES)
     name, id_ = request.path_params["name"], request.path_params["id"]
-    with audit.action(person_of(request), address_of(request), "show_body", queue=name, letter=id_):
+    with audited(request, "show_body", queue=name, letter=id_):
         return _letter(request, with_body=True)
 
 
@@ -78,10 +78,7 @@ def settle(request: Request) -> Response:
         result = _apply(dead, operation, chosen, dry_run=True)
         return _answer(request, "settle.html", operation, result, more=more)
     chosen = _checked(fields_of(request, "id"))
-    about = {"queue": name, "letters": len(chosen)}
-    with audit.action(
-        person_of(request), address_of(request), f"{operation}_letters", **about
-    ) as more_fields:
+    with audited(request, f"{operation}_letters", queue=name, letters=len(chosen)) as more_fields:
         result = _apply(dead, operation, chosen, dry_run=False)
         more_fields |= {"done": len(result.done), "held": len(result.held), "failed": len(result.failed)}
         if any(isinstance(error, OutcomeUnknown) for _, error in result.failed):

@@ -1,4 +1,4 @@
-"""Signing in with a token, and out again."""
+"""Signing in with a token or a password, and out again."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from starlette.responses import RedirectResponse, Response
 from cqueue.web import audit
 from cqueue.web.access import SESSION_S
 from cqueue.web.guard import COOKIE
-from cqueue.web.site import address_of, field_of, go, site_of
+from cqueue.web.site import address_of, field_of, fields_of, go, site_of
 
 
 def login_page(request: Request) -> Response:
-    """Ask for a token."""
+    """Ask for a token, or for name and password."""
     site = site_of(request)
-    if not site.access.tokens:
+    if not site.access.asks:
         return go(request, "")
     return site.page(request, "login.html", wrong=False, next="/")
 
 
 def login(request: Request) -> Response:
-    """Take a token; answer by a cookie that no script reads and no other site's page sends."""
+    """Take what was given; answer by a cookie that no script reads and no other site's page sends."""
     site = site_of(request)
-    person = site.access.by_token(field_of(request, "token"))
+    secret, name = field_of(request, "token"), "".join(fields_of(request, "name"))
+    person = site.access.by_password(name, secret) if name else site.access.by_token(secret)
     wanted = field_of(request, "next")
     to = wanted if wanted.startswith("/") and not wanted.startswith(("//", "/\\")) else "/"
     if person is None:
-        audit.refused(None, address_of(request), "POST", "/login", "wrong token")
+        audit.refused(
+            None, address_of(request), "POST", "/login", "wrong password" if name else "wrong token"
+        )
         return site.page(request, "login.html", status=401, wrong=True, next=to)
     base = request.scope.get("root_path", "")
     answer = RedirectResponse(base + to, 303)

@@ -8,10 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cqueue.errors import BadInput, CqueueError
-from cqueue.web import audit, reading
+from cqueue.web import reading
 from cqueue.web.access import Role
+from cqueue.web.audit import SHOWN
 from cqueue.web.shared import Known
-from cqueue.web.site import address_of, field_of, go, person_of, require, site_of
+from cqueue.web.site import audited, field_of, go, require, site_of
 
 
 def schedules(request: Request) -> Response:
@@ -27,9 +28,7 @@ def change_schedule(request: Request) -> Response:
     site = site_of(request)
     queue, key, what = (field_of(request, name) for name in ("queue", "key", "do"))
     opened = site.client.queue(queue).schedules
-    with audit.action(
-        person_of(request), address_of(request), f"{what[:20]}_schedule", queue=queue, schedule=key
-    ) as more:
+    with audited(request, f"{what[:20]}_schedule", queue=queue, schedule=key) as more:
         if what == "pause":
             opened.pause(key)
             told = "schedule-paused"
@@ -52,6 +51,13 @@ def workers(request: Request) -> Response:
     return site.page(
         request, "workers.html", knowns=[known], workers=known.value.workers, now_s=known.value.now_s
     )
+
+
+def audit(request: Request) -> Response:
+    """Show what operators have done."""
+    site = site_of(request)
+    known = site.shared.get("actions", site.trail.read)
+    return site.page(request, "audit.html", knowns=[known], actions=known.value, most=SHOWN)
 
 
 def logs(request: Request) -> Response:
@@ -100,9 +106,7 @@ def change_subscription(request: Request) -> Response:
     if what not in {"pause", "resume"}:
         raise BadInput(f"{what[:50]!r} is nothing that can be done to a subscription")
     opened = reading.subscription(site.client, name, one)
-    with audit.action(
-        person_of(request), address_of(request), f"{what}_subscription", log=name, subscription=one
-    ):
+    with audited(request, f"{what}_subscription", log=name, subscription=one):
         opened.pause() if what == "pause" else opened.resume()
     site.shared.forget(("subscription", name, one))
     return go(

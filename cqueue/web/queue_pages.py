@@ -11,9 +11,10 @@ from starlette.responses import RedirectResponse, Response
 
 from cqueue.errors import BadInput
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.web import audit, reading, shown
+from cqueue.web import charts, reading, shown
 from cqueue.web.access import Role
-from cqueue.web.site import address_of, field_of, go, person_of, require, site_of, url_of
+from cqueue.web.history import SPANS, step_s
+from cqueue.web.site import audited, field_of, go, require, site_of, url_of
 
 if TYPE_CHECKING:
     from cqueue.queue import StoredMessage
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 SIZE: Final = 100
 """Queues on one page of the list."""
+SPAN_WORDS: Final = {"1h": "hour", "6h": "6 hours", "24h": "24 hours", "7d": "7 days"}
+DEFAULT_SPAN: Final = "6h"
 Row = tuple[str, "Known[reading.QueueState] | None"]
 ORDERS: Final[dict[str, Callable[[reading.QueueState], float]]] = {
     "depth": lambda state: state.depth,
@@ -60,6 +63,7 @@ def queues(request: Request) -> Response:
         total=len(names.value),
         uncounted=len(states) - len(counted),
         sums=_sums([known.value for known in counted]),
+        latest=site.history.latest,
         order=order,
         only=kind,
         q=query.get("q", ""),
@@ -101,7 +105,7 @@ def _page(text: str, found: int) -> tuple[int, int]:
 
 
 def queue(request: Request) -> Response:
-    """Show one queue: figures, first messages, configuration, what its dead letters died of."""
+    """Show one queue: figures now and over time, messages, configuration, what its letters died of."""
     site, name = site_of(request), request.path_params["name"]
     if name.endswith(DEAD_SUFFIX):
         return go(request, "queue", name.removesuffix(DEAD_SUFFIX), "dead")
@@ -111,6 +115,9 @@ def queue(request: Request) -> Response:
     letters = None
     if state.value.stats.dead:
         letters = shared.get(("letters", name, None, None), lambda: reading.letters(client, name, None, None))
+    span = request.query_params.get("span", "")
+    span = span if span in SPANS else DEFAULT_SPAN
+    points = site.history.known(name, span)
     return site.page(
         request,
         "queue.html",
@@ -124,6 +131,12 @@ def queue(request: Request) -> Response:
         messages=detail.value.messages,
         letters=None if letters is None else letters.value,
         peeked=reading.PEEKED,
+        span=span,
+        spans=SPAN_WORDS,
+        charts=None
+        if points is None
+        else charts.of_queue(points.value, hours=SPANS[span], step_s=step_s(span)),
+        history_trouble=site.history.trouble,
     )
 
 
@@ -136,7 +149,7 @@ def change_queue(request: Request) -> Response:
     if what not in changes:
         raise BadInput(f"{what[:50]!r} is nothing that can be done to a queue")
     change, told = changes[what]
-    with audit.action(person_of(request), address_of(request), f"{what}_queue", queue=name):
+    with audited(request, f"{what}_queue", queue=name):
         change()
     site.shared.forget(("state", name), ("detail", name))
     return go(request, "queue", name, told=told)
@@ -167,7 +180,7 @@ def message_body(request: Request) -> Response:
     """Show one message with its body, and write down who has looked."""
     require(request, Role.BODIES)
     name, id_ = request.path_params["name"], request.path_params["id"]
-    with audit.action(person_of(request), address_of(request), "show_body", queue=name, message=id_):
+    with audited(request, "show_body", queue=name, message=id_):
         return _message(request, with_body=True)
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetter
     from cqueue.dispatcher.schedules.schedules import Schedule
     from cqueue.log.config import LogConfig
+    from cqueue.log.log import Log
     from cqueue.log.stats import LogStats
     from cqueue.log.subscription import Lag
     from cqueue.queue import QueueStats, StoredMessage
@@ -286,6 +287,18 @@ class SubscriptionState:
     def behind_s(self) -> float:
         """Age of the oldest record that is not done, in seconds; 0 if there is none."""
         return max((lag.seconds for _, lag, _ in self.lags), default=0.0)
+
+
+def own_log(client: Client, name: str, config: LogConfig) -> Log:
+    """Open a log that the dashboard keeps, which is created with this configuration at its first use.
+
+    Raises:
+        NotDone, OutcomeUnknown: Cassandra does not answer, or refuses it.
+    """
+    try:
+        return client.log(name)
+    except LogNotFound:
+        return client.create_log(name, config, exist_ok=True)
 
 
 def log_state(client: Client, name: str) -> LogState:

@@ -50,6 +50,13 @@ def count(value: int | None, *, at_least: bool = False) -> str:
     return NONE if value is None else f"{value:,}{'+' if at_least else ''}"
 
 
+def number(value: float | None) -> str:
+    """Show a figure that may be a mean: `1,200`, `0.4`."""
+    if value is None:
+        return NONE
+    return f"{value:,.1f}" if 0 < value < 10 and value != int(value) else f"{value:,.0f}"
+
+
 def duration(value: Any) -> str:
     """Show a setting: a length of time in units, yes or no, anything else as its text."""
     if isinstance(value, timedelta):

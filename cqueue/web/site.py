@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
 
@@ -15,6 +16,7 @@ from cqueue.errors import BadInput, CqueueError, NotDone
 from cqueue.web import audit, shown
 from cqueue.web.access import Access, Person, Role, Sessions
 from cqueue.web.guard import Refusal
+from cqueue.web.history import History
 from cqueue.web.shared import Known, Shared
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ class Site:
         self.access = access
         self.sessions = Sessions()
         self.shared = Shared()
+        self.trail = audit.Trail(client)
+        self.history = History(client, self.shared)
         self._templates = jinja2.Environment(
             loader=jinja2.PackageLoader("cqueue.web"),
             autoescape=True,
@@ -53,7 +57,18 @@ class Site:
             "age": shown.age, "ago": shown.ago, "utc": shown.utc, "count": shown.count,
             "setting": shown.duration, "short": shown.short,
         }  # fmt: skip
-        self._templates.globals |= {"version": __version__, "refresh_s": REFRESH_S}
+        self._templates.globals |= {
+            "version": __version__, "refresh_s": REFRESH_S, "age": shown.age, "number": shown.number,
+        }  # fmt: skip
+
+    def start(self) -> None:
+        """Begin to keep the history, unless that has begun."""
+        self.history.start()
+
+    def close(self) -> None:
+        """End what runs beside the pages."""
+        self.history.stop()
+        self.shared.close()
 
     def page(
         self,
@@ -69,12 +84,14 @@ class Site:
         person: Person | None = request.scope.get("cqueue.person")
         old = [known for known in knowns if known.trouble is not None and known.age_s > REFRESH_S]
         base = request.scope.get("root_path", "")
+        self.start()  # an application that is mounted in another one has no start of its own
         return HTMLResponse(
             self._templates.get_template(template).render(
                 person=person,
                 may_operate=person is not None and person.may(Role.OPERATE),
                 may_see_bodies=person is not None and person.may(Role.BODIES),
-                signed_in=bool(self.access.tokens) and person is not None,
+                access=self.access,
+                signed_in=self.access.asks and person is not None,
                 told=TOLD.get(request.query_params.get("told", "")),
                 old=max(old, key=lambda known: known.age_s, default=None),
                 url=lambda *parts, **query: url_of(base, *parts, **query),
@@ -87,7 +104,7 @@ class Site:
 
     def refusal(self, request: Request, refusal: Refusal) -> Response:
         """Make the page that says why there is no page; with a place for the token if that is what lacks."""
-        if refusal.status == 401 and self.access.tokens:
+        if refusal.status == 401 and self.access.asks:
             return self.page(request, "login.html", status=401, wrong=False, next=_here(request))
         return self.page(
             request, "trouble.html", status=refusal.status, title=refusal.title, text=refusal.text
@@ -124,6 +141,15 @@ def person_of(request: Request) -> Person:
 def address_of(request: Request) -> str | None:
     """Return the address that the request comes from, which may be a proxy's."""
     return request.client.host if request.client else None
+
+
+@contextmanager
+def audited(request: Request, what: str, **about: Any) -> Iterator[dict[str, Any]]:
+    """Write down what the person of a request does, before and after; see `Trail.action`."""
+    site = site_of(request)
+    with site.trail.action(person_of(request), address_of(request), what, **about) as more:
+        yield more
+    site.shared.forget("actions")
 
 
 def require(request: Request, role: Role) -> None:

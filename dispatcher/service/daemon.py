@@ -310,6 +310,11 @@ class Daemon:
             running=stats.running,
             unstarted=stats.unstarted,
             counters=_counted(stats.total),
+            finished={
+                name: done
+                for name, counts in stats.queues.items()
+                if (done := counts.succeeded + counts.cancelled + counts.dead)
+            },
         )
 
 

@@ -79,6 +79,7 @@ class Worker:
         state: starting, new, running, stopping or stopped.
         running, unstarted: messages whose handlers run, and messages held and not started.
         counters: messages by outcome since the start.
+        finished: messages by queue that succeeded, were cancelled or died here since the start.
         tasks: names of the tasks that the worker can run, None for messages that name no task. None for the
             whole: its handlers take any task, or there are too many names for a heartbeat.
     """
@@ -95,6 +96,7 @@ class Worker:
     running: int = 0
     unstarted: int = 0
     counters: Mapping[str, int] = field(default_factory=dict)
+    finished: Mapping[str, int] = field(default_factory=dict)
     tasks: tuple[str | None, ...] | None = None
     seen: float = 0.0
 
@@ -141,7 +143,7 @@ def parse(row: WorkerRow) -> Worker:
 
 _EMPTY: Final[Mapping[str, Any]] = {
     "host": "", "pid": 0, "app": "", "queues": (), "threads": 0, "version": "", "started": 0, "state": "",
-    "running": 0, "unstarted": 0, "counters": {},
+    "running": 0, "unstarted": 0, "counters": {}, "finished": {},
 }  # fmt: skip
 
 

@@ -68,6 +68,8 @@ def browse(shop):
     yield browser
     for one in opened:
         one.close()
+        if (site := getattr(one.app.state, "site", None)) is not None:
+            site.close()
 
 
 @pytest.fixture
@@ -80,3 +82,17 @@ def log_lines(monkeypatch):
     logger = CapturingLogger()
     monkeypatch.setattr(audit, "logger", lambda _name: logger)
     return lambda event: [call.kwargs for call in logger.calls if call.args == (event,)]
+
+
+@pytest.fixture
+def settled(shop):
+    """Let three seconds pass for the client: what a log has taken so far can be read then."""
+    clock, passed_us = shop.client._driver.clock, [0]
+    local_us, wall_us = clock._local_us, clock._wall_us
+    clock._local_us = lambda: local_us() + passed_us[0]
+    clock._wall_us = lambda: wall_us() + passed_us[0]
+
+    def settled():
+        passed_us[0] += 3_000_000
+
+    return settled

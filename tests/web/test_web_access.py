@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
 from cqueue.errors import ConfigError
-from cqueue.web import ANYTHING, LOOK_AND_OPERATE, Access, Role, Token
+from cqueue.web import ANYTHING, LOOK_AND_OPERATE, Access, Password, Role, Token, hashed
 from cqueue.web.access import SESSION_S, Sessions, parse_roles, parse_tokens
 from cqueue.web.guard import MOST_FORM
 
@@ -33,6 +33,100 @@ def unchanged(shop):
     assert len(list(shop.client.queue("mails").dead_letters)) == 5
     assert shop.client.queue("mails").schedules.get("digest/daily").fired == 0
     assert not shop.client.subscribe("orders", name="billing", listeners=[lambda _: None]).paused
+
+
+# ── Passwords ──
+
+PASSWORDS = Access(
+    tokens=(Token("bot", EVE),), passwords=(Password("ada", hashed("correct horse"), ANYTHING),)
+)
+
+
+def test_name_and_password_let_in(browse):
+    web = browse(PASSWORDS)
+    assert "Password or token" in web.get("/").text
+    web.post("/login", data={"name": "ada", "token": "correct horse", "next": "/"})
+    assert "ada" in web.get("/").text
+    web.post("/logout")
+    assert web.get("/").status_code == 401
+    web.post("/login", data={"name": "", "token": EVE, "next": "/"})
+    assert "bot" in web.get("/").text
+
+
+@pytest.mark.usefixtures("unchanged")
+@pytest.mark.parametrize(
+    ("name", "password"),
+    [
+        ("ada", "wrong horse"),
+        ("ada", ""),
+        ("eve", "correct horse"),
+        ("nobody", ""),
+        ("bot", EVE),
+        ("", "correct horse"),
+    ],
+)
+def test_a_wrong_name_or_password_is_refused(browse, log_lines, name, password):
+    web = browse(PASSWORDS)
+    answer = web.post("/login", data={"name": name, "token": password, "next": "/"})
+    assert answer.status_code == 401
+    assert "not a name and password" in answer.text
+    assert web.post("/queue/mails", data={"do": "pause"}).status_code == 401
+    assert all(not password or password not in str(line) for line in log_lines("operator_refused"))
+
+
+def test_a_password_is_kept_as_a_hash_with_a_salt():
+    one, other = hashed("correct horse"), hashed("correct horse")
+    assert one != other
+    assert "horse" not in repr(Password("ada", one))
+    assert one not in repr(Password("ada", one))
+    (found,) = parse_tokens([f"ada read+bodies {one}"], frozenset())
+    assert found == Password("ada", one, frozenset({Role.READ, Role.BODIES}))
+
+
+@pytest.mark.parametrize("wrong", ["scrypt:", "scrypt:zz:00", "scrypt:" + "0" * 32 + ":00"])
+def test_a_hash_of_another_form_is_refused(wrong):
+    with pytest.raises(ConfigError, match="hash"):
+        parse_tokens([f"ada read {wrong}"], frozenset())
+
+
+def test_a_short_password_and_a_name_twice_are_refused():
+    with pytest.raises(ConfigError, match="8 characters"):
+        hashed("1234567")
+    with pytest.raises(ConfigError, match="same name"):
+        Access(tokens=(Token("ada", ADA),), passwords=(Password("ada", hashed("correct horse")),))
+
+
+# ── How often ──
+
+
+def test_who_tries_to_sign_in_too_often_has_to_wait(browse):
+    web = browse(PASSWORDS)
+    answers = [web.post("/login", data={"token": f"{n}", "next": "/"}).status_code for n in range(12)]
+    assert answers[:10] == [401] * 10
+    assert answers[11] == 429
+    assert web.post("/login", data={"token": EVE, "next": "/"}).status_code == 429
+    assert web.get("/", headers=bearer(EVE)).status_code == 200
+
+
+def test_who_asks_too_often_has_to_wait():
+    from cqueue.web.rate import RateLimit
+
+    now_s = [0.0]
+    limit = RateLimit(2.0, 3, time_s=lambda: now_s[0])
+    assert [limit.take("a") for _ in range(4)] == [True, True, True, False]
+    assert limit.take("b")
+    now_s[0] = 0.6
+    assert [limit.take("a") for _ in range(2)] == [True, False]
+    now_s[0] = 1000.0
+    assert [limit.take("a") for _ in range(4)] == [True, True, True, False]
+
+
+def test_only_so_many_addresses_are_remembered(monkeypatch):
+    from cqueue.web import rate
+
+    monkeypatch.setattr(rate, "ADDRESSES", 2)
+    limit = rate.RateLimit(0.0, 1)
+    assert [limit.take(address) for address in "aabca"] == [True, False, True, True, True]
 
 
 # ── Tokens ──

@@ -38,6 +38,16 @@ def test_tokens_that_others_may_read_are_refused(cli, tmp_path):
     assert "no token" in cli("web", "--token-file", path).err
 
 
+def test_a_password_is_asked_for_and_its_hash_printed(cli):
+    from cqueue.web.access import parse_tokens
+
+    said = cli("web", "--hash-password", stdin=b"correct horse\n")
+    assert said.code == 0
+    (found,) = parse_tokens([f"ada read {said.out.strip()}"], frozenset())
+    assert found.fits("correct horse")
+    assert cli("web", "--hash-password", stdin=b"short\n").code == 2
+
+
 @pytest.mark.parametrize("options", [("--prefix", "queues"), ("--prefix", "//x"), ("--roles", "root")])
 def test_wrong_options_are_refused(cli, options):
     assert cli("web", "--port", "0", *options).code == 2

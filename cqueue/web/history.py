@@ -1,0 +1,228 @@
+"""What queues held in the last days, minute by minute: kept in a log of cqueue's own, so that it survives.
+
+Once a minute a thread counts all queues, through the reads that the pages share. It appends the figures to
+the log `cqueue.history`, with 16 partitions of which each has the queues whose names hash to it. One queue's
+page reads one partition. Several dashboards write the same minutes; the last one counts.
+
+Nobody counts what is sent. What is handled stands in the heartbeats of workers, and what arrives follows from
+it: as many messages as were handled, and as many as the queue has grown by.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from cqueue.errors import CqueueError, LogNotFound
+from cqueue.log.config import LogConfig
+from cqueue.log.records import Record
+from cqueue.runtime.logs import logger
+from cqueue.web import reading
+from cqueue.web.shared import LOGGER, Known, Shared
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
+    from cqueue.dispatcher.service.membership import Worker
+
+LOG: Final = "cqueue.history"
+CONFIG: Final = LogConfig(partitions=16, ttl=timedelta(days=7), time_shard=timedelta(hours=1))
+MINUTE_S: Final = 60
+"""Seconds between two counts."""
+POINTS: Final = 120
+"""Points of a chart at most: one for every 5 pixels or so."""
+SPANS: Final = {"1h": 1, "6h": 6, "24h": 24, "7d": 168}
+"""Hours of each span that a page shows."""
+
+
+class Point(NamedTuple):
+    """One queue in one minute.
+
+    at_s: the minute, in seconds since 1970. depth, in_flight, dead: messages. oldest_s: age of the oldest
+    ready message. arrived, handled: messages in that minute; None where it is not known.
+    """
+
+    at_s: int
+    depth: float
+    oldest_s: float
+    in_flight: float
+    dead: float
+    arrived: float | None
+    handled: float | None
+
+
+class Finished:
+    """How many messages workers have finished by queue, from what their heartbeats say of them in total."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], int] | None = None
+
+    def since(self, workers: Iterable[Worker]) -> dict[str, int]:
+        """Return the messages finished since the last call; none at the first call.
+
+        A worker that was not seen before began after the last call, so its whole count is new.
+        """
+        now = {(worker.name, queue): count for worker in workers for queue, count in worker.finished.items()}
+        before, self._seen = self._seen, now
+        found: dict[str, int] = {}
+        if before is not None:
+            for (name, queue), count in now.items():
+                found[queue] = found.get(queue, 0) + max(0, count - before.get((name, queue), 0))
+        return found
+
+
+class History:
+    """Counts once a minute, and reads what was counted. Thread-safe.
+
+    Args:
+        client: where queues are counted, and the log is kept.
+        shared: the reads that the pages share.
+    """
+
+    def __init__(self, client: Client, shared: Shared) -> None:
+        self._client = client
+        self._shared = shared
+        self._starting = Lock()
+        self._thread: Thread | None = None
+        self._stop = Event()
+        self._finished = Finished()
+        self._latest: dict[str, Point] = {}
+        self.trouble: str | None = None
+
+    def start(self) -> None:
+        """Begin to count, unless that has begun."""
+        with self._starting:
+            if self._thread is None and not self._stop.is_set():
+                self._thread = Thread(target=self._run, name="cqueue-web-history", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """Count no more."""
+        self._stop.set()
+
+    def latest(self, queue: str) -> Point | None:
+        """Return the queue's last minute, if this process has counted it."""
+        return self._latest.get(queue)
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            now_s = datetime.now(UTC).timestamp()
+            if self._stop.wait(MINUTE_S - now_s % MINUTE_S):
+                return
+            try:
+                self.count(int(datetime.now(UTC).timestamp()) // MINUTE_S * MINUTE_S)
+                self.trouble = None
+            except CqueueError as exc:
+                if self.trouble is None:  # once for each outage
+                    logger(LOGGER).warning("history_not_kept", error=str(exc))
+                self.trouble = str(exc)
+
+    def count(self, at_s: int) -> None:
+        """Count all queues, and append the figures as those of the minute `at_s`.
+
+        Raises:
+            NotDone, OutcomeUnknown: Cassandra does not answer, or refuses it; the minute may be missing.
+        """
+        names = self._shared.get("queues", lambda: reading.names(self._client)).value
+        states = reading.queue_states(self._client, self._shared, names)
+        workers = self._shared.get("workers", lambda: reading.workers(self._client)).value.workers
+        finished = self._finished.since(workers)
+        points = {
+            name: self._point(at_s, known.value, finished.get(name, 0))
+            for name, known in states.items()
+            if known is not None and known.age_s < MINUTE_S
+        }
+        if points:
+            result = reading.own_log(self._client, LOG, CONFIG).append_many(_records(at_s, points))
+            for _, error in result.failed:
+                raise error
+        self._latest = points
+
+    def _point(self, at_s: int, state: reading.QueueState, finished: int) -> Point:
+        stats, before = state.stats, self._latest.get(state.name)
+        known = before is not None and at_s - before.at_s == MINUTE_S and "live" not in stats.at_least
+        return Point(
+            at_s,
+            depth=state.depth,
+            oldest_s=state.oldest_s or 0.0,
+            in_flight=stats.claimed,
+            dead=stats.dead or 0,
+            arrived=max(0.0, state.depth - before.depth + finished) if known and before else None,
+            handled=finished if before is not None else None,
+        )
+
+    def read(self, queue: str, span: str) -> list[Point]:
+        """Return the queue's points of one of `SPANS`, in order, 120 at most: of several minutes the mean.
+
+        Raises:
+            NotDone: Cassandra does not answer.
+        """
+        since = datetime.now(UTC) - timedelta(hours=SPANS[span])
+        found: dict[int, Point] = {}
+        with (
+            suppress(LogNotFound),
+            self._client.log(LOG).scan(
+                since, partitions=[_partition(queue)], on_expired="earliest"
+            ) as records,
+        ):
+            for record in records:
+                point = _point_of(record.body, queue)
+                if point is not None:
+                    found[point.at_s] = point
+        return _thinned([found[at_s] for at_s in sorted(found)], step_s(span))
+
+    def known(self, queue: str, span: str) -> Known[list[Point]] | None:
+        """Return what `read` returns, as the pages share it; None if that failed or takes longer."""
+        key = ("history", queue, span)
+        found = self._shared.get_many({key: lambda: self.read(queue, span)}, fresh_s=MINUTE_S / 2)[key]
+        return found if isinstance(found, Known) else None
+
+
+def step_s(span: str) -> int:
+    """Return the seconds between two points of a chart: whole minutes."""
+    return max(MINUTE_S, SPANS[span] * 3600 // POINTS)
+
+
+def _partition(queue: str) -> int:
+    return zlib.crc32(queue.encode()) % CONFIG.partitions
+
+
+def _records(at_s: int, points: Mapping[str, Point]) -> list[Record]:
+    """Return a record for each partition that has queues: the minute, and the figures of each queue."""
+    parts: dict[int, dict[str, Sequence[float | None]]] = {}
+    for name, point in points.items():
+        parts.setdefault(_partition(name), {})[name] = point[1:]
+    return [
+        Record("minute", json.dumps({"at": at_s, "queues": part}).encode(), partition=partition)
+        for partition, part in parts.items()
+    ]
+
+
+def _point_of(body: bytes, queue: str) -> Point | None:
+    """Return a queue's point of a record; None if there is none, or the record has another form."""
+    try:
+        minute: Any = json.loads(body)
+        at_s, values = int(minute["at"]), minute["queues"][queue]
+        return Point._make([at_s, *(None if value is None else float(value) for value in values)])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _thinned(points: Iterable[Point], step_s: int) -> list[Point]:
+    """Return the mean of each `step_s` seconds."""
+    groups: dict[int, list[Point]] = {}
+    for point in points:
+        groups.setdefault(point.at_s // step_s, []).append(point)
+    return [
+        Point._make([place * step_s, *map(_mean, zip(*(one[1:] for one in group), strict=True))])
+        for place, group in groups.items()
+    ]
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None

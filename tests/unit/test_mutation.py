@@ -1,7 +1,6 @@
 """Mutation testing: what it says of mutants that change nothing."""
 
 from argparse import Namespace
-from collections import Counter
 from dataclasses import asdict
 
 from tests.mutation.__main__ import EQUIVALENT, Report, equivalents
@@ -16,11 +15,10 @@ def names(mutant):
     return mutant.module, mutant.function, mutant.what
 
 
-def test_a_row_of_the_table_is_one_mutant_of_the_code_as_it_is():
-    """So it neither outlives its line nor excuses another one."""
-    found = Counter(map(names, every_mutant()))
+def test_a_row_of_the_table_is_a_mutant_of_the_code_as_it_is():
+    """So it does not outlive its line."""
     assert known()
-    assert {row: found[row] for row in known()} == dict.fromkeys(known(), 1)
+    assert not set(known()) - set(map(names, every_mutant()))
 
 
 def test_survivors_that_change_nothing_are_counted_apart(tmp_path):

@@ -1,5 +1,9 @@
 """Messages that share a row: ids, marks, and who shares one."""
 
+from itertools import product
+from types import SimpleNamespace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,9 +18,10 @@ from cqueue.protocol.flush import (
 )
 from cqueue.protocol.flush import make_flushes as flushes_of
 from cqueue.protocol.writing import PART_ROWS, Bits
-from cqueue.store import packs
-from cqueue.store.operations import WideRow
+from cqueue.store import packs, ranges
+from cqueue.store.operations import ReadSlice, WideRow
 from cqueue.store.ranges import Density
+from cqueue.store.requests import Answer, ManyRequests
 from tests.simulation.hand import NOON_US, Table
 
 ROW = WideRow("q@1", 0, 0)
@@ -163,6 +168,36 @@ def test_little_is_remembered(monkeypatch):
     assert known.deletion(ROW, 0, rest).rows == [several[0][0], several[2][0], several[3][0]]
 
 
+def test_a_row_ends_with_the_last_message_of_its_pack():
+    """Any other row is one message, whatever its random bits are."""
+    pack = ids.packed(NOON_US * 10, 5, 4)
+    single = ids.from_ticks(NOON_US * 10, 0x80)
+    assert ids.place_in_pack(single) == 0
+    assert packs.last_in(pack[0]) == pack[3]
+    assert packs.last_in(pack[2]) == pack[2]
+    assert packs.last_in(single) == single
+
+
+@pytest.mark.parametrize("gone", [(), (0,), (1, 2), (4,)])
+def test_of_a_pack_that_a_range_cuts_only_the_ids_inside_are_live(gone):
+    """Without those that are gone, wherever the range begins and ends."""
+    pack = ids.packed(NOON_US * 10, 5, 5)
+    row = pack[0], packs.PACK, packs.marks_of(mask(gone))
+    bounds = range(pack[0] - 1, pack[-1] + 2)
+    for after, upto in product(bounds, bounds):
+        expected = [id_ for at, id_ in enumerate(pack) if after < id_ <= upto and at not in gone]
+        assert list(packs.live_ids([row], after, upto)) == expected
+
+
+def test_a_pack_that_nobody_can_have_written_is_damaged():
+    """Under another id than its first message's, or with places marked as gone that it does not have."""
+    pack = ids.packed(NOON_US * 10, 5, 4)
+    assert packs.id_damage((pack[0], packs.PACK, {1 * 256 + 3})) is None
+    assert packs.id_damage((pack[2], packs.PACK, None)) is not None
+    for mark in (1 * 256 + 4, 3 * 256 + 1, -1, -(1 << 20)):
+        assert packs.id_damage((pack[0], packs.PACK, {mark})) is not None
+
+
 # ── How many rows to ask for ──
 
 
@@ -190,6 +225,38 @@ def test_one_single_message_among_packs_changes_little():
     assert density.rows("q", 500) == 500
     density.saw("q", rows_of(100))
     assert density.rows("q", 500) == 5
+
+
+def range_read(upto, *answers):
+    """Read a range of 100 messages with these answers; return its result, and what was asked."""
+    asked, left = list[tuple[int, int]](), list(answers)
+
+    def send(after, rows):
+        asked.append((after, rows))
+        return SimpleNamespace(result=lambda: Answer(*left.pop(0)))
+
+    operation = ReadSlice(ROW, 0, ids.START, upto, 100)
+    steps = ranges.ranged(operation, send, Density(), lambda rows: (rows, rows[:1], ()))
+    return ManyRequests(steps).result(), asked
+
+
+def test_the_tombstones_of_all_requests_of_a_range_count():
+    """They tell how long the next read may be."""
+    many = [*range(1, 17)]
+    (_, crossed, _), asked = range_read(
+        packs.EVERY,
+        (many, ["Read 16 live rows and 1200 tombstone cells"]),
+        ([17], ["Read 1 live rows and 1100 tombstone cells"]),
+    )
+    assert crossed == 2300
+    assert [after for after, _ in asked] == [ids.START, 16]
+
+
+def test_a_range_whose_last_row_was_read_takes_no_other_request():
+    """Though it holds fewer messages than may be asked for."""
+    many = [*range(1, 17)]
+    (items, _, _), asked = range_read(many[-1], (many, None))
+    assert (items, len(asked)) == ([1], 1)
 
 
 # ── Who shares a row ──

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.errors import NotDone, Unavailable
+from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.budget import MAX_COUNTED_TOMBSTONES
 from cqueue.protocol.claim import claim
 from cqueue.protocol.claim_draft import FREED_AT_ONCE, MAX_LISTED, _portions
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.lock import unlock
+from cqueue.protocol.lock import read_whole, unlock
 from cqueue.protocol.registry import Registry
-from cqueue.protocol.retire import READS_AT_ONCE
+from cqueue.protocol.retire import PASS_IDS, READS_AT_ONCE
 from cqueue.protocol.row_memory import (
     BOUNDARY_CURRENT_US,
     HEAD_REMEMBERED_US,
@@ -348,6 +348,9 @@ def test_what_was_read_ahead_is_not_read_again():
     assert found == some[:40]
     assert slices(table) == before
     assert view.remembered.read_ahead.rows[0].id == some[40]
+    table.pass_time(HEAD_REMEMBERED_US)
+    assert ids_of(table.claim(view, want=5)) == some[40:45], "also beside a new head"
+    assert slices(table) == before
 
 
 def test_what_was_read_ahead_long_ago_is_read_again():
@@ -434,6 +437,46 @@ def test_a_claim_stands_though_the_read_beside_it_failed():
     assert ids_of(table.claim(view, want=20)) == some[20:40]
 
 
+def test_a_claim_without_an_answer_is_looked_up_whatever_was_read_beside_it():
+    """It is applied, so its messages are delivered at once and not after their timeout."""
+    table = Table()
+    some = put(table, 50)
+
+    def lose_reply(operation):
+        if type(operation) is Mutate:
+            table.store.execute(operation)
+            raise OutcomeUnknown("lost")
+
+    assert ids_of(table.claim(table.view(), want=20, hook=lose_reply)) == some[:20]
+
+
+def test_a_head_shows_which_reads_were_made_beside_it():
+    """Without such reads, or if one failed, there are no answers, and a claim reads on its own."""
+    table = Table()
+    put(table)
+    table.claim()
+    beside = ReadIds(table.row, 0, 0, ids.highest_at(NOON_US), 10)
+    assert table.run(read_whole(table.row)) == (table.head(), None)
+    assert table.run(read_whole(table.row, [beside])) == (table.head(), [table.store.execute(beside)])
+
+    def fail(operation):
+        if operation is beside:
+            raise NotDone("no answer")
+
+    assert table.run(read_whole(table.row, [beside]), fail) == (table.head(), None)
+
+
+def test_a_full_claim_reads_no_less_urgent_priority():
+    """It says that there may be more."""
+    table = Table()
+    view = table.view(None, 0, 5)
+    urgent = put(table, 10)
+    table.put(NOON_US, priority=5)
+    claimed = table.claim(view, want=10)
+    assert (ids_of(claimed), claimed.more) == (urgent, True)
+    assert {one.priority for one in table.log if type(one) in {ReadSlice, ReadIds}} == {0}
+
+
 def id_reads(table: Table) -> list[ReadIds]:
     return [operation for operation in table.log if type(operation) is ReadIds]
 
@@ -466,6 +509,32 @@ def test_where_messages_come_all_the_time_few_claims_sweep():
     claimed(table, view)
     cursor = table.head().cursors[0]
     assert cursor.cursor >= cursor.boundary
+
+
+def test_a_sweep_that_cannot_reach_the_boundary_is_not_made_at_each_claim():
+    """The horizon lies W + ε back, so in a trickle of messages ten sweeps a second are enough."""
+    table = Table()
+    view = table.view()
+    put(table)
+    claimed(table, view)
+    table.pass_time(SETTLE_US + SKEW_US)
+    table.log.clear()
+    for _ in range(8):
+        new = put(table)
+        assert claimed(table, view) == new
+        table.pass_time(9000)
+    assert len(id_reads(table)) <= 2  # a sweep and a look-back in 80 ms
+
+
+def test_a_claim_with_nothing_to_take_sweeps_to_the_boundary():
+    """Piece by piece, as another consumer's messages may have left many tombstones."""
+    table = Table()
+    taken = table.put(NOON_US, NOON_US + 3 * SECOND_US)
+    table.pass_time(3 * SECOND_US + 1000)
+    assert ids_of(table.claim()) == taken
+    table.pass_time(SETTLE_US + SKEW_US)
+    assert ids_of(table.claim()) == []
+    assert table.cursor().cursor == table.cursor().boundary == taken[1]
 
 
 def test_a_row_is_swept_and_retired_in_few_reads():
@@ -523,7 +592,9 @@ def test_a_long_pass_goes_on_in_the_next_claim():
     while not view.retired:
         before = len(id_reads(table))
         table.claim(view)
-        assert len(id_reads(table)) - before <= READS_AT_ONCE + 20
+        made = id_reads(table)[before:]
+        assert len(made) <= READS_AT_ONCE + 20
+        assert len([one for one in made if one.priority == 0 and one.limit == PASS_IDS]) <= READS_AT_ONCE
         claims += 1
     assert claims > 5
 

@@ -5,8 +5,8 @@ import pytest
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.timeouts import FREED_AT_ONCE
-from cqueue.store.operations import Mutate, ReadHead, ReadSlice, SlotState, WideRow
+from cqueue.protocol.timeouts import FREED_AT_ONCE, kept_time_of_death
+from cqueue.store.operations import Mutate, ReadHead, ReadSlice, SlotRow, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
 
@@ -169,6 +169,27 @@ def test_message_that_kills_alone_is_buried():
     assert dead == batch[:1]
 
 
+def test_messages_given_back_at_their_last_attempt_are_buried_in_slots_of_their_own():
+    """Each stays listed until its letter is stored; a slot that lists one of them loses the others."""
+    table = Table(max_attempts=1)
+    taken = held(table, 3)
+    nacked = [one.row.id for one in taken]
+    table.run(ack.nack(taken[0].lease, nacked, 0, ack.Shared()))
+    dead = table.claim().dead
+    assert [one.row.id for one in dead] == nacked
+    assert [one.lease.slot.ids for one in dead] == [(id_,) for id_ in nacked]
+    assert table.listed() == nacked
+
+
+def test_a_time_of_death_is_kept_for_half_of_gc_grace():
+    """Until then all who bury a message derive one letter; later, tombstones could swallow its insert."""
+    spec, now_ms = Table().spec, NOON_US // 1000
+    half_ms = spec.gc_grace_us // 1000 // 2
+    for age_ms, kept in ((half_ms, True), (half_ms + 1, False)):
+        slot = SlotRow(0, 1, SlotState.CLAIMED, (7,), 0, 1, b"x", 7, died_at_ms=now_ms - age_ms)
+        assert kept_time_of_death(slot, spec, now_ms) == (now_ms - age_ms if kept else now_ms)
+
+
 @pytest.mark.parametrize("slots", [1, FREED_AT_ONCE + 5])
 def test_slots_of_a_dead_holder_that_list_nothing_alive_keep_nobody_waiting(slots):
     """The holder had acked everything and freed no slot; one claim frees many, and takes other messages."""
@@ -283,6 +304,30 @@ def test_a_full_claim_of_an_open_row_is_followed_by_one_that_reads_on():
     assert ids_of(table.claim(view, want=2)) == some[2:4]
     (read,) = [operation for operation in table.log if type(operation) is ReadSlice]
     assert read.after == some[1]
+
+
+def test_a_pass_over_an_open_wide_row_crosses_few_tombstones_where_many_messages_lay():
+    """The consumer has seen how dense they were, and reads in pieces that suit it."""
+    table = Table(name="q.dead", width_ms=600_000)
+    row = WideRow("q.dead@1", NOON_US // 1000, -1)
+    some = table.put(*(NOON_US + 2 * number for number in range(3000)), row=row)
+    table.pass_time(SECOND_US)
+    view = table.view(row)
+    view.reads.sizes.note_read(0, 64, 100)
+    taken = table.claim(view, want=4000).taken
+    assert [one.row.id for one in taken] == some
+    view.finished += table.run(ack.ack(taken))
+    table.pass_time(SETTLE_US + SKEW_US)
+    crossed = []
+
+    def note(operation) -> None:
+        if type(operation) is ReadSlice:
+            crossed.append(table.store.execute(operation).tombstones)
+
+    assert view.reads.floors.pass_at_us <= table.time_us
+    assert ids_of(table.claim(view, hook=note)) == []
+    assert crossed
+    assert max(crossed) == 0, "the store tells of more than a thousand only"
 
 
 def outage(table: Table, *, applied: bool):

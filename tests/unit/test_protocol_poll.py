@@ -15,8 +15,9 @@ from cqueue.protocol.poll import (
     SEARCH_EVERY_US,
     Poll,
 )
+from cqueue.protocol.probe import probe
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.work import TURNS, Reason
+from cqueue.protocol.work import TURNS, Reason, WorkList
 from cqueue.runtime.catalog import ACTIVE
 from cqueue.store.operations import (
     CreateQueue,
@@ -29,7 +30,7 @@ from cqueue.store.operations import (
     ReadShards,
     WideRow,
 )
-from tests.simulation.hand import NOON_US, SETTLE_US, SKEW_US, Table
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table
 
 
 def started(table: Table) -> Poll:
@@ -238,6 +239,29 @@ def test_many_wide_rows_are_probed_in_turn():
     assert ENOUGH_FOUND < PROBED_AT_ONCE < len(rows)
 
 
+def test_a_search_goes_on_until_it_has_found_something():
+    """A message is found in the first round, however many wide rows without work are probed before."""
+    table = Table(shards=2 * PROBED_AT_ONCE)
+    poll = started(table)
+    for shard in range(2 * PROBED_AT_ONCE):
+        for registration in shards.registration(table.spec, table.row._replace(shard=shard), 0):
+            table.store.execute(registration)
+    table.pass_time(table.end_us - NOON_US)
+    put(table, 0, now=True)
+    assert took(table, poll) == 1
+
+
+def test_a_search_that_has_found_enough_ends():
+    """Its other wide rows come with the next searches."""
+    table = Table(shards=3 * PROBED_AT_ONCE)
+    poll = started(table)
+    for shard in range(3 * PROBED_AT_ONCE):
+        put(table, shard)
+    table.run(poll.begin(table.spec))
+    assert len(table.run(poll.next_claim(table.spec, 1)).taken) == 1
+    assert len(set(probed(table))) == PROBED_AT_ONCE
+
+
 def test_a_claim_that_fails_keeps_no_other_waiting():
     """Other wide rows may have messages; if none has, the failure is raised."""
     table = Table(shards=4)
@@ -371,3 +395,51 @@ def test_a_look_for_a_suspect_gives_nothing_that_was_purged():
     poll.work.add(poll.registry.rows[row], Reason.SUSPECT)
     table.store.execute(DeleteMessages(row, 0, tuple(some)))
     assert table.run(poll.claim_suspect(table.spec, 10)).taken == []
+
+
+def test_claims_that_may_take_suspects_come_to_those_that_were_left():
+    """After the other work. A wide row that they have claimed from for another reason is forgotten as one."""
+    table = Table()
+    first, second = (table.view(table.row._replace(shard=shard)) for shard in (0, 1))
+    work = WorkList()
+    for view in (first, second):
+        work.add(view, Reason.SUSPECT)
+    work.add(second, Reason.HINT)
+    assert work.next(suspects=True) == (second, Reason.HINT)
+    assert work.next(suspects=True) == (first, Reason.SUSPECT)
+    assert not work.has_suspects
+
+
+def swept(table: Table, count: int) -> list[int]:
+    """Return messages that a consumer holds, in a wide row without anything else to do."""
+    some = table.put(*(NOON_US + number for number in range(count)))
+    table.pass_time(1000)
+    table.claim()
+    table.pass_time(SETTLE_US + SKEW_US)
+    table.claim()
+    return some
+
+
+def test_a_wide_row_that_is_over_rests_while_its_messages_are_held():
+    """From W + ε after its end nothing can land in it. Before, each search looks there again."""
+    table = Table(visibility_ms=600_000)
+    swept(table, 1)
+    over_us, view = table.end_us + SETTLE_US + SKEW_US, table.view()
+    for table.time_us, rests in ((over_us - 1, False), (over_us, True)):
+        assert table.run(probe([view], table.spec, SuspectGate())) == []
+        assert (view.rest_until_us > table.time_us) is rests
+
+
+def test_a_wide_row_with_the_next_suspect_does_not_rest():
+    """A search takes it as soon as this process has finished the suspect that it holds."""
+    table, gate = Table(visibility_ms=60_000), SuspectGate()
+    some = swept(table, 2)
+    view = table.view()
+    table.pass_time(61 * SECOND_US)
+    (first,) = table.poll(view, gate).taken
+    table.run(unlock(view))
+    view.rest_until_us = NOON_US
+    assert table.run(probe([view], table.spec, gate)) == []
+    assert view.rest_until_us == 0
+    table.run(ack.ack([first]))
+    assert [one.row.id for one in table.poll(view, gate).taken] == some[1:]

@@ -7,9 +7,10 @@ import pytest
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import ack, shards
+from cqueue.protocol.budget import SHORTEST_PIECE_US
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.probe import probe
-from cqueue.protocol.registry import Registry, refresh
+from cqueue.protocol.registry import EPOCHS_AT_ONCE, Registry, refresh
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     CreateQueue,
@@ -30,11 +31,11 @@ from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table,
 HOUR_US = 3600 * SECOND_US
 
 
-def table_with_queue() -> Table:
-    table = Table()
-    table.store.execute(
-        CreateQueue(QueueRow("q", "1", 1, "active", "{}", 3_600_000, NOON_US // 1000 - 7_200_000, -1))
-    )
+def table_with_queue(*, hours: int = 2, open_epoch: int = -1, **changes) -> Table:
+    """Return a table with a queue whose oldest epoch began that many hours ago."""
+    table = Table(**changes)
+    oldest = NOON_US // 1000 - hours * 3_600_000
+    table.store.execute(CreateQueue(QueueRow("q", "1", 1, "active", "{}", 3_600_000, oldest, open_epoch)))
     return table
 
 
@@ -64,6 +65,15 @@ def test_reader_learns_rows_and_priorities():
     table.run(refresh(registry, table.spec))
     assert registry.rows[row].priorities == {0, 7}
     assert registry.due(NOON_US) == [registry.rows[row]]
+
+
+def test_what_is_read_of_a_wide_row_again_does_not_end_its_rest():
+    """Only a priority that was not known makes it worth another look."""
+    table = table_with_queue()
+    row, registry = register(table, NOON_US), reader(table)
+    registry.add(table.spec, row, frozenset({0, 7})).rest_until_us = NOON_US + HOUR_US
+    table.run(refresh(registry, table.spec))
+    assert registry.due(NOON_US) == []
 
 
 def test_rows_of_the_future_are_not_looked_at():
@@ -121,6 +131,36 @@ def test_oldest_epoch_moves_over_empty_epochs_only():
     table.run(refresh(reader(table), table.spec))
     assert table.store._queues["q"].oldest_epoch == NOON_US // 1000 + 3 * 3_600_000
     assert table.store.execute(ReadShards("q@1", shards.EPOCH_INDEX, 0)) == []
+
+
+def test_an_epoch_of_open_wide_rows_leaves_the_index_with_them():
+    """As one of normal wide rows does; operators look through what the index lists."""
+    epoch = shards.epoch_at(Table().spec, NOON_US // 1000, open_=True)
+    table = table_with_queue(open_epoch=epoch, derived_sends=True)
+    row = shards.open_row(table.spec, NOON_US, b"source")
+    for operation in shards.registration(table.spec, row, 0):
+        table.store.execute(operation)
+    table.store.execute(UnregisterShard("q@1", epoch, row.time_shard, row.shard))
+    table.pass_time(3 * 24 * HOUR_US)
+    table.run(refresh(Registry(NOON_US // 1000, epoch, read_open=True), table.spec))
+    assert shards.epoch_start_ms(table.store._queues["q"].oldest_open_epoch) > row.time_shard
+    assert table.store.execute(ReadShards("q@1", shards.EPOCH_INDEX, 0)) == []
+
+
+def test_an_epoch_that_closes_during_a_long_refresh_is_not_read_again():
+    """A part of the refresh counts from its own beginning, not from that of the first part."""
+    table = table_with_queue(hours=EPOCHS_AT_ONCE + 1)
+    registry = reader(table)
+    table.pass_time(SETTLE_US)  # W + ε after its end the last epoch closes
+
+    def be_slow(operation: object) -> None:
+        if type(operation) is ReadShards and not table.log:
+            table.pass_time(SECOND_US)
+
+    table.run(refresh(registry, table.spec), be_slow)
+    table.log.clear()
+    table.run(refresh(registry, table.spec))
+    assert {read.epoch for read in reads(table)} == {NOON_US // 1000}
 
 
 @pytest.mark.parametrize("is_deleted", [False, True])
@@ -269,3 +309,20 @@ def test_what_only_seems_to_be_live_keeps_no_row_for_ever():
         table.pass_time(SECOND_US)
     assert table.store.pack == ()
     assert view.retired
+
+
+def test_the_pass_begins_as_carefully_as_where_messages_lay_densest():
+    """However fast polls have become since: a read must not cross many more than a thousand tombstones."""
+    table = Table(name="q.dead", width_ms=600_000)
+    view = table.view(WideRow("q.dead@1", NOON_US // 1000, -1))
+    table.time_us = view.retire_at_us(table.spec)
+    view.reads.floors.pass_at_us = table.time_us + HOUR_US
+    view.reads.floors.by_priority[0] = ids.highest_at(table.time_us)
+    budget = view.reads.budget
+    budget.note_density(500, 500, 1000)
+    for _ in range(100):
+        budget.note_tombstones(0)
+    assert budget.piece_us > 100 * SHORTEST_PIECE_US
+    table.claim(view)
+    first = next(one for one in table.log if type(one) is ReadIds and one.priority == 0)
+    assert ids.time_us(first.upto) <= NOON_US + SHORTEST_PIECE_US

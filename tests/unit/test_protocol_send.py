@@ -2,7 +2,7 @@
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import shards
+from cqueue.protocol import shards, writing
 from cqueue.protocol.flush import INLINE_BODY, TURN_US, Outgoing, ProducerState, make_flushes
 from cqueue.protocol.send import send
 from cqueue.protocol.writing import Bits
@@ -153,6 +153,45 @@ def test_remade_message_stands_in_its_ids_time_shard():
     for flush in flushes:
         assert {shards.row_of(table.spec, row.id, 0) for row in flush.rows} == {flush.wide_row}
     assert sorted(index for flush in flushes for index in flush.indexes) == list(range(20))
+
+
+def test_a_late_message_that_cannot_be_written_again_is_unknown():
+    """Its first copy is stored and may be read: told "not done", a caller would send a second one."""
+    table = Table()
+    slow = slow_first_insert(table)
+
+    def hook(operation: object) -> None:
+        slow(operation)
+        if type(operation) is InsertMessages and inserts(table):
+            raise NotDone("no")
+
+    (flush,) = table.run(send(table.spec, ProducerState(), [out()]), hook)
+    assert flush.remade
+    assert isinstance(flush.error, OutcomeUnknown)
+    assert live(table, inserts(table)[0]) == 1
+
+
+def test_a_repeat_that_just_fits_into_w_is_made():
+    """An answer at exactly W counts, so the last moment is used, too."""
+    table = Table(settle_us=int(writing.FIRST_PAUSE_S * SECOND_US))
+    (flush,) = table.run(send(table.spec, ProducerState(), [out()]), failing(InsertMessages, NotDone("no")))
+    assert flush.error is None
+    assert not flush.remade
+
+
+def test_a_wide_row_is_registered_once():
+    """However many other wide rows a producer registers in between."""
+    table, state = Table(), ProducerState()
+    for later_s in (0, 3600, 0, 3600, 7200, 0):
+        table.run(send(table.spec, state, [out(due_us=NOON_US + later_s * SECOND_US)]))
+    registered = [op for op in table.log if type(op) is RegisterShard and op.epoch != shards.EPOCH_INDEX]
+    assert len(registered) == 3
+
+
+def test_a_long_send_is_cut_into_stretches_of_equal_length():
+    """The later ones too: each has to be written within a fraction of W."""
+    entries = [out()] * 25
+    assert list(writing._stretches(entries, 10)) == [(0, 10), (10, 20), (20, 25)]
 
 
 def test_late_message_that_cannot_be_deleted_keeps_its_body():

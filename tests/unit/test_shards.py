@@ -55,6 +55,12 @@ def test_a_wide_row_is_registered_in_the_epoch_of_its_start(spec, time_us, shard
     assert start_ms <= row.time_shard < shards.epoch_start_ms(shards.next_epoch(spec, epoch))
 
 
+def test_epochs_begin_in_1970():
+    """The first one of normal wide rows, and the first one of open wide rows."""
+    for open_ in (False, True):
+        assert shards.epoch_start_ms(shards.epoch_at(SPEC, 0, open_=open_)) == 0
+
+
 @given(specs(), TIMES, st.booleans())
 def test_an_epoch_closes_after_the_last_acknowledgement_in_it(spec, time_us, open_):
     """No send to a wide row of the epoch can be acknowledged at or after the time it closes."""

@@ -28,6 +28,7 @@ PEERS := benchmarks/peers
 N ?= 2000
 SEED ?= 1
 MINUTES ?= 5
+NODES ?= 1
 MUTANTS ?= 300
 FAULTS ?= tests/faults
 SPARK_TESTS := $(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
@@ -41,8 +42,8 @@ CHECK := not cassandra and not slow and not acceptance
 TEST := not acceptance
 
 .PHONY: help setup jars demo check test test-all test-lowest test-python test-spark spark-faults lint types style \
-	unit simulate mutation coverage faults faults-quick spool-crashes soak-dispatch bench performance bench-peers \
-	clean
+	unit simulate mutation coverage faults faults-quick spool-crashes backup-drill soak-dispatch bench performance \
+	bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -177,6 +178,9 @@ faults-quick: setup  ## Before a change to what is stored: nodes killed and cut 
 
 faults: setup  ## Kill, stop and cut real processes and nodes, and write docs/reference/faults.md (long).
 	@CQUEUE_FAULTS=1 CQUEUE_FAULTS_PAGE=docs/reference/faults.md $(BIN)/python -m pytest -q $(FAULTS)
+
+backup-drill: setup  ## Snapshot under load, loss of the cluster, restore: make backup-drill NODES=3 (a minute, or four).
+	@CQUEUE_DRILL_NODES=$(NODES) $(BIN)/python -m pytest -q -s tests/acceptance/test_backup.py
 
 soak-dispatch: setup  ## A daemon under load on the cluster of CQUEUE_URL: make soak-dispatch MINUTES=120
 	@$(BIN)/python -m benchmarks.soak_dispatch --minutes $(MINUTES)

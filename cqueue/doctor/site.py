@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cassandra import ConsistencyLevel
 from cassandra.cluster import ExecutionProfile
+from cassandra.connection import ConnectionShutdown
 from cassandra.policies import FallthroughRetryPolicy, RoundRobinPolicy
 from cassandra.query import SimpleStatement
 
@@ -169,7 +170,7 @@ class Site:
 
     def ask_each(self, statement: str) -> list[Answer]:
         """Ask every node of every data centre at the same time. Return an answer for each, in their order."""
-        arrived: SimpleQueue[Answer] = SimpleQueue()
+        arrived: SimpleQueue[Answer | Host] = SimpleQueue()
         hosts = self.hosts()
         answers = dict(self._silent)  # a node that was waited for in vain is not waited for again
         end_s = time.monotonic() + self.node_limit_s
@@ -181,7 +182,10 @@ class Site:
                 answer = arrived.get(timeout=max(0.0, end_s - time.monotonic()))
             except Empty:
                 break
-            answers[answer.node] = answer
+            if isinstance(answer, Answer):
+                answers[answer.node] = answer
+            else:
+                self._send(statement, answer, arrived, again=False)
         for host in hosts:
             if address_of(host) not in answers:
                 answers[address_of(host)] = self._silent[address_of(host)] = self._no_answer(host)
@@ -230,13 +234,20 @@ class Site:
         }
         return told, [answer for answer in answers if answer.error is not None]
 
-    def _send(self, statement: str, host: Host, arrived: SimpleQueue[Answer]) -> None:
+    def _send(
+        self, statement: str, host: Host, arrived: SimpleQueue[Answer | Host], *, again: bool = True
+    ) -> None:
+        """Ask a node; what arrives is its answer, or the node itself if it is to be asked again."""
         node, dc, sent_ns = address_of(host), str(host.datacenter), time.monotonic_ns()
 
         def took(rows: Any) -> None:
             arrived.put(Answer(node, dc, list(rows or ()), None, sent_ns, time.monotonic_ns()))
 
         def failed(exc: Exception) -> None:
+            # The driver closes connections of its own as it renews its pools to reach all nodes.
+            if again and isinstance(exc, ConnectionShutdown):
+                arrived.put(host)
+                return
             arrived.put(Answer(node, dc, [], outcome.error(exc, Kind.READ)))
 
         try:

@@ -3,10 +3,8 @@
 import os
 import re
 import runpy
-import shlex
 import sys
 import textwrap
-from pathlib import Path
 
 import pytest
 
@@ -138,7 +136,7 @@ def test_without_workers_it_says_how_to_start_one(cli):
     assert "cqueue dispatch" in said.err
 
 
-# ── The example and docker-compose.yml ──
+# ── The example ──
 
 
 def test_the_example_runs(cli, cli_url, monkeypatch):
@@ -153,11 +151,3 @@ def test_the_example_runs(cli, cli_url, monkeypatch):
     sys.modules.pop("shop", None)
     assert said.code == 0, said.err
     assert said.err.count('"event": "receipt_sent"') == 3
-
-
-def test_docker_compose_runs_a_command_that_exists():
-    text = (Path(markdown.ROOT) / "docker-compose.yml").read_text(encoding="utf-8")
-    (line,) = re.findall(r"exec (cqueue dispatch .*)", text)
-    assert markdown.complaint(tuple(shlex.split(line))) is None
-    assert "--health-port 9100" in line
-    assert "127.0.0.1:9100/livez" in text

@@ -14,6 +14,7 @@ from threading import Event
 from types import SimpleNamespace
 
 import pytest
+from cassandra.connection import ConnectionShutdown
 
 from cqueue._version import __version__
 from cqueue.dispatcher.service.membership import Worker
@@ -34,6 +35,7 @@ from cqueue.doctor import (
     versions,
     workers,
 )
+from cqueue.doctor import site as sites
 from cqueue.doctor.clocks import Clock
 from cqueue.doctor.queue_figures import Figures
 from cqueue.doctor.queues import Letters
@@ -631,3 +633,23 @@ def test_the_tested_versions_are_those_of_the_package():
     assert all(f"Python :: {major}.{minor}\n" in text for major, minor in versions.PYTHONS)
     after = versions.PYTHONS[1][1] + 1
     assert f"Python :: 3.{after}" not in text
+
+
+def test_a_connection_that_the_driver_closed_itself_is_no_node_that_is_away():
+    """It renews its pools as the doctor begins. The question is asked once more; a second failure counts."""
+    rows, asked = [SimpleNamespace(name="x")], []
+
+    class Future:
+        def add_callbacks(self, took, failed):
+            asked.append(1)
+            failed(ConnectionShutdown("was closed")) if len(asked) in {1, 3, 4} else took(rows)
+
+    host = SimpleNamespace(endpoint=SimpleNamespace(address="10.0.0.1"), datacenter="dc1")
+    connection = SimpleNamespace(
+        cluster=SimpleNamespace(metadata=SimpleNamespace(all_hosts=lambda: [host])),
+        session=SimpleNamespace(execute_async=lambda *_, **_options: Future()),
+    )
+    site = sites.Site(CLIENT, connection, lambda: None, limit_s=10.0)
+    assert [answer.rows for answer in site.ask_each("SELECT")] == [rows]
+    assert [answer.error is None for answer in site.ask_each("SELECT")] == [False]
+    assert len(asked) == 4

@@ -54,6 +54,16 @@ def start(
     directory: Directory = None,
     cql_port: Annotated[int | None, typer.Option(help="Where clients connect; by default 9042.")] = None,
     storage_port: Annotated[int | None, typer.Option(help="Where nodes connect; by default 7000.")] = None,
+    auth: Annotated[
+        bool | None, typer.Option("--auth/--no-auth", help="Ask for a password, and check grants.")
+    ] = None,
+    tls: Annotated[
+        bool | None, typer.Option("--tls/--no-tls", help="Encrypt connections (needs OpenSSL 3).")
+    ] = None,
+    client_certificates: Annotated[
+        bool | None,
+        typer.Option("--client-certs/--no-client-certs", help="With --tls: want a client's certificate."),
+    ] = None,
 ) -> None:
     """Start the cluster, or what is missing of it, and wait until it answers.
 
@@ -66,6 +76,9 @@ def start(
         heap=heap,
         cql_port=cql_port,
         storage_port=storage_port,
+        auth=auth,
+        tls=tls,
+        client_certificates=client_certificates,
     )
     with _progress("Starting Cassandra") as progress:
         status = cluster.start(progress)

@@ -39,6 +39,11 @@ class DevCluster:
         heap: of each node, as for -Xmx.
         first_address: where the search for free loopback addresses begins; `own_network(directory)`
             keeps clusters of tests apart, so that none takes the address of a node that another killed.
+        auth: ask for a password and check grants; the operator is `cassandra`, with the password
+            `cassandra`, and has to remain so: this class logs in with it.
+        tls: refuse clients that do not encrypt. The authority and a client's certificate lie in `node1/tls`
+            below the directory.
+        client_certificates: refuse clients that have no certificate of that authority.
         cql_port, storage_port: the same on all nodes; 9042 and 7000 by default.
         yaml: settings of cassandra.yaml that override ours.
         jvm_options: further options of the JVM.
@@ -62,6 +67,9 @@ class DevCluster:
         first_address: str = FIRST_ADDRESS,
         cql_port: int | None = None,
         storage_port: int | None = None,
+        auth: bool | None = None,
+        tls: bool | None = None,
+        client_certificates: bool | None = None,
         yaml: Mapping[str, Any] | None = None,
         jvm_options: Sequence[str] | None = None,
         addresses: Sequence[str] | None = None,
@@ -76,6 +84,9 @@ class DevCluster:
             "heap": heap,
             "cql_port": cql_port,
             "storage_port": storage_port,
+            "auth": auth,
+            "tls": tls,
+            "client_certificates": client_certificates,
             "yaml": yaml,
             "jvm_options": jvm_options,
             "addresses": addresses,
@@ -129,7 +140,7 @@ class DevCluster:
         if known is None:
             return Status(ClusterState.STOPPED, (), None)
         nodes = tuple(node.status() for node in self._nodes(known))
-        return Status(summarize(nodes), nodes, cluster_url(known))
+        return Status(summarize(nodes), nodes, cluster_url(self.directory, known))
 
     def stop(self, grace: timedelta = STOP_GRACE) -> None:
         """Stop all nodes; those that take longer than `grace` are killed. The data stays."""

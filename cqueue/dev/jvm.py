@@ -87,6 +87,8 @@ def java_command(java: Path, jars: Sequence[Path], home: Path, settings: Setting
         *(f"--add-opens={module}=ALL-UNNAMED" for module in _OPENS),
         *_NO_WAITS,
         *_places(home),
+        # The first operator is there at once, instead of after ten seconds.
+        *(["-Dcassandra.superuser_setup_delay_ms=0"] if settings.auth else []),
         *settings.jvm_options,
         "-cp",
         ":".join(str(jar) for jar in jars),

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cqueue.dev import probe, processes
+from cqueue.dev import certificates, probe, processes
 from cqueue.dev.jvm import java_command, java_environment
+from cqueue.dev.paths import AUTHORITY, CLIENT, TLS
 from cqueue.dev.record import Record
-from cqueue.dev.settings import cassandra_yaml, directories_yaml
+from cqueue.dev.settings import LOGIN, cassandra_yaml, directories_yaml, tls_yaml
 from cqueue.dev.status import NodeState, NodeStatus
 
 LOG = "node.log"
@@ -42,11 +44,11 @@ class Node:
 
     def answers(self) -> bool:
         """Return whether the node answers CQL."""
-        return probe.answers(self.address, self.record.settings.cql_port, self.record.cluster_name)
+        return probe.answers(self._door(), self.record.cluster_name)
 
     def sees_ring(self) -> bool:
         """Return whether the node finds all nodes of the cluster alive."""
-        return probe.sees_ring(self.address, self.record.settings.cql_port, len(self.record.addresses))
+        return probe.sees_ring(self._door(), len(self.record.addresses))
 
     def status(self) -> NodeStatus:
         """Return the node's state."""
@@ -84,6 +86,11 @@ class Node:
         except FileNotFoundError:
             return []
 
+    def _door(self) -> probe.Node:
+        settings = self.record.settings
+        tls = _tls_of(self.directory / TLS) if settings.tls else None
+        return probe.Node(self.address, settings.cql_port, tls, LOGIN if settings.auth else None)
+
     def _prepare(self) -> None:
         shutil.rmtree(self.home / "tmp", ignore_errors=True)  # what a killed run unpacked
         (self.home / "tmp").mkdir(parents=True)
@@ -93,7 +100,20 @@ class Node:
             addresses=self.record.addresses,
             index=self.number - 1,
         )
-        (self.home / "cassandra.yaml").write_text(text + directories_yaml(self.home))
+        tls = ""
+        if self.record.settings.tls:
+            folder, own = self.directory / TLS, self.home / "node.pem"
+            certificates.make_authority(folder)
+            # Anew at each start, since a node may have moved to another address.
+            certificates.issue(folder, own, "cqueue dev node", (f"IP:{self.address}", "DNS:localhost"))
+            tls = tls_yaml(self.record.settings, node=own, authority=folder / AUTHORITY)
+        (self.home / "cassandra.yaml").write_text(text + directories_yaml(self.home) + tls)
+
+
+def _tls_of(folder: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=folder / AUTHORITY)
+    context.load_cert_chain(folder / CLIENT)
+    return context
 
 
 def node_home(directory: Path, number: int) -> Path:

@@ -10,6 +10,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+# Certificates of a cluster, below its directory; they go with the first node.
+TLS = "node1/tls"
+AUTHORITY = "ca.pem"
+CLIENT = "client.pem"
+
 
 def cache_root(environ: Mapping[str, str] | None = None) -> Path:
     """Return the directory of files that can be fetched again: `$XDG_CACHE_HOME/cqueue`."""

@@ -7,10 +7,13 @@ keeps threads and reconnects, where a poll of ten times a second wants one quick
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
+from dataclasses import dataclass
 
 _VERSION = 4
-_STARTUP, _READY, _OPTIONS, _SUPPORTED, _QUERY, _RESULT = 1, 2, 5, 6, 7, 8
+_STARTUP, _READY, _AUTHENTICATE, _OPTIONS, _SUPPORTED, _QUERY, _RESULT = 1, 2, 3, 5, 6, 7, 8
+_AUTH_RESPONSE, _AUTH_SUCCESS = 15, 16
 _HEADER = struct.Struct(">BBhBi")
 _LOCAL_TIMEOUT_SECONDS = 1.0
 _RING_TIMEOUT_SECONDS = 3.0
@@ -30,29 +33,51 @@ class _NoAnswerError(Exception):
     """The program that listens there does not answer as Cassandra does."""
 
 
-def answers(address: str, port: int, cluster_name: str) -> bool:
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Where a node listens, and how it lets a client in: the encryption, and a user with a password."""
+
+    address: str
+    port: int
+    tls: ssl.SSLContext | None = None
+    login: tuple[str, str] | None = None
+
+
+def answers(node: Node, cluster_name: str) -> bool:
     """True if a node of the cluster of that name answers CQL there; a stranger's does not count."""
-    return _query(address, port, _WHO, consistency=_ONE, expect=cluster_name)
+    return _query(node, _WHO, consistency=_ONE, expect=cluster_name)
 
 
-def sees_ring(address: str, port: int, nodes: int) -> bool:
+def sees_ring(node: Node, nodes: int) -> bool:
     """True if the node there finds `nodes` nodes alive, as a read from all replicas proves."""
     # ONE, TWO and THREE are the consistency levels 1, 2 and 3.
-    return _query(address, port, _RING, consistency=min(nodes, _RING_REPLICAS), expect="")
+    return _query(node, _RING, consistency=min(nodes, _RING_REPLICAS), expect="")
 
 
-def _query(address: str, port: int, text: str, *, consistency: int, expect: str) -> bool:
+def _query(node: Node, text: str, *, consistency: int, expect: str) -> bool:
     timeout = _LOCAL_TIMEOUT_SECONDS if consistency == _ONE else _RING_TIMEOUT_SECONDS
     query = text.encode()
     body = struct.pack(">i", len(query)) + query + struct.pack(">HB", consistency, 0)
     try:
-        with socket.create_connection((address, port), timeout=timeout) as connection:
-            connection.settimeout(timeout)
+        with (
+            socket.create_connection((node.address, node.port), timeout=timeout) as plain,
+            node.tls.wrap_socket(plain, server_hostname=node.address) if node.tls else plain as connection,
+        ):
             _ask(connection, _OPTIONS, b"", _SUPPORTED)
-            _ask(connection, _STARTUP, _string_map({"CQL_VERSION": "3.0.0"}), _READY)
+            _log_in(connection, node.login)
             return expect.encode() in _ask(connection, _QUERY, body, _RESULT)
     except (OSError, _NoAnswerError):
         return False
+
+
+def _log_in(connection: socket.socket, login: tuple[str, str] | None) -> None:
+    startup = _string_map({"CQL_VERSION": "3.0.0"})
+    if login is None:
+        _ask(connection, _STARTUP, startup, _READY)
+        return
+    _ask(connection, _STARTUP, startup, _AUTHENTICATE)
+    token = "\0{}\0{}".format(*login).encode()
+    _ask(connection, _AUTH_RESPONSE, struct.pack(">i", len(token)) + token, _AUTH_SUCCESS)
 
 
 def _ask(connection: socket.socket, opcode: int, body: bytes, expected: int) -> bytes:

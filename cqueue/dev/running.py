@@ -31,7 +31,7 @@ def running_url(directory: Path | None = None) -> str | None:
     from cqueue.dev.node import node_home  # noqa: PLC0415 - only where there is a cluster
 
     homes = [node_home(directory, number + 1) for number in range(len(known.addresses))]
-    return cluster_url(known) if any(map(_is_ours, homes)) else None
+    return cluster_url(directory, known) if any(map(_is_ours, homes)) else None
 
 
 def _is_ours(home: Path) -> bool:

@@ -19,6 +19,9 @@ KEYSPACE = "cqueue"
 CQL_PORT = 9042
 STORAGE_PORT = 7000
 
+# The operator that Cassandra itself makes. `cqueue dev` logs in as this role.
+LOGIN = ("cassandra", "cassandra")
+
 # One node lives alone and is idle most of the time. Three serve every write three times and keep
 # internode buffers as well.
 HEAP_OF_ONE = "512m"
@@ -50,6 +53,11 @@ _SMALL_AND_SAFE: Mapping[str, Any] = {
     # The loopback interface is quicker than any compression.
     "internode_compression": "none",
 }
+_GUARDED: Mapping[str, Any] = {
+    "authenticator": "PasswordAuthenticator",
+    "authorizer": "CassandraAuthorizer",
+    "role_manager": "CassandraRoleManager",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +73,9 @@ class Settings:
     heap: str = HEAP_OF_ONE  # of each node, as for -Xmx
     cql_port: int = CQL_PORT
     storage_port: int = STORAGE_PORT
+    auth: bool = False  # ask for a password, and check what a role may do
+    tls: bool = False  # encrypt connections of clients; others are refused
+    client_certificates: bool = False  # refuse clients without a certificate
     yaml: Mapping[str, Any] = field(default_factory=dict)  # over ours, in the names of cassandra.yaml
     jvm_options: Sequence[str] = ()  # after ours, so that they win
     addresses: Sequence[str] = ()  # of node 1, 2, …; empty: free ones on the loopback interface
@@ -85,6 +96,8 @@ class Settings:
         for name, port in (("cql_port", self.cql_port), ("storage_port", self.storage_port)):
             if not 1 <= port <= 65535:
                 raise ConfigError(f"{name} is {port}; a port lies between 1 and 65535.")
+        if self.client_certificates and not self.tls:
+            raise ConfigError("client_certificates needs tls.")
         if self.cql_port == self.storage_port:
             raise ConfigError(f"cql_port and storage_port are both {self.cql_port}; they must differ.")
         for name, values in (("addresses", self.addresses), ("prefixes", self.prefixes)):
@@ -129,6 +142,7 @@ def cassandra_yaml(settings: Settings, *, cluster_name: str, addresses: Sequence
         ],
         **commitlog_yaml(settings.commitlog_sync),
         **_SMALL_AND_SAFE,
+        **(_GUARDED if settings.auth else {}),
         **settings.yaml,
     }
     return render_yaml(values)
@@ -152,6 +166,21 @@ def directories_yaml(home: Path) -> str:
             "cdc_raw_directory": str(home / "cdc_raw"),
         }
     )
+
+
+def tls_yaml(settings: Settings, *, node: Path, authority: Path) -> str:
+    """Return a node's encryption of clients, as an appendix to `cassandra_yaml`; "" without."""
+    if not settings.tls or "client_encryption_options" in settings.yaml:
+        return ""
+    options = {
+        "enabled": True,
+        "optional": False,
+        "keystore": str(node),
+        "truststore": str(authority),
+        "require_client_auth": settings.client_certificates,
+        "ssl_context_factory": {"class_name": "org.apache.cassandra.security.PEMBasedSslContextFactory"},
+    }
+    return render_yaml({"client_encryption_options": options})
 
 
 def render_yaml(values: Mapping[str, Any]) -> str:

@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
+from urllib.parse import quote
 
+from cqueue.dev.paths import AUTHORITY, CLIENT, TLS
 from cqueue.dev.record import Record
-from cqueue.dev.settings import DATACENTER, KEYSPACE
+from cqueue.dev.settings import DATACENTER, KEYSPACE, LOGIN
 
 
 class NodeState(StrEnum):
@@ -63,7 +66,14 @@ def summarize(nodes: Sequence[NodeStatus]) -> ClusterState:
     return ClusterState.DEGRADED if NodeState.UP in states else ClusterState.STARTING
 
 
-def cluster_url(record: Record) -> str:
-    """The URL under which a client finds the cluster."""
-    hosts = ",".join(f"{address}:{record.settings.cql_port}" for address in record.addresses)
-    return f"cassandra://{hosts}/{KEYSPACE}?local_dc={DATACENTER}"
+def cluster_url(directory: Path, record: Record) -> str:
+    """The URL under which a client finds the cluster of this directory, with login and certificates."""
+    settings, files = record.settings, directory / TLS
+    hosts = ",".join(f"{address}:{settings.cql_port}" for address in record.addresses)
+    login = ":".join(LOGIN) + "@" if settings.auth else ""
+    url = f"cassandra://{login}{hosts}/{KEYSPACE}?local_dc={DATACENTER}"
+    if settings.tls:
+        url += f"&tls_ca={quote(str(files / AUTHORITY))}"
+    if settings.client_certificates:
+        url += f"&tls_cert={quote(str(files / CLIENT))}"
+    return url

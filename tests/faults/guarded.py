@@ -1,30 +1,20 @@
-"""A node of a test's own that asks for passwords, checks grants, and has guardrails.
-
-The development node answers everybody, and `cqueue.dev` asks without a password whether a node answers. So
-that question is put here in its place.
-"""
+"""A node of a test's own that asks for passwords, checks grants, and has guardrails."""
 
 from __future__ import annotations
 
 import secrets
 import time
 from contextlib import contextmanager
+from urllib.parse import parse_qsl, urlencode
 
-import pytest
-from cassandra.auth import PlainTextAuthProvider
-from cassandra.cluster import Cluster
-
-from cqueue.dev import DevCluster, own_network, probe
+from cqueue.dev import DevCluster, own_network
 from cqueue.schema import Options, apply
 from cqueue.settings import load
-from cqueue.store.connection import DRIVER_ERRORS, SCHEMA, open_session
+from cqueue.store.connection import SCHEMA, open_session
 
 OPERATOR = "cassandra:cassandra"  # guardrails hold for all others
 VALIDITY_S = 0.1
 YAML = {
-    "authenticator": "PasswordAuthenticator",
-    "authorizer": "CassandraAuthorizer",
-    "role_manager": "CassandraRoleManager",
     "roles_validity": "100ms",
     "permissions_validity": "100ms",
     "credentials_validity": "100ms",
@@ -34,27 +24,35 @@ YAML = {
 class Guarded:
     """The node, and what an operator does on it."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, **options):
+        """options: of `DevCluster`."""
         self.directory = directory
-        self._address = ""
+        self._options = options
+        self.address = self._query = ""
 
     def start(self, **guardrails):
         """Start it, or start it again, with these settings of cassandra.yaml."""
+        DevCluster(self.directory).stop()
+        self.join(**guardrails)
+
+    def join(self, **guardrails):
+        """Start it, unless another process of the tests has."""
+        first_address = own_network(self.directory)
         cluster = DevCluster(
             self.directory,
-            first_address=own_network(self.directory),
+            first_address=first_address,
+            auth=True,
             yaml={**YAML, **guardrails},
-            jvm_options=["-Dcassandra.superuser_setup_delay_ms=0"],
+            **self._options,
         )
-        cluster.stop()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(probe, "answers", _lets_in)
-            patch.setattr(probe, "sees_ring", lambda *_: True)  # one node sees itself
-            self._address = cluster.start().url.partition("://")[2].partition("/")[0]
+        url = cluster.start().url
+        self.address, _, self._query = url.partition("@")[2].replace("/cqueue?", "?").partition("?")
 
-    def url(self, role, keyspace):
-        """For a role, of a new keyspace's or another one's."""
-        return f"cassandra://{role}@{self._address}/{keyspace}?local_dc=datacenter1"
+    def url(self, role, keyspace, **more):
+        """For a role, of a new keyspace's or another one's. more: options; None leaves one out."""
+        options = {**dict(parse_qsl(self._query)), **more}
+        query = urlencode({key: value for key, value in options.items() if value is not None})
+        return f"cassandra://{role}@{self.address}/{keyspace}?{query}"
 
     def keyspace(self):
         """A new keyspace with the schema."""
@@ -92,18 +90,3 @@ def guarded_node(directory):
         yield node
     finally:
         node.wipe()
-
-
-def _lets_in(address, port, _cluster_name):
-    """Whether the node lets the operator in; his role is made some time after it answers."""
-    user, _, password = OPERATOR.partition(":")
-    provider = PlainTextAuthProvider(user, password)
-    cluster = Cluster([address], port=port, auth_provider=provider, protocol_version=5, connect_timeout=2)
-    try:
-        cluster.connect()
-    except DRIVER_ERRORS:
-        return False
-    else:
-        return True
-    finally:
-        cluster.shutdown()

@@ -11,6 +11,7 @@ import sys
 import threading
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -64,7 +65,22 @@ def test_cluster_state_follows_from_its_nodes(nodes, cluster):
 def test_url_names_every_node():
     """A client finds the cluster by any of its nodes."""
     three = replace(RECORD, addresses=("127.0.0.1", "127.0.0.2"), settings=Settings(nodes=2))
-    assert cluster_url(three) == "cassandra://127.0.0.1:9042,127.0.0.2:9042/cqueue?local_dc=datacenter1"
+    assert (
+        cluster_url(Path("/dev"), three)
+        == "cassandra://127.0.0.1:9042,127.0.0.2:9042/cqueue?local_dc=datacenter1"
+    )
+
+
+def test_url_has_what_a_client_needs_to_be_let_in():
+    """Login, authority and certificate; it is good for `load`, whatever characters the directory has."""
+    guarded = replace(RECORD, settings=Settings(auth=True, tls=True, client_certificates=True))
+    settings = load(cluster_url(Path("/a b&c"), guarded), environ={})
+    assert (settings.username, settings.password) == ("cassandra", "cassandra")
+    assert settings.tls
+    assert (settings.tls_ca, settings.tls_cert) == (
+        Path("/a b&c/node1/tls/ca.pem"),
+        Path("/a b&c/node1/tls/client.pem"),
+    )
 
 
 def test_record_comes_back_as_it_was(tmp_path):
@@ -143,7 +159,7 @@ def dev_server(tmp_path, monkeypatch):
     record.save(directory, RECORD)
     stand_in = [sys.executable, "-c", "import time; time.sleep(60)", MARKER + str(home)]
     processes.spawn(stand_in, home=home, log=home / "log", environ=os.environ)
-    yield cluster_url(RECORD)
+    yield cluster_url(Path("/dev"), RECORD)
     processes.kill([home])
 
 
@@ -199,7 +215,7 @@ def test_looking_for_the_server_imports_neither_the_driver_nor_what_starts_nodes
 
 def test_start_tells_programs_what_to_export(tmp_path, monkeypatch):
     """The README's next command, and the programs after it, go to this server and no other."""
-    url = cluster_url(RECORD)
+    url = cluster_url(Path("/dev"), RECORD)
     status = Status(ClusterState.RUNNING, (node_status(NodeState.UP),), url)
     monkeypatch.setattr(DevCluster, "start", lambda *_: status)
     assert f"export CQUEUE_URL='{url}'" in CliRunner().invoke(app, ["start", "--dir", str(tmp_path)]).stdout
@@ -344,12 +360,12 @@ HANDSHAKE = [frame(6, b"\0\0"), frame(2)]
 def test_only_our_own_cluster_counts(replies, expected):
     """A node is up when it answers a query with our cluster's name; nothing else is."""
     with Server(replies) as server:
-        assert probe.answers("127.0.0.1", server.port, "cqueue-dev-test") is expected
+        assert probe.answers(probe.Node("127.0.0.1", server.port), "cqueue-dev-test") is expected
 
 
 def test_nobody_listening_is_no_answer():
     """A closed port is a node that is not up, not an error."""
-    assert not probe.answers("127.0.0.1", 1, "any")
+    assert not probe.answers(probe.Node("127.0.0.1", 1), "any")
 
 
 def test_status_as_json(tmp_path):

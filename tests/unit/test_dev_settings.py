@@ -15,6 +15,7 @@ from cqueue.dev.settings import (
     default_heap,
     directories_yaml,
     initial_token,
+    tls_yaml,
 )
 from cqueue.errors import ConfigError, DevError
 
@@ -40,6 +41,17 @@ def test_periodic_sync_has_its_period():
     values = yaml_of(Settings(commitlog_sync="periodic"))
     assert values["commitlog_sync"] == "periodic"
     assert values["commitlog_sync_period"] == "10000ms"
+
+
+def test_a_guarded_cluster_asks_for_passwords_and_encryption():
+    """Unless the maker overrides how; certificates of clients make no sense without encryption."""
+    assert "authorizer" not in yaml_of(Settings())
+    assert yaml_of(Settings(auth=True))["authorizer"] == "CassandraAuthorizer"
+    files = {"node": Path("/node.pem"), "authority": Path("/ca.pem")}
+    assert '"optional": false' in tls_yaml(Settings(tls=True), **files)
+    assert tls_yaml(Settings(tls=True, yaml={"client_encryption_options": {}}), **files) == ""
+    with pytest.raises(ConfigError, match="needs tls"):
+        Settings(client_certificates=True)
 
 
 def test_each_node_knows_itself_and_all_others():

@@ -54,6 +54,7 @@ URL_KEYS: Final = (
     "tls_cert",
     "tls_key",
     "tls_verify",
+    "allow_plaintext_credentials",
     "notify",
     "notify_host",
     "notify_port",
@@ -83,6 +84,7 @@ class Settings:
         tls_verify: `full` checks the certificate and that it names the node's address; `ca` only that it
             is signed by a trusted authority; `none` nothing. The driver connects to addresses, also where the
             URL gives names: for `full` the certificates must list IP addresses.
+        allow_plaintext_credentials: send the password unencrypted to hosts other than this machine.
         notify: whether processes tell each other of messages by datagrams (see `cqueue.doorbell`).
         notify_host: where others reach this process; the address by which it reaches Cassandra when None.
         notify_port: the first and the last UDP port that it may listen on; 0 for any.
@@ -103,6 +105,7 @@ class Settings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_verify: TlsVerify = "full"
+    allow_plaintext_credentials: bool = False
     notify: bool = True
     notify_host: str | None = None
     notify_port: tuple[int, int] = (0, 0)
@@ -124,6 +127,19 @@ class Settings:
             )
         if self.tls_key is not None and self.tls_cert is None:
             raise ConfigError("tls_key needs tls_cert, the certificate that it belongs to.")
+        self._check_plaintext()
+
+    def _check_plaintext(self) -> None:
+        """Refuse to send a password over a network unencrypted. The nodes of a loopback address are trusted,
+        although the driver may learn of other nodes from them.
+        """
+        if self.username is None or self.tls or self.allow_plaintext_credentials:
+            return
+        if not all(_is_loopback(host) for host, _ in self.hosts):
+            raise ConfigError(
+                f"The password would travel to {self.address} unencrypted. Add tls=true (and tls_ca) to the "
+                "URL; or allow_plaintext_credentials=true, if nobody can listen on that network."
+            )
 
     @property
     def address(self) -> str:
@@ -208,6 +224,7 @@ def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
         tls_cert=tls_files.get("tls_cert"),
         tls_key=tls_files.get("tls_key"),
         tls_verify=_tls_verify(values),
+        allow_plaintext_credentials=_flag("allow_plaintext_credentials", values, default=False),
         notify=_flag("notify", values, default=True),
         notify_host=_notify_host(values),
         notify_port=_ports("notify_port", values),
@@ -260,6 +277,13 @@ def _tls_verify(values: Mapping[str, str]) -> TlsVerify:
     if values.get("tls_verify", "").lower() in {"ca", "full", "none"}:
         return cast("TlsVerify", values["tls_verify"].lower())
     return "full" if _flag("tls_verify", values, default=True) else "none"
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _notify_host(values: Mapping[str, str]) -> str | None:

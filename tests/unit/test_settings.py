@@ -110,8 +110,27 @@ def test_a_password_of_one_url_never_goes_to_another_cluster():
 
 
 def test_credentials_may_stand_beside_the_url():
-    settings = load("cassandra://bob@h/k", environ={"CQUEUE_PASSWORD": "pw"})
+    settings = load("cassandra://bob@h/k?tls=on", environ={"CQUEUE_PASSWORD": "pw"})
     assert (settings.username, settings.password) == ("bob", "pw")
+
+
+@pytest.mark.parametrize("hosts", ["h", "127.0.0.1,h", "10.0.0.1", "[fe80::1]", "localhost.example"])
+def test_a_password_does_not_travel_unencrypted(hosts):
+    """Unless the URL allows it, or asks for TLS."""
+    url = f"cassandra://bob:hush@{hosts}/k"
+    with pytest.raises(
+        ConfigError, match=r"unencrypted.*tls=true.*allow_plaintext_credentials=true"
+    ) as caught:
+        load(url, environ={})
+    assert "hush" not in str(caught.value)
+    for way in ("allow_plaintext_credentials=true", "tls=true", "tls_ca=/ca.pem"):
+        assert load(f"{url}?{way}", environ={}).password == "hush"
+    assert load(f"cassandra://{hosts}/k", environ={}).password is None
+
+
+def test_a_password_may_go_unencrypted_to_this_machine():
+    hosts = "localhost,127.0.0.1:9042,127.8.9.1,[::1]"
+    assert load(f"cassandra://bob:pw@{hosts}/k", environ={}).password == "pw"
 
 
 def test_empty_variables_count_as_unset(tmp_path):
@@ -143,6 +162,7 @@ def test_a_named_file_is_read(tmp_path):
         ("cassandra://h/k?consistency=one", "local_quorum, quorum"),
         ("cassandra://h/k?consistency=quorum&serial_consistency=local_serial", "does not go with"),
         ("cassandra://h/k?tls_key=/k.pem", "tls_cert"),
+        ("cassandra://h/k?allow_plaintext_credentials=maybe", "true or false"),
         ("cassandra://h:0/k", "not a host"),
         ("cassandra://h:x/k", "not a host"),
         ("cassandra://::1/k", "brackets"),
@@ -216,7 +236,8 @@ def test_errors_never_show_a_password(url):
 
 
 def test_repr_never_shows_a_password():
-    settings = load("cassandra://bob:hush@h/k", environ={})
+    settings = load("cassandra://bob:hush@h/k?tls=on", environ={})
+    assert settings.password == "hush"
     assert "hush" not in repr(settings)
     assert "hush" not in settings.address
 

@@ -142,6 +142,34 @@ def verify_command(cli: CliContext) -> None:
     _show_drift(cli, drift)
 
 
+@command(app, "roles", json=False)
+def roles_command(
+    cli: CliContext,
+    *,
+    make: Annotated[bool, typer.Option("--apply", help="Make them, as an operator who may.")] = False,
+) -> None:
+    """Print the roles of bootstrap, producer, consumer, dispatcher and reader, with what each may do.
+
+    The output can be piped to cqlsh. Repeating it grants what a newer version needs; nothing is revoked.
+    """
+    from cqueue import roles  # noqa: PLC0415 - as above
+
+    settings = cli.settings()
+    wanted = roles.statements(settings.keyspace)
+    if make:
+        from cqueue.schema.execute import run  # noqa: PLC0415 - as above
+
+        with cli.connection(use_keyspace=False) as connection:
+            for cql in wanted:
+                run(connection.session, cql)
+        cli.emit({"statements": wanted}, f"{settings.address}: {len(wanted)} statements run.")
+    elif cli.json:
+        cli.emit({"statements": wanted})
+    else:
+        for line in roles.render(settings.keyspace):
+            cli.line(line if line.startswith("--") else f"{line};")
+
+
 def _show_drift(cli: CliContext, drift: Sequence[Drift]) -> None:
     """Name each difference and leave with exit code 1; without one, return."""
     if not drift:

@@ -89,6 +89,13 @@ def test_wrong_options_need_no_cluster(capsys):
     assert "hint window" in capsys.readouterr().err
 
 
+def test_roles_are_printed_for_cqlsh_without_a_cluster(capsys):
+    assert main(["--url", DOWN, "schema", "roles"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("-- ") or line.endswith(";") for line in lines)
+    assert any(line.startswith("GRANT MODIFY ON ") and line.endswith("_producer;") for line in lines)
+
+
 def test_an_offline_plan_needs_no_cluster(capsys):
     assert main(["--url", DOWN, "schema", "plan", "--offline", "--replication", "dc1=3"]) == 0
     out, err = capsys.readouterr()

@@ -41,7 +41,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(HANGS)
 CHECK := not cassandra and not slow and not acceptance
 TEST := not acceptance
 
-.PHONY: help setup jars demo check test test-all test-lowest test-python test-spark spark-faults lint types style \
+.PHONY: help setup jars demo check test test-all test-lowest test-python test-spark spark-faults lint audit types style \
 	unit simulate mutation coverage faults faults-quick spool-crashes backup-drill soak-dispatch bench performance \
 	bench-peers clean
 
@@ -110,6 +110,10 @@ $(SPARK_STAMP): setup.cfg pyproject.toml
 lint: $(STAMP)  ## Style, types, prose, who may import whom.
 	@echo "== Checking style, types and imports"
 	@$(MAKE) --no-print-directory --jobs $(WORKERS) --output-sync=target types style
+
+audit: $(STAMP)  ## Look for advisories of the oldest versions that setup.cfg allows (asks pypi.org).
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@$(BIN)/python -m tests.lowest | $(BIN)/pip-audit --strict --no-deps --disable-pip --requirement /dev/stdin
 
 types: $(STAMP)
 	@$(BIN)/mypy --no-error-summary -p cqueue

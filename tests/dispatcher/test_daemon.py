@@ -27,7 +27,7 @@ from cqueue.errors import ConfigError, QueueNotFound, Unavailable
 from cqueue.runtime import garbage_collection
 from tests.fix_dispatcher import until
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("brisk_server")]
 
 APP = """
     import secrets, threading
@@ -84,6 +84,12 @@ def shop(tmp_path, monkeypatch):
     yield daemon_shop
     daemon_shop.go_on.set()
     del sys.modules["daemon_shop"]
+
+
+@pytest.fixture(autouse=True)
+def brisk(monkeypatch):
+    """Daemons report fifty times as often."""
+    monkeypatch.setattr(daemon, "TICK_S", 0.02)
 
 
 @pytest.fixture(autouse=True)

@@ -97,6 +97,7 @@ def collector():
     """The garbage collector as it was: daemons in this process set it."""
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
+    gc.unfreeze()
     yield
     gc.unfreeze()
     gc.set_threshold(*before)

@@ -21,6 +21,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # The oldest versions of our dependencies have wheels for the oldest Python only.
 LOWEST_PYTHON ?= $(shell command -v python3.11 >/dev/null && echo python3.11 || echo $(PYTHON))
 WORKERS ?= 2
+# Of the tests below `make test-all`, which wait now and then, one more than there are cores.
+QUICK_WORKERS ?= $(shell expr $(WORKERS) + 1)
 MESSAGES ?= 50000
 ROUNDS ?= 5
 ONLY ?=
@@ -40,10 +42,14 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(HANGS)
 # Which tests are in `make check` and `make test`; `make test-all` runs all. pyproject.toml explains the markers.
 CHECK := not cassandra and not slow and not acceptance
 TEST := not acceptance
+# Properties get fewer examples than in `make test-all`; tests/conftest.py says how many.
+CHECK_PROFILE := --hypothesis-profile=check
+# Targets side by side: what is installed, or only waits, leaves room for what computes.
+BESIDE = @$(MAKE) --no-print-directory --jobs 4
 
-.PHONY: help setup jars demo check test test-all test-lowest test-python test-spark spark-faults lint audit types style \
-	unit simulate mutation coverage faults faults-quick spool-crashes backup-drill soak-dispatch bench performance \
-	bench-peers clean
+.PHONY: help setup jars demo check test features test-all environments everything test-lowest test-python \
+	test-spark spark-faults lint audit types style unit simulate mutation coverage faults faults-quick spool-crashes \
+	backup-drill on-call soak-dispatch bench performance bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,20 +70,33 @@ demo: setup  ## Run the main job on an embedded Cassandra, and account for every
 	@echo "== Running the demo"
 	@$(BIN)/cqueue demo
 
-check: lint unit  ## Style, types, and the tests that need no Cassandra and no real time (three minutes on two cores).
+check: $(STAMP)  ## Style, types, and the tests that need no Cassandra and no real time (about a minute on two cores).
+	$(BESIDE) types style unit
 
-test: setup lint  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (eight minutes).
+test: setup  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (about four minutes).
+	$(BESIDE) types style features
+
+features: $(STAMP)
 	@echo "== Running the tests"
-	@$(PYTEST) -m "$(TEST)"
+	@$(PYTEST) -n $(QUICK_WORKERS) -m "$(TEST)"
 
-test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark. `.ci/run` calls this.
+test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark, lowest versions. `.ci/run` calls this.
+	$(BESIDE) everything environments
+	@$(MAKE) --no-print-directory test-spark
+	@$(MAKE) --no-print-directory test-lowest
+
+# One after the other: both installs write the metadata of this tree.
+environments:
+	@$(MAKE) --no-print-directory $(SPARK_STAMP)
+	@$(MAKE) --no-print-directory $(LOWEST_STAMP)
+
+everything: $(STAMP)
 	@echo "== Running all tests but those of cqueue.spark"
 	@$(PYTEST) --durations=20
-	@$(MAKE) --no-print-directory test-spark
 
 test-lowest: $(LOWEST_STAMP)  ## The quick tests with the lowest versions that setup.cfg allows, in an environment of their own.
 	@echo "== Running the quick tests with the lowest versions of what cqueue needs"
-	@$(LOWEST_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist worksteal $(HANGS) -m "$(CHECK)"
+	@$(LOWEST_VENV)/bin/python -m pytest -q -n $(QUICK_WORKERS) --dist worksteal $(HANGS) $(CHECK_PROFILE) -m "$(CHECK)"
 
 $(LOWEST_STAMP): setup.cfg pyproject.toml tests/lowest.py
 	@test -n "$(LOWEST_PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; say where: make test-lowest LOWEST_PYTHON=/path/to/python3.11"; exit 2; }
@@ -130,7 +149,7 @@ spool-crashes: $(STAMP)  ## Kill a process that writes a spool 1,000 times, and 
 
 unit: $(STAMP)  ## The tests of `make check`.
 	@echo "== Running the quick tests"
-	@$(PYTEST) -q -m "$(CHECK)"
+	@$(PYTEST) -q -n $(QUICK_WORKERS) $(CHECK_PROFILE) -m "$(CHECK)"
 
 simulate: $(STAMP)  ## Seeded schedules of the protocol under faults: make simulate N=20000 SEED=1 [WITHOUT=rule]
 	@$(BIN)/python -m tests.simulation --schedules $(N) --seed $(SEED) $(addprefix --without ,$(WITHOUT))
@@ -184,7 +203,10 @@ faults: setup  ## Kill, stop and cut real processes and nodes, and write docs/re
 	@CQUEUE_FAULTS=1 CQUEUE_FAULTS_PAGE=docs/reference/faults.md $(BIN)/python -m pytest -q $(FAULTS)
 
 backup-drill: setup  ## Snapshot under load, loss of the cluster, restore: make backup-drill NODES=3 (a minute, or four).
-	@CQUEUE_DRILL_NODES=$(NODES) $(BIN)/python -m pytest -q -s tests/acceptance/test_backup.py
+	@CQUEUE_DRILL=1 CQUEUE_DRILL_NODES=$(NODES) $(BIN)/python -m pytest -q -s tests/acceptance/test_backup.py
+
+on-call: setup  ## The tutorial in which a node dies, word by word, on three nodes (three minutes).
+	@CQUEUE_DRILL=1 $(BIN)/python -m pytest -q -s tests/acceptance/test_on_call.py
 
 soak-dispatch: setup  ## A daemon under load on the cluster of CQUEUE_URL: make soak-dispatch MINUTES=120
 	@$(BIN)/python -m benchmarks.soak_dispatch --minutes $(MINUTES)

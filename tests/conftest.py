@@ -1,10 +1,23 @@
 """Fixtures come from plugins `fix_*.py`, one a subject, found by their names."""
 
+import gc
 import signal
 from pathlib import Path
+
+from hypothesis import settings
 
 # A shell that starts a run in the background may have it ignore signals; some tests send them to children.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# `make check` tries each property with fewer examples; all other runs with Hypothesis's hundred.
+settings.register_profile("check", max_examples=25)
+
+
+def pytest_collection_finish():
+    """The garbage collector need not look at thousands of tests again and again."""
+    gc.collect()
+    gc.freeze()
+
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]

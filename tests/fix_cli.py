@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import pytest
 import structlog
 
+from cqueue import client as clients
+
 
 @dataclass(frozen=True, slots=True)
 class Said:
@@ -54,6 +56,18 @@ def logging_as_before():
 def cli_url():
     """A store in memory that all commands of a test share."""
     return f"memory://cli-{secrets.token_hex(6)}"
+
+
+@pytest.fixture
+def cli_clock(cli_url):
+    """Put the clock of that store forward: `cli_clock(seconds)`."""
+
+    def put_forward(seconds):
+        store = clients._shared_stores[cli_url.removeprefix("memory://")]
+        clock_us = store._clock_us
+        store._clock_us = lambda: clock_us() + round(seconds * 1e6)
+
+    return put_forward
 
 
 @pytest.fixture

@@ -11,12 +11,38 @@ from collections.abc import Iterator
 import pytest
 
 from cqueue import ids
+from cqueue.runtime import driver
 from cqueue.schema import apply
 from cqueue.settings import load
+from cqueue.store import memory
 from cqueue.store.cassandra import CassandraStore
 from cqueue.store.connection import Connection, open_session
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import LockRow, LockState, MessageRow, Store, WideRow
+
+BRIEF = memory.DEPLOYMENT._replace(settle_ms=100, skew_ms=50)
+"""A deployment with a small W and ε: failing sends end, and records are stable, after 0.15 s and not 2.5 s.
+What a starved machine writes later than W is written again, by the protocol."""
+
+
+def brief_store() -> MemoryStore:
+    """A store in memory with a small W and ε."""
+    made = MemoryStore()
+    made._deployment = BRIEF
+    return made
+
+
+@pytest.fixture
+def brief_settling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All stores in memory that the test makes have a small W and ε."""
+    monkeypatch.setattr(memory, "DEPLOYMENT", BRIEF)
+
+
+@pytest.fixture
+def brief_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Operations that failed are repeated as often as ever, after pauses a tenth as long."""
+    monkeypatch.setattr(driver, "FIRST_WAIT_S", driver.FIRST_WAIT_S / 10)
+    monkeypatch.setattr(driver, "LONGEST_WAIT_S", driver.LONGEST_WAIT_S / 10)
 
 
 @pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import cqueue
 
-HERE = Path(__file__).parent
+HERE = "tests/acceptance/"
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Mark the others, before `-m` looks at the markers."""
     for item in items:
-        if HERE in item.path.parents and item.get_closest_marker("feature") is None:
+        if item.nodeid.startswith(HERE) and item.get_closest_marker("feature") is None:
             item.add_marker(pytest.mark.acceptance)
 
 

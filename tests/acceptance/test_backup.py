@@ -20,7 +20,11 @@ from cqueue.spool import Spool
 from tests.acceptance.daemons import wait_for
 from tests.acceptance.snapshots import TAG, Site
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.cassandra,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not os.environ.get("CQUEUE_DRILL"), reason="takes minutes: make backup-drill"),
+]
 
 NODES = int(os.environ.get("CQUEUE_DRILL_NODES", "1"))
 VISIBILITY = timedelta(seconds=30)  # longer than three snapshots take, so that what is held stays held

@@ -27,6 +27,12 @@ FAR_MS = 1 << 60
 HOUR = timedelta(hours=1)
 
 
+@pytest.fixture(scope="module")
+def keyspace(new_keyspace):
+    """A keyspace with a small W and ε: records are stable after 1.1 s."""
+    return new_keyspace(settle_ms=1000, skew_ms=100)
+
+
 @pytest.fixture
 def client(keyspace):
     with cqueue.connect(keyspace.url) as client:
@@ -54,10 +60,12 @@ def name():
 
 
 def received(client, queue):
-    """All bodies that a new consumer finds."""
-    found = []
-    with client.queue(queue).consumer() as consumer:
-        while batch := consumer.receive(100, wait=timedelta(seconds=1.5)):
+    """All bodies that a new consumer finds. Of what is counted, more is waited for."""
+    found, opened = [], client.queue(queue)
+    with opened.consumer() as consumer:
+        while batch := consumer.receive(
+            100, wait=timedelta(seconds=1.5 if opened.stats(exact=True).live else 0)
+        ):
             found += [message.body for message in batch]
             consumer.ack(batch)
     return sorted(found)

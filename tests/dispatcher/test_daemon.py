@@ -27,7 +27,7 @@ from cqueue.errors import ConfigError, QueueNotFound, Unavailable
 from cqueue.runtime import garbage_collection
 from tests.fix_dispatcher import until
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("brisk_server")]
 
 APP = """
     import secrets, threading
@@ -87,10 +87,17 @@ def shop(tmp_path, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def brisk(monkeypatch):
+    """Daemons report fifty times as often."""
+    monkeypatch.setattr(daemon, "TICK_S", 0.02)
+
+
+@pytest.fixture(autouse=True)
 def collector():
     """The garbage collector as it was: daemons in this process set it."""
     before = gc.get_threshold()
     gc.set_threshold(700, 10, 10)
+    gc.unfreeze()
     yield
     gc.unfreeze()
     gc.set_threshold(*before)

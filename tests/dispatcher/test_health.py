@@ -10,6 +10,8 @@ from cqueue.dispatcher.execution.events import LASTING_TOLD, Event, Events, Trou
 from cqueue.dispatcher.service.health import Health, judge, serving, together
 from cqueue.errors import ConfigError, Refused, Unavailable
 
+pytestmark = pytest.mark.usefixtures("brisk_server")
+
 
 @pytest.mark.parametrize(
     ("health", "alive", "ready"),

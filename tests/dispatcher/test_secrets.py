@@ -24,10 +24,10 @@ from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.runtime.logs import TRACEBACKS
 from cqueue.spool import Spool
 from cqueue.spool.forwarder import Forwarder
-from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import InsertMessages, ReadMessages
 from cqueue.store.quarantine import Damage
 from tests.fix_dispatcher import SOON, until
+from tests.fix_store import brief_store
 
 SECRET = "hush-4929-1111"
 MARK = SECRET.encode()
@@ -94,7 +94,7 @@ class Faulty:
     """A store whose operations a test may refuse."""
 
     def __init__(self):
-        self.memory = MemoryStore()
+        self.memory = brief_store()
         self.refuse = lambda _operation: None
 
     def __getattr__(self, name):
@@ -306,6 +306,7 @@ def test_a_damaged_row(written, client, store):
 # ── spool ──
 
 
+@pytest.mark.usefixtures("brisk_forwarding")
 def test_a_spool_that_waits_is_damaged_and_goes_on(written, client, store, tmp_path):
     with mock.patch.object(Forwarder, "start"), Spool(tmp_path, segment_bytes=1 << 22) as spool:
         queue = client.queue("mail", spool=spool)

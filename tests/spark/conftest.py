@@ -17,9 +17,8 @@ collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
 
 def pytest_collection_modifyitems(items):
     """All of these tests need Cassandra, or nearly all."""
-    here = Path(__file__).parent
     for item in items:
-        if here in item.path.parents:
+        if item.nodeid.startswith("tests/spark/"):
             item.add_marker(pytest.mark.cassandra)
 
 

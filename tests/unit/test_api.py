@@ -603,7 +603,7 @@ def test_no_message_is_held_twice(queue):
     with queue.consumer() as one, queue.consumer() as two:
         while len(held) < 300:
             for consumer in (one, two):
-                held += consumer.receive(20, wait=ms(100))
+                held += consumer.receive(20, wait=ms(20))
         assert one.receive() == two.receive() == []
         assert len({message.id for message in held}) == 300
         one.ack(held)

@@ -2,14 +2,17 @@
 
 import json
 
+from cqueue.bench import spool
 from cqueue.cli.main import main
 
 DURABILITIES = ("each", "every-64", "interval", "os")
 
 
-def test_each_durability_is_measured_beside_the_disk(tmp_path, capsys):
+def test_each_durability_is_measured_beside_the_disk(tmp_path, capsys, monkeypatch):
     """Rates above zero of disk, spool and SQLite; persist-queue is measured, or said to be missing."""
-    args = ["bench", "spool", "--messages", "2000", "--rounds", "1", "--dir", str(tmp_path), "--json"]
+    monkeypatch.setattr(spool, "STALL_S", 0.1)
+    monkeypatch.setattr(spool, "ONES", 30)
+    args = ["bench", "spool", "--messages", "300", "--rounds", "1", "--dir", str(tmp_path), "--json"]
     assert main(args) == 0
     result = json.loads(capsys.readouterr().out)
     for name in DURABILITIES:

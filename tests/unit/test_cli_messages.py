@@ -252,12 +252,13 @@ def test_an_empty_queue_is_0_and_a_remark(cli):
     assert "nothing that is due" in said.err
 
 
-def test_no_ack_leaves_messages_to_their_timeout(cli):
+def test_no_ack_leaves_messages_to_their_timeout(cli, cli_clock):
     """They are neither gone nor available before."""
     cli("send", "q", "x")
     assert cli("receive", "q", "--no-ack").out == "x\n"
     assert cli("receive", "q").out == ""
     assert cli("--json", "peek", "q").json_lines[0]["state"] == "claimed"
+    cli_clock(3)
     (again,) = cli("--json", "receive", "q", "--wait", "5s").json_lines
     assert again["attempt"] == 2
 

@@ -16,17 +16,18 @@ from cqueue.dispatcher.service.exporter import Exporter
 from cqueue.dispatcher.service.metrics import Metrics
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.spool import SpoolCollector
-from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages, ListQueues
 from tests.faulty_store import FaultyStore
+from tests.fix_store import brief_store
 
+pytestmark = pytest.mark.usefixtures("brief_pauses")
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
 
 
 @pytest.fixture
 def store():
-    return FaultyStore(MemoryStore())
+    return FaultyStore(brief_store())
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from cqueue.errors import Closed, LetterNotFound, NotDone, OutcomeUnknown, SendU
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.sending import redriving
-from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     ChangeQueue,
     DeleteBodies,
@@ -27,6 +26,7 @@ from cqueue.store.operations import (
 from tests.faults.stores import open_client
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
+from tests.fix_store import brief_store
 
 SOON = timedelta(seconds=10)
 HOUR_US = 3_600_000_000
@@ -74,7 +74,7 @@ def client(request):
     if request.param == "cassandra":
         yield request.getfixturevalue("cassandra_client")
         return
-    with Client(Lying(MemoryStore())) as client:
+    with Client(Lying(brief_store())) as client:
         yield client
 
 
@@ -96,7 +96,8 @@ def received(queue, count):
             got = consumer.receive(count - len(found), wait=SOON)
             assert got, f"only {len(found)} came"
             found += got
-        assert consumer.receive(10, wait=timedelta(milliseconds=200)) == []
+        assert consumer.receive(10) == []
+        assert queue.stats(exact=True).live == count
         consumer.ack(found)
     return found
 

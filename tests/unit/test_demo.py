@@ -6,7 +6,7 @@ import json
 import re
 import runpy
 from contextlib import contextmanager, nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from rich.console import Console
 from cqueue import Queue, QueueNotFound, Unavailable, connect, dev
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import Interrupts
-from cqueue.demo import Input, Ledger, cassandra, display, runner
+from cqueue.demo import Input, Ledger, accounting, cassandra, display, runner
 from cqueue.demo.accounting import percentile_ms
 from cqueue.dev import ClusterState
+from cqueue.dispatcher.execution.actions import Retry
 from cqueue.errors import SendUnknown
 
 TEXT = files("cqueue.cli").joinpath("demo.txt").read_text(encoding="utf-8")
@@ -167,8 +168,18 @@ def test_percentiles_are_of_nearest_rank():
 # ── the whole ──
 
 
-def test_the_demo_accounts_for_every_message(cli, cli_url):
-    said = cli(*QUICK)
+@pytest.fixture
+def demo(cli, monkeypatch):
+    """Run `cqueue demo`, which looks more often than it does for people, and retries sooner."""
+    monkeypatch.setattr(accounting, "WINDOW_S", 0.5)
+    monkeypatch.setattr(runner, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(runner, "REPEAT_AFTER_S", 0.02)
+    monkeypatch.setattr(runner, "RETRY", Retry(timedelta(milliseconds=20)))
+    return cli
+
+
+def test_the_demo_accounts_for_every_message(demo, cli_url):
+    said = demo(*QUICK)
     assert (said.code, said.err) == (0, "")
     report = said.json
     assert report["balanced"]
@@ -183,23 +194,24 @@ def test_the_demo_accounts_for_every_message(cli, cli_url):
         assert client.queues() == []
 
 
-def test_for_people_it_prints_lines_and_a_table(cli):
-    said = cli("demo", "--messages", "100")
+def test_for_people_it_prints_lines_and_a_table(demo):
+    said = demo("demo", "--messages", "100")
     assert said.code == 0
     assert re.search(r"sent +100 ", said.out)
     assert "100 sent = 95 acked + 5 dead. Nothing is lost." in said.out
     assert re.search(r"^sent \d+ +done \d+ +depth", said.err, re.MULTILINE)
 
 
-def test_a_cron_ticks_meanwhile(cli):
+@pytest.mark.slow
+def test_a_cron_ticks_meanwhile(demo):
     """At 100 messages a second, 300 take three seconds: it fires in each."""
-    report = cli("demo", "--json", "--messages", "300", "--rate", "100").json
+    report = demo("demo", "--json", "--messages", "300", "--rate", "100").json
     assert report["balanced"]
     assert 2 <= report["ticks"] <= 3 + report["seconds"]
     assert report["ticks_missed"] == 0
 
 
-def test_a_lost_message_is_found(cli, cli_url, monkeypatch):
+def test_a_lost_message_is_found(demo, cli_url, monkeypatch):
     """A producer is told that a message is stored, and it is not: exit code 1, and the queue is kept."""
     send_many = Queue.send_many
     first = itertools.count()
@@ -208,14 +220,14 @@ def test_a_lost_message_is_found(cli, cli_url, monkeypatch):
         return send_many(self, list(messages)[0 if next(first) else 1 :])
 
     monkeypatch.setattr(Queue, "send_many", forgetful)
-    said = cli(*QUICK)
+    said = demo(*QUICK)
     assert said.code == ExitCode.CHECK_FAILED
     assert (said.json["sent"], said.json["lost"], said.json["balanced"]) == (300, 1, False)
     with connect(cli_url) as client:
         assert said.json["queue"] in client.queues()
 
 
-def test_a_send_that_was_not_done_is_repeated(cli, monkeypatch):
+def test_a_send_that_was_not_done_is_repeated(demo, monkeypatch):
     """And one of unknown outcome is not: that could make a copy."""
     send_many = Queue.send_many
     errors = iter([Unavailable("no node"), SendUnknown("who knows")])
@@ -230,31 +242,31 @@ def test_a_send_that_was_not_done_is_repeated(cli, monkeypatch):
         return result
 
     monkeypatch.setattr(Queue, "send_many", failing)
-    said = cli(*QUICK, "--producers", "1")
+    said = demo(*QUICK, "--producers", "1")
     assert (said.code, said.json["sent"], said.json["errors"]) == (0, 300, 2)
     assert (said.json["lost"], said.json["duplicates"]) == (0, 0)
 
 
-def test_an_unforeseen_error_in_a_thread_ends_it(cli, monkeypatch):
+def test_an_unforeseen_error_in_a_thread_ends_it(demo, monkeypatch):
     def broken(_self, _messages):
         raise QueueNotFound("somebody deleted it")
 
     monkeypatch.setattr(Queue, "send_many", broken)
-    said = cli(*QUICK)
+    said = demo(*QUICK)
     assert (said.code, said.out) == (2, "")
     assert "somebody deleted it" in said.err
 
 
-def test_a_standstill_ends_with_an_account(cli, monkeypatch):
+def test_a_standstill_ends_with_an_account(demo, monkeypatch):
     """Nothing more comes out, though something is in: it is left, and the exit code is 1."""
     monkeypatch.setattr(runner, "STUCK_AFTER_S", 0.5)
     monkeypatch.setattr(runner.Demo, "_is_empty", lambda _self, _queue: False)
-    said = cli(*QUICK)
+    said = demo(*QUICK)
     assert said.code == ExitCode.CHECK_FAILED
     assert (said.json["left"], said.json["lost"]) == (5, 0), "the dead letters were not drained"
 
 
-def test_ctrl_c_prints_the_account_so_far(cli, cli_url, monkeypatch):
+def test_ctrl_c_prints_the_account_so_far(demo, cli_url, monkeypatch):
     """It balances with what is left; the queue is gone."""
 
     @contextmanager
@@ -268,7 +280,7 @@ def test_ctrl_c_prints_the_account_so_far(cli, cli_url, monkeypatch):
         yield watch
 
     monkeypatch.setattr(display, "live", live)
-    said = cli("demo", "--json", "--messages", "5000", "--rate", "200")
+    said = demo("demo", "--json", "--messages", "5000", "--rate", "200")
     assert said.code == ExitCode.INTERRUPTED
     report = said.json
     assert report["interrupted"]
@@ -279,14 +291,14 @@ def test_ctrl_c_prints_the_account_so_far(cli, cli_url, monkeypatch):
         assert client.queues() == []
 
 
-def test_keep_keeps_the_queue(cli, cli_url):
-    name = cli(*QUICK, "--keep").json["queue"]
+def test_keep_keeps_the_queue(demo, cli_url):
+    name = demo(*QUICK, "--keep").json["queue"]
     with connect(cli_url) as client:
         assert client.queues() == [name, f"{name}.dead"]
 
 
-def test_a_directory_goes_with_the_embedded_cassandra_only(cli, tmp_path):
-    said = cli(*QUICK, "--dir", tmp_path)
+def test_a_directory_goes_with_the_embedded_cassandra_only(demo, tmp_path):
+    said = demo(*QUICK, "--dir", tmp_path)
     assert said.code == 2
     assert "--dir" in json.loads(said.err)["message"]
 

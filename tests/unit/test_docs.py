@@ -12,6 +12,7 @@ import re
 import secrets
 import subprocess
 import sys
+import time
 import tomllib
 import types
 
@@ -35,6 +36,7 @@ def pages_with(*languages):
     return [path for path in PAGES if path.exists() and markdown.blocks(path, *languages)]
 
 
+@pytest.mark.usefixtures("brief_settling")
 @pytest.mark.parametrize("path", pages_with("python", "pycon"), ids=markdown.name)
 def test_python_runs(path, monkeypatch, tmp_path):
     """Every Python block runs, those of a page in order in one namespace, and prints what `# →` says.
@@ -44,6 +46,8 @@ def test_python_runs(path, monkeypatch, tmp_path):
     if reason := ELSEWHERE.get(markdown.name(path)):
         pytest.skip(reason)
     monkeypatch.chdir(tmp_path)
+    sleep = time.sleep
+    monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.3)))  # in memory W is less
     _connect_to(monkeypatch, f"memory://page-{secrets.token_hex(4)}")
     _write_files(path, tmp_path, monkeypatch)
     _run_all(path)

@@ -1,7 +1,5 @@
 """A call's time is passed down: what it repeats, and what it asks later, gets what is left."""
 
-import time
-
 import pytest
 
 from cqueue.errors import Unavailable
@@ -16,12 +14,13 @@ ROW = WideRow("q@1", 0, 0)
 class Slow:
     """A store cut off from its nodes: each request takes all the time that it may, and fails."""
 
-    def __init__(self):
+    def __init__(self, clock):
         self.took = []
+        self.clock = clock
 
     def execute(self, operation):
         self.took.append(limits.left_s(0.5))
-        time.sleep(self.took[-1])
+        self.clock.now_s += self.took[-1]
         raise Unavailable("nobody answers")
 
     def together(self, operations):
@@ -31,22 +30,43 @@ class Slow:
             return [exc for _ in operations]
 
 
+class Clock:
+    """The time by which calls end: it passes while a request or a pause takes it."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(limits, "time", clock)
+    return clock
+
+
 def driver(store, deadline_s):
-    return BlockingDriver(store, ClusterClock(lambda: [(1, 1)]), deadline_s=deadline_s)
+    clock = ClusterClock(lambda: [(1, 1)])
+    return BlockingDriver(store, clock, pause=store.clock.sleep, deadline_s=deadline_s)
 
 
-def test_repeating_does_not_go_on_beyond_the_time_of_the_call():
+def test_repeating_does_not_go_on_beyond_the_time_of_the_call(clock):
     """Five tries of half a second each are allowed one second together, and what the last one takes."""
-    store = Slow()
+    store = Slow(clock)
     with pytest.raises(Unavailable):
         driver(store, 1.0).ask(ReadHead(ROW))
     assert sum(store.took) <= 1.5
     assert len(store.took) <= 3
 
 
-def test_a_call_whose_time_is_over_asks_for_nothing_more():
+def test_a_call_whose_time_is_over_asks_for_nothing_more(clock):
     """A search through many wide rows ends there: what was not asked is not done."""
-    store = Slow()
+    store = Slow(clock)
     with limits.within(-2), pytest.raises(Unavailable, match="over"):
         driver(store, 1.0).ask(ReadHead(ROW))
     assert not store.took

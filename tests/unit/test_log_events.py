@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,35 @@ NAME = re.compile(r"[a-z][a-z0-9_]*")
 LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 
 
-def calls_of_loggers(tree):
+@cache
+def parsed(path):
+    """Return what is looked at of a module, which is parsed once: calls of loggers, events, loggers made."""
+    tree = ast.parse(path.read_text("utf-8"))
+    nodes = list(ast.walk(tree))
+    calls = [node for node in nodes if isinstance(node, ast.Call)]
+    by_logger = [call for call in calls if _is_of_a_logger(call.func)]
+    return by_logger, list(_events(path, tree, calls, by_logger)), list(_standard_loggers(nodes))
+
+
+def calls_of_loggers(path):
     """Return calls such as `_log.info(…)`, `self._log.info(…)` and `logger().info(…)`."""
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
-            continue
-        on = ast.unparse(node.func.value)
-        if node.func.attr in LEVELS and re.search(r"(^|[._])log(ger)?(\(.*\))?$", on):
-            yield node
+    return parsed(path)[0]
 
 
+def _standard_loggers(nodes):
+    for node in nodes:
+        match node:
+            case ast.Assign(value=ast.Call() as value) if ast.unparse(value.func) == "logging.getLogger":
+                yield node
+
+
+def _is_of_a_logger(function):
+    if not isinstance(function, ast.Attribute) or function.attr not in LEVELS:
+        return False
+    return re.search(r"(^|[._])log(ger)?(\(.*\))?$", ast.unparse(function.value)) is not None
+
+
+@cache
 def sources():
     """Return every module once: two of the folders are links."""
     return sorted(
@@ -36,14 +56,14 @@ def sources():
 
 
 def test_there_are_calls_to_look_at():
-    found = [call for path in sources() for call in calls_of_loggers(ast.parse(path.read_text("utf-8")))]
+    found = [call for path in sources() for call in calls_of_loggers(path)]
     assert len(found) > 30
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_an_event_is_a_name_and_never_a_formatted_text(path):
     """A query for the name keeps working, and a value with a quote breaks no line."""
-    for call in calls_of_loggers(ast.parse(path.read_text("utf-8"))):
+    for call in calls_of_loggers(path):
         where = f"{path.name}:{call.lineno}: {ast.unparse(call)}"
         assert len(call.args) == 1, where  # no values to be formatted in
         (event,) = call.args
@@ -85,26 +105,26 @@ def names_of(expression, constants):
 def logged():
     """Yield every call that logs an event: its names, its level if the call says it, and its fields."""
     for path in sources():
-        tree = ast.parse(path.read_text("utf-8"))
-        constants = {
-            ast.unparse(target): {node.value.value}
-            for node in tree.body
-            if isinstance(node, ast.Assign | ast.AnnAssign)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-        }
-        by_logger = set(calls_of_loggers(tree))
-        for call in ast.walk(tree):
-            if not isinstance(call, ast.Call) or not call.args:
-                continue
-            function = ast.unparse(call.func).rpartition(".")[2]
-            if call in by_logger or function in SAYS:
-                names = {
-                    name for name in names_of(call.args[0], constants) if NAME.fullmatch(name) and "_" in name
-                }
-                level = function if call in by_logger else None
-                yield names, level, {each.arg for each in call.keywords if each.arg}, path.name
+        yield from parsed(path)[1]
+
+
+def _events(path, tree, calls, by_logger):
+    constants = {
+        ast.unparse(target): {node.value.value}
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    }
+    for call in calls:
+        function = getattr(call.func, "attr", None) or getattr(call.func, "id", None)
+        if call.args and (call in by_logger or function in SAYS):
+            names = {
+                name for name in names_of(call.args[0], constants) if NAME.fullmatch(name) and "_" in name
+            }
+            level = function if call in by_logger else None
+            yield names, level, {each.arg for each in call.keywords if each.arg}, path.name
 
 
 def all_events():
@@ -137,7 +157,7 @@ def test_levels_and_fields_are_those_of_the_page():
 def test_no_traceback_is_logged_with_its_texts_by_the_way():
     """`exception` and `exc_info` write the texts of errors, which may quote a message."""
     for path in sources():
-        for call in calls_of_loggers(ast.parse(path.read_text("utf-8"))):
+        for call in calls_of_loggers(path):
             assert call.func.attr != "exception", f"{path.name}:{call.lineno}"
             assert "exc_info" not in {each.arg for each in call.keywords}, f"{path.name}:{call.lineno}"
 
@@ -145,6 +165,5 @@ def test_no_traceback_is_logged_with_its_texts_by_the_way():
 def test_every_logger_is_structlogs():
     """One pipe, with fields: the standard library's loggers are only configured."""
     for path in sources():
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("logging.getLogger("):
-                assert ast.unparse(node.targets[0]) in {"root", "_DRIVER_LOG"}, f"{path.name}:{node.lineno}"
+        for node in parsed(path)[2]:
+            assert ast.unparse(node.targets[0]) in {"root", "_DRIVER_LOG"}, f"{path.name}:{node.lineno}"

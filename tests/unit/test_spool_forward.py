@@ -21,6 +21,9 @@ from cqueue.store.log_operations import AppendRecords
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import InsertMessages
 from tests.faulty_store import FaultyStore
+from tests.fix_store import brief_store
+
+pytestmark = pytest.mark.usefixtures("brisk_forwarding")
 
 SOON = timedelta(seconds=10)
 NOT_YET = timedelta(milliseconds=50)
@@ -52,7 +55,7 @@ class Cluster:
     """A store in memory, and clients of it that may find it away; a clock that a test moves."""
 
     def __init__(self):
-        self.memory = MemoryStore()
+        self.memory = brief_store()
         self.ahead_s = 0.0
         self.clients = []
 
@@ -64,7 +67,7 @@ class Cluster:
             local_us=lambda: time.monotonic_ns() // 1000 + int(self.ahead_s * 1e6),
             wall_us=lambda: time.time_ns() // 1000 + int(self.ahead_s * 1e6),
         )
-        driver = BlockingDriver(store, clock, deadline_s=1.0)
+        driver = BlockingDriver(store, clock, pause=lambda s: time.sleep(s / 20), deadline_s=1.0)
         client = Client(store, on_close=lambda: None, driver=driver)
         client.store = store
         self.clients.append(client)
@@ -93,14 +96,15 @@ def client(cluster):
     return client
 
 
-def drain(queue, *, ack=True, wait=timedelta(milliseconds=300)):
-    """All that can be received now."""
+def drain(queue):
+    """All that is in the queue, received and acked."""
     found = []
     with queue.consumer() as consumer:
-        while messages := consumer.receive(100, wait=wait):
+        while queue.stats(exact=True).live:
+            messages = consumer.receive(100, wait=SOON)
+            assert messages
             found += messages
-            if ack:
-                consumer.ack(messages)
+            consumer.ack(messages)
     return found
 
 
@@ -252,15 +256,16 @@ def test_a_spool_that_is_forwarded_twice_delivers_once(client, cluster, spool, s
             consumer.ack(held)
         if settled == "waiting":
             for message in held:
-                message.nack(timedelta(seconds=1))
+                message.nack(timedelta(milliseconds=300))
         assert again(cluster, spool) == Stored(10)
-        more = consumer.receive(100, wait=timedelta(milliseconds=500))
+        assert queue.stats(exact=True).live == (0 if settled == "acked" else 10)
+        more = consumer.receive(100, wait=SOON if settled == "none" else timedelta())
         if settled in {"acked", "held"}:
             assert more == []
         if settled == "none":
             assert {message.id for message in more} == ids
         consumer.ack(held if settled == "held" else more)
-    rest = drain(queue, wait=timedelta(seconds=2)) if settled == "waiting" else []
+    rest = drain(queue) if settled == "waiting" else []
     if settled == "waiting":
         assert {message.id for message in [*more, *rest]} == ids
         assert len(more) + len(rest) == 10

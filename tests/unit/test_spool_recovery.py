@@ -76,7 +76,7 @@ def test_a_sealed_file_cut_at_every_byte_reports_what_is_gone(image):
         check(read_back(target), written, synced=6)
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 @pytest.mark.parametrize("is_sealed", [True, False])
 def test_every_flipped_bit_is_harmless_or_reported(tmp_path, is_sealed):
     """Whichever bit of the file flips, messages are as they were or reported as lost.

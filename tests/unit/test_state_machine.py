@@ -222,10 +222,20 @@ class Facade(RuleBasedStateMachine):
             assert known.buried or known.attempts >= CONFIG.max_attempts, "buried with attempts left"
 
 
-TestFacade = pytest.mark.slow(Facade.TestCase)
-TestFacade.settings = settings(
-    max_examples=150,
-    stateful_step_count=40,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-)
+class FacadeAtLength(Facade):
+    """The same, for the run that takes longer."""
+
+
+def of_examples(machine, count):
+    """A test case that tries `count` random stories."""
+    machine.TestCase.settings = settings(
+        max_examples=count,
+        stateful_step_count=40,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+    )
+    return machine.TestCase
+
+
+TestFacade = pytest.mark.slow(of_examples(Facade, 30))
+TestFacadeAtLength = pytest.mark.acceptance(of_examples(FacadeAtLength, 120))

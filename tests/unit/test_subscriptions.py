@@ -37,6 +37,7 @@ from cqueue.store.subscriptions import (
     RemoveSubscription,
     SubscriptionRows,
 )
+from tests.fix_store import brief_store
 from tests.unit.subscribing import Clocked, Member, Through, client_on, fill, live_together, made_log
 
 
@@ -879,7 +880,7 @@ def _run_by_itself(member, store, seconds):
 @pytest.fixture
 def live_log():
     """Return a log in real time."""
-    with cqueue.connect("memory://") as client:
+    with cqueue.Client(brief_store()) as client:
         yield client, client.create_log("events", LogConfig(partitions=2))
 
 

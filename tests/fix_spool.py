@@ -1,4 +1,4 @@
-"""Spools in tests: forwarders that look again soon, and a disk that takes no time to sync."""
+"""Spools in tests: forwarders that look again soon."""
 
 import pytest
 

@@ -6,40 +6,31 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from cqueue.cli.context import CliContext
+from cqueue.cli.failures import worst
 from cqueue.cli.opening import open_log
 from cqueue.cli.options import BodyFile, Headers, LogName
 from cqueue.cli.sources import check_source, lines_of, read_body
 from cqueue.cli.values import parse_headers
-from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown
+from cqueue.errors import BadInput, CqueueError
 
 if TYPE_CHECKING:
-    from cqueue.log.log import AppendResult
     from cqueue.log.records import Record
 
 
 def append(
     cli: CliContext,
     name: LogName,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)],
+    topic: Annotated[str, "TOPIC", "The topic."],
     body: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[BODY…|-]", help="Bodies as text, a record each; - reads standard input."),
+        list[str] | None, "[BODY…|-]", "Bodies as text, a record each; - reads standard input."
     ] = None,
     *,
-    key: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Records of one key go to one partition, in order.")
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option(metavar="N", help="Go to this partition, whatever the key.")
-    ] = None,
+    key: Annotated[str | None, "TEXT", "Records of one key go to one partition, in order."] = None,
+    partition: Annotated[int | None, "Go to this partition, whatever the key."] = None,
     header: Headers = None,
     file: BodyFile = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Each line of standard input (or of --file) is a record.")
-    ] = False,
+    lines: Annotated[bool, "Each line of standard input (or of --file) is a record."] = False,
 ) -> None:
     """Append records; done once Cassandra has acknowledged them.
 
@@ -47,7 +38,9 @@ def append(
     and says how many lines are appended, so that the rest can be appended later.
     """
     bodies = list(body or ())
-    _check(bodies, file, lines=lines)
+    if len(bodies) > 1 and "-" in bodies:
+        raise BadInput("- is all of standard input: it stands alone.")
+    check_source(bodies[0] if bodies else None, file, lines=lines, verb="append")
     headers = parse_headers(header or ()) or None
 
     def make(content: bytes) -> Record:
@@ -60,13 +53,6 @@ def append(
     else:
         contents = [read_body(text, None) for text in bodies] or [read_body(None, file)]
         _append_all(cli, name, topic, list(map(make, contents)))
-
-
-def _check(bodies: list[str], file: Path | None, *, lines: bool) -> None:
-    """Refuse all but exactly one source of bodies."""
-    if len(bodies) > 1 and "-" in bodies:
-        raise BadInput("- is all of standard input: it stands alone.")
-    check_source(bodies[0] if bodies else None, file, lines=lines, verb="append")
 
 
 def _append_lines(cli: CliContext, name: str, file: Path | None, make: Callable[[bytes], Record]) -> None:
@@ -87,13 +73,4 @@ def _append_all(cli: CliContext, name: str, topic: str, records: list[Record]) -
         if id_ is not None:
             cli.emit({"log": name, "topic": topic, "partition": id_.locate()[1], "id": id_}, str(id_))
     if result.failed:
-        raise _worst(result)
-
-
-def _worst(result: AppendResult) -> CqueueError:
-    """Return the worst error: an unknown outcome, else one that says not done, else the first."""
-    errors = [error for _, error in result.failed]
-    for kind in (OutcomeUnknown, NotDone):
-        if found := [error for error in errors if isinstance(error, kind)]:
-            return found[0]
-    return errors[0]
+        raise worst(error for _, error in result.failed)

@@ -12,7 +12,7 @@ from cqueue.cli import spark_run
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.options import LogName, QueueName, moment
+from cqueue.cli.options import LogName, QueueName, number
 from cqueue.cli.spark_run import Columns, DryRun, Format, Log, Queue, Rate, ReaderOptions, Session, Where
 from cqueue.cli.spark_stream import stream
 from cqueue.cli.table import print_table
@@ -25,8 +25,8 @@ app = typer.Typer(
     no_args_is_help=True, help="Jobs that Spark runs: files, reports, archives (extra `spark`)."
 )
 
-Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Files or directories, as in Spark.")]
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="The archive, as Spark takes directories.")]
+Files = Annotated[list[str], "FILE…", "Files or directories, as in Spark."]
+Directory = Annotated[str, "DIR", "The archive, as Spark takes directories."]
 
 
 @command(app)
@@ -36,19 +36,12 @@ def enqueue(
     *,
     queue: Queue = None,
     log: Log = None,
-    file_format: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="The format; by default by the file name.")
-    ] = None,
+    file_format: Format = None,
     option: ReaderOptions = None,
     where: Where = None,
     columns: Columns = None,
-    row_id: Annotated[
-        str | None,
-        typer.Option("--id", metavar="SQL", help="Rows of the same id are one message; needs --due."),
-    ] = None,
-    due: Annotated[
-        datetime | None, moment("Of rows that have none; give it again when you run it again.")
-    ] = None,
+    row_id: Annotated[str | None, "--id SQL", "Rows of the same id are one message; needs --due."] = None,
+    due: Annotated[datetime | None, "Of rows that have none; give it again when you run it again."] = None,
     rate: Rate = None,
     session: Session,
     dry_run: DryRun = False,
@@ -73,20 +66,12 @@ def report(
     *,
     queue: Queue = None,
     log: Log = None,
-    history: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Or a history that cqueue.testing recorded.")
-    ] = None,
-    since: Annotated[datetime | None, moment("Of a log: records from this time on.")] = None,
-    until: Annotated[datetime | None, moment("Of a log: records before this time.")] = None,
-    latency: Annotated[
-        str | None, typer.Option(metavar="SQL", help="Of a log: seconds, whose percentiles are shown.")
-    ] = None,
-    top: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="Topics, tasks, keys, reasons.")
-    ] = 10,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with plots as well.")
-    ] = None,
+    history: Annotated[list[str] | None, "FILE", "Or a history that cqueue.testing recorded."] = None,
+    since: Annotated[datetime | None, "Of a log: records from this time on."] = None,
+    until: Annotated[datetime | None, "Of a log: records before this time."] = None,
+    latency: Annotated[str | None, "SQL", "Of a log: seconds, whose percentiles are shown."] = None,
+    top: Annotated[int, number("Topics, tasks, keys, reasons.", 1, 1000)] = 10,
+    html: Annotated[Path | None, "FILE", "Write a page with plots as well."] = None,
     session: Session,
 ) -> None:
     """Count what a queue or a log holds: backlog, ages, shards, dead letters; topics, keys, times."""
@@ -118,15 +103,9 @@ def archive(
     log: LogName,
     directory: Directory,
     *,
-    until: Annotated[
-        datetime | None, moment("Records before this time; by default all that is stable.")
-    ] = None,
-    file_rows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="At most this many in a file.")
-    ] = 1_000_000,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Then compare all files with their checksums.")
-    ] = False,
+    until: Annotated[datetime | None, "Records before this time; by default all that is stable."] = None,
+    file_rows: Annotated[int, number("At most this many in a file.", 1)] = 1_000_000,
+    verify: Annotated[bool, "Then compare all files with their checksums."] = False,
     session: Session,
     dry_run: DryRun = False,
 ) -> None:
@@ -152,8 +131,8 @@ def replay(
     log: Log = None,
     where: Where = None,
     columns: Columns = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Tells one replay from another.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare checksums first.")] = False,
+    name: Annotated[str | None, "NAME", "Tells one replay from another."] = None,
+    check: Annotated[bool, "Compare checksums first."] = False,
     rate: Rate = None,
     session: Session,
     dry_run: DryRun = False,
@@ -172,10 +151,8 @@ def redrive(
     name: QueueName,
     *,
     where: Where = None,
-    to: Annotated[str | None, typer.Option(metavar="NAME", help="Another queue to send them to.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most this many, oldest first.")
-    ] = None,
+    to: Annotated[str | None, "NAME", "Another queue to send them to."] = None,
+    limit: Annotated[int | None, number("At most this many, oldest first.", 1)] = None,
     session: Session,
     dry_run: DryRun = False,
 ) -> None:
@@ -199,11 +176,9 @@ def dedup(
     *,
     queue: Queue = None,
     log: Log = None,
-    against_queue: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Its keys count too.")
-    ] = None,
-    against_log: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Its keys count too.")] = None,
-    since: Annotated[datetime | None, moment("Of logs: keys of records from this time on.")] = None,
+    against_queue: Annotated[list[str] | None, "NAME", "Its keys count too."] = None,
+    against_log: Annotated[list[str] | None, "NAME", "Its keys count too."] = None,
+    since: Annotated[datetime | None, "Of logs: keys of records from this time on."] = None,
     file_format: Format = None,
     option: ReaderOptions = None,
     columns: Columns = None,

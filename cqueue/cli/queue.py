@@ -12,7 +12,7 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import open_client, open_queue, say_left_out, suggesting
+from cqueue.cli.opening import NO_QUEUE, open_client, open_queue, say_left_out, suggesting
 from cqueue.cli.options import ExistOk, QueueName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.values import counted
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from cqueue.queue import Queue
 
 app = typer.Typer(help="Make, look at, change and remove queues.", no_args_is_help=True)
-
-NO_QUEUE = "There is no queue yet. `cqueue queue create NAME` makes one."
 
 DEFAULTS = QueueConfig()
 

@@ -12,8 +12,7 @@ import typer
 
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.queue import NO_QUEUE
+from cqueue.cli.opening import NO_QUEUE, find_queue, open_client, say_left_out
 from cqueue.cli.render import columns_of, print_list
 from cqueue.cli.values import NONE
 from cqueue.errors import QueueNotFound

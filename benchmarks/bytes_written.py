@@ -19,7 +19,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cqueue.bench.setup import Options, open_bench, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import open_bench, silent
 from cqueue.bench.throughput import Bare, drain_all, send_all
 from cqueue.dev.jars import complete_jars, jars_directory
 from cqueue.settings import load

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from cqueue.bench import dispatch
 from cqueue.bench.counting import CountingStore
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.bench.throughput import drain_all, send_all
 from cqueue.client import Client
 from cqueue.queue import Queue

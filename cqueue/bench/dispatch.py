@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from cqueue.bench.setup import Bench, Figures, Options, Progress, in_turn, medians_of, ratios_of, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Figures, Progress, in_turn, medians_of, ratios_of, silent
 from cqueue.bench.throughput import burndown, send_all
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from cqueue.bench.children import Signals, Work, children
+from cqueue.bench.options import Options
 from cqueue.bench.setup import (
     Bench,
     Figures,
-    Options,
     Progress,
     in_turn,
     medians_of,

@@ -16,7 +16,8 @@ from itertools import product
 from typing import Any
 
 from cqueue.bench.counting import CountingStore
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.client import Client, address_of
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, ReceivedMessage

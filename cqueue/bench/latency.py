@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from cqueue.bench.bare import Call, Floor, Pace
 from cqueue.bench.children import Signals, Work, children, threads
-from cqueue.bench.setup import Bench, Options, Progress, percentile, silent, times_ms
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, percentile, silent, times_ms
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.dispatcher import Dispatcher

@@ -13,7 +13,8 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, Final
 
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.bench.throughput import bodies
 from cqueue.errors import NotDone
 from cqueue.log.log import Log

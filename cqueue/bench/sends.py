@@ -14,10 +14,10 @@ from itertools import chain
 from typing import Any, Final
 
 from cqueue.bench.bare import Call, bare_insert
+from cqueue.bench.options import Options
 from cqueue.bench.setup import (
     Bench,
     Figures,
-    Options,
     Progress,
     in_turn,
     medians_of,

@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.bench.log import until_stable
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.errors import ConfigError, NotDone
 from cqueue.log.log import Log
 from cqueue.settings import Settings

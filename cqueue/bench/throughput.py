@@ -19,10 +19,10 @@ from typing import Any
 from cassandra.query import BatchStatement, BatchType
 from cassandra.util import uuid_from_time
 
+from cqueue.bench.options import Options, Rows
 from cqueue.bench.setup import (
     Bench,
     Figures,
-    Options,
     Progress,
     in_turn,
     medians_of,
@@ -58,7 +58,7 @@ _DELETE = (
 _LOWEST = uuid_from_time(0, 0, 0)
 
 
-def floor(bench: Bench, options: Options, progress: Progress = silent) -> dict[str, Any]:
+def floor(bench: Bench, options: Rows, progress: Progress = silent) -> dict[str, Any]:
     """The bare driver on the same rows: a session of its own, bound statements, no protocol."""
     with open_session(bench.settings) as connection:
         bare = Bare(connection.session, options)
@@ -73,7 +73,7 @@ def floor(bench: Bench, options: Options, progress: Progress = silent) -> dict[s
 class Bare:
     """Inserts, slice reads and deletes with nothing around them."""
 
-    def __init__(self, session: Any, options: Options) -> None:
+    def __init__(self, session: Any, options: Rows) -> None:
         self.session = session
         self.options = options
         self.name = f"bench-floor@{time.time_ns():x}"
@@ -254,7 +254,7 @@ def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = 
     }
 
 
-def bodies(options: Options) -> Iterator[list[bytes]]:
+def bodies(options: Rows) -> Iterator[list[bytes]]:
     """Batches of random bodies."""
     left = options.messages
     while left:
@@ -264,6 +264,6 @@ def bodies(options: Options) -> Iterator[list[bytes]]:
         left -= count
 
 
-def _check(drained: int, options: Options) -> None:
+def _check(drained: int, options: Rows) -> None:
     if drained != options.messages:
         raise NotDone(f"{drained:,} messages came back, {options.messages:,} were sent")

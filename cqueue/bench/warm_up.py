@@ -15,7 +15,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.bench.throughput import burndown, floor
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context

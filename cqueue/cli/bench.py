@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 
+from cqueue.bench.options import Options, Rows
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
@@ -24,28 +24,8 @@ Size = Annotated[int, "Bytes of a body."]
 Shards = Annotated[int, "Concurrency shards."]
 Rounds = Annotated[int, number("Pairs measured after one to warm up.", 1, 100)]
 
-SIZE, SHARDS = 200, 4
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Messages of a benchmark, and the batches in which they are sent and received."""
-
-    messages: Messages = 20_000
-    size: Size = SIZE
-    batch: Annotated[int, "Messages a send."] = 100
-    receive: Annotated[int, "Messages a receive."] = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Load(Rows):
-    """Messages of a benchmark, and the shards of their queue."""
-
-    shards: Shards = SHARDS
-
-
-ROWS, LOAD = Rows(), Load()
-BACKLOG, SHARED_BACKLOG, BOTH_WAYS = (Load(messages=count, batch=500) for count in (20_000, 100_000, 200_000))
+ROWS, LOAD = Rows(), Options()
+BACKLOG, SHARED_BACKLOG, BOTH_WAYS = (Options(count, batch=500) for count in (20_000, 100_000, 200_000))
 
 MOST_A_SECOND = 1000
 _COLUMNS = {
@@ -88,7 +68,7 @@ def floor(cli: CliContext, rows: Rows = ROWS) -> None:
 @command(app)
 def burndown(
     cli: CliContext,
-    load: Load = LOAD,
+    load: Options = LOAD,
     *,
     pipelined: Annotated[
         bool, "Claim the next four batches while the acks of the last ones are stored."
@@ -112,7 +92,7 @@ def burndown(
 
 
 @command(app)
-def ratio(cli: CliContext, load: Load = LOAD, *, rounds: Rounds = 3) -> None:
+def ratio(cli: CliContext, load: Options = LOAD, *, rounds: Rounds = 3) -> None:
     """Floor and burndown in turn: medians, and the median of burndown / floor."""
     _run(cli, "throughput.ratio", load, rounds=rounds)
 
@@ -120,7 +100,7 @@ def ratio(cli: CliContext, load: Load = LOAD, *, rounds: Rounds = 3) -> None:
 @command(app)
 def dispatch(
     cli: CliContext,
-    load: Load = LOAD,
+    load: Options = LOAD,
     *,
     threads: Annotated[int, number("Threads of the dispatcher.", 1, 1000)] = 8,
     rounds: Rounds = 3,
@@ -134,20 +114,20 @@ def sends(
     cli: CliContext,
     *,
     messages: Messages = 8000,
-    size: Size = SIZE,
-    shards: Shards = SHARDS,
+    size: Size = LOAD.size,
+    shards: Shards = LOAD.shards,
     threads: Annotated[int, number("Threads that send.", 1, 100)] = 16,
     rounds: Rounds = 3,
 ) -> None:
     """Single sends from many threads: bare inserts, `send`, and `send` of a queue that lingers, in turn."""
-    load = Load(messages, size, batch=1, receive=1, shards=shards)
+    load = Options(messages, size, batch=1, receive=1, shards=shards)
     _run(cli, "sends.sends", load, rounds=rounds, threads=threads)
 
 
 @command(app)
 def backlog(
     cli: CliContext,
-    load: Load = BACKLOG,
+    load: Options = BACKLOG,
     *,
     large: Annotated[int, number("How many messages beside that.", 1)] = 2_000_000,
     rounds: Rounds = 3,
@@ -157,19 +137,19 @@ def backlog(
 
 
 @command(app)
-def consumers(cli: CliContext, load: Load = SHARED_BACKLOG, *, rounds: Rounds = 3) -> None:
+def consumers(cli: CliContext, load: Options = SHARED_BACKLOG, *, rounds: Rounds = 3) -> None:
     """Drain a backlog with two and with ten processes in turn: both rates, and ten / two."""
     _run(cli, "growth.consumers", load, rounds=rounds)
 
 
 @command(app)
-def cost(cli: CliContext, load: Load = LOAD) -> None:
+def cost(cli: CliContext, load: Options = LOAD) -> None:
     """Conditional mutations, statements and tombstones of three ways to drain a backlog."""
     _run(cli, "cost.cost", load)
 
 
 @command(app)
-def processes(cli: CliContext, load: Load = BOTH_WAYS, *, rounds: Rounds = 3) -> None:
+def processes(cli: CliContext, load: Options = BOTH_WAYS, *, rounds: Rounds = 3) -> None:
     """Two producer and two consumer processes at once, and four and four: both rates, and four / two."""
     _run(cli, "growth.processes", load, rounds=rounds)
 
@@ -178,8 +158,8 @@ def processes(cli: CliContext, load: Load = BOTH_WAYS, *, rounds: Rounds = 3) ->
 def latency(
     cli: CliContext,
     *,
-    size: Size = SIZE,
-    shards: Shards = SHARDS,
+    size: Size = LOAD.size,
+    shards: Shards = LOAD.shards,
     rate: Annotated[str, "N,…", "Messages a second, one rate after the other; 1 to 1000."] = "",
     seconds: Annotated[float | None, number("How long each rate takes.", 1, 3600)] = None,
     dispatchers: Annotated[int, number("Processes that handle messages.", 1, 100)] = 1,
@@ -201,7 +181,7 @@ def latency(
         dispatchers=dispatchers,
         one_process=one_process,
     )
-    load = Load(1, size, batch=1, receive=1, shards=shards)
+    load = Options(1, size, batch=1, receive=1, shards=shards)
     _run(cli, "followers.followers" if followers else "latency.latency", load, asked=asked)
 
 
@@ -221,13 +201,13 @@ def log(
     cli: CliContext,
     *,
     messages: Annotated[int, "How many records."] = 100_000,
-    size: Size = SIZE,
+    size: Size = LOAD.size,
     batch: Annotated[int, "Records an append."] = 500,
     partitions: Annotated[int, number("Partitions of the log.", 1, 1000)] = 16,
     threads: Annotated[int, number("Threads that append.", 1, 100)] = 4,
 ) -> None:
     """Append to a log, and scan it as records and to Arrow; with the CPU time of each record."""
-    load = Load(messages, size, batch=batch, receive=1, shards=1)
+    load = Options(messages, size, batch=batch, receive=1, shards=1)
     _run(cli, "log.log", load, partitions=partitions, threads=threads)
 
 
@@ -254,8 +234,8 @@ def spark(
     cli: CliContext,
     *,
     messages: Annotated[int, "How many rows."] = 200_000,
-    size: Size = SIZE,
-    shards: Shards = SHARDS,
+    size: Size = LOAD.size,
+    shards: Shards = LOAD.shards,
     master: Annotated[str | None, "URL", "Where Spark runs."] = None,
     conf: Annotated[list[str] | None, "NAME=VALUE", "A setting of Spark; may be repeated."] = None,
     connector: Annotated[str | None, "COORDINATES", "The connector to compare with, or none."] = None,
@@ -265,7 +245,7 @@ def spark(
 
     compared = {None: module.CONNECTOR, "none": ""}.get(connector, connector or "")
     settings = dict(pair.partition("=")[::2] for pair in conf or [])
-    load = Load(messages, size, batch=1, receive=1, shards=shards)
+    load = Options(messages, size, batch=1, receive=1, shards=shards)
     _run(cli, "spark.spark", load, url=cli.url, master=master, conf=settings, connector=compared)
 
 
@@ -274,7 +254,7 @@ def warm_up(
     cli: CliContext,
     *,
     seconds: Annotated[float, number("For how long.", 1, 3600)] = 60,
-    size: Size = SIZE,
+    size: Size = LOAD.size,
 ) -> None:
     """Send and drain for a while, so that the server is at its full speed for what is measured next."""
     _run(cli, "warm_up.warm_up", Rows(1, size, batch=1, receive=1), seconds=seconds)
@@ -284,7 +264,7 @@ def warm_up(
 def idle(
     cli: CliContext,
     *,
-    shards: Shards = SHARDS,
+    shards: Shards = LOAD.shards,
     queues: Annotated[int, number("More than one: one dispatcher of all of them.", 1, 10_000)] = 1,
     seconds: Annotated[int, number("How long nothing is sent.", 1, 86_400)] = 10,
 ) -> None:
@@ -293,7 +273,7 @@ def idle(
     Also the time from the next send, by another process, to its delivery. With --queues, measure one
     dispatcher of all of them.
     """
-    load = Load(1, 12, batch=1, receive=10, shards=shards)
+    load = Options(1, 12, batch=1, receive=10, shards=shards)
     if queues == 1:
         _run(cli, "idle.idle", load, seconds=seconds)
     else:
@@ -305,15 +285,14 @@ def _run(cli: CliContext, measure: str, load: Rows, **more: Any) -> dict[str, An
 
     measure: MODULE.FUNCTION of `cqueue.bench`, imported here because the driver takes long to import.
     """
-    from cqueue.bench.setup import Options, open_bench  # noqa: PLC0415 - the driver takes long to import
+    from cqueue.bench.setup import open_bench  # noqa: PLC0415 - the driver takes long to import
     from cqueue.runtime import garbage_collection  # noqa: PLC0415 - as above
 
     garbage_collection.settle()  # as the daemon does
     module, _, name = measure.partition(".")
     work: Callable[..., dict[str, Any]] = getattr(importlib.import_module(f"cqueue.bench.{module}"), name)
-    options = Options(**asdict(load))
     with open_bench(cli.settings()) as bench, cli.bar("measuring") as progress:
-        result = work(bench, options, progress=progress, **more)
+        result = work(bench, load, progress=progress, **more)
     cli.emit(result, lambda: _print(cli, result))
     return result
 

@@ -1,4 +1,4 @@
-"""`cqueue log`: create, list, show, alter, delete and stats here; append, tail and scan beside it."""
+"""`cqueue log`: create, list, show, alter, delete, stats and append here; tail and scan beside it."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cqueue.cli import log_append, log_read
+from cqueue.cli import log_read
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
+from cqueue.cli.failures import worst
 from cqueue.cli.opening import open_client, open_log, say_left_out, suggesting
-from cqueue.cli.options import ExistOk, LogName, Yes, given
+from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, print_list
-from cqueue.cli.values import parse_duration
+from cqueue.cli.send_lines import Target, send_each
+from cqueue.cli.sources import check_source, lines_of, read_body
+from cqueue.cli.values import parse_duration, parse_headers
 from cqueue.config import to_ms
 from cqueue.errors import BadInput, DamagedRow, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
+from cqueue.log.records import Record
 from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.log.log import Log
 
 app = typer.Typer(help="Make, look at, write to, read and remove logs.", no_args_is_help=True)
-command(app)(log_append.append)
 command(app)(log_read.tail)
 command(app)(log_read.scan)
 
@@ -145,6 +148,52 @@ def stats(cli: CliContext, name: LogName) -> None:
     with open_log(cli, name) as log, cli.status("Looking…"):
         fields = {"log": name, **asdict(log.stats())}
     emit_one(cli, fields, {"per_second": round(fields["per_second"], 1)})
+
+
+@command(app)
+def append(
+    cli: CliContext,
+    name: LogName,
+    topic: Annotated[str, "TOPIC", "The topic."],
+    body: Annotated[
+        list[str] | None, "[BODY…|-]", "Bodies as text, a record each; - reads standard input."
+    ] = None,
+    *,
+    key: Annotated[str | None, "TEXT", "Records of one key go to one partition, in order."] = None,
+    partition: Annotated[int | None, "Go to this partition, whatever the key."] = None,
+    header: Headers = None,
+    file: BodyFile = None,
+    lines: Annotated[bool, "Each line of standard input (or of --file) is a record."] = False,
+) -> None:
+    """Append records; done once Cassandra has acknowledged them.
+
+    Prints the id of each, or with --lines how many were appended. Ctrl-C lets the batch under way end
+    and says how many lines are appended, so that the rest can be appended later.
+    """
+    bodies = list(body or ())
+    if len(bodies) > 1 and "-" in bodies:
+        raise BadInput("- is all of standard input: it stands alone.")
+    check_source(bodies[0] if bodies else None, file, lines=lines, verb="append")
+    headers = parse_headers(header or ()) or None
+
+    def records(contents: list[bytes]) -> list[Record]:
+        return [Record(topic, content, key, partition, headers) for content in contents]
+
+    if lines:
+        with lines_of(file) as source, open_log(cli, name) as log:
+            target = Target(
+                "log", name, "record", "appended", lambda some: log.append_many(records(some)).failed
+            )
+            send_each(cli, target, source)
+        return
+    contents = [read_body(text, None) for text in bodies] or [read_body(None, file)]
+    with open_log(cli, name) as log:
+        result = log.append_many(records(contents))
+    for id_ in result.ids:
+        if id_ is not None:
+            cli.emit({"log": name, "topic": topic, "partition": id_.locate()[1], "id": id_}, str(id_))
+    if result.failed:
+        raise worst(error for _, error in result.failed)
 
 
 def log_fields(log: Log) -> dict[str, Any]:

@@ -28,11 +28,38 @@ Log = Annotated[str | None, "NAME", "A log."]
 Where = Annotated[str | None, "SQL", "Only rows that this holds for."]
 Format = Annotated[str | None, "--format NAME", "parquet, csv, json, text or orc; else by the file's name."]
 ReaderOptions = Annotated[list[str] | None, "--option NAME=VALUE", "Of Spark's reader, such as sep=;"]
-Columns = Annotated[
-    list[str] | None, "--set COLUMN=SQL", "What a column of the target takes; else its namesake."
-]
-Rate = Annotated[float | None, "Rows a second, over all tasks."]
 DryRun = Annotated[bool, "Check and count; write nothing."]
+
+
+@dataclass(frozen=True, slots=True)
+class Into:
+    """Options of the queue or the log that rows go to."""
+
+    queue: Queue = None
+    log: Log = None
+    columns: Annotated[
+        list[str] | None, "--set COLUMN=SQL", "What a column of the target takes; else its namesake."
+    ] = None
+    rate: Annotated[float | None, "Rows a second, over all tasks."] = None
+
+    def target(self, cli: CliContext, *, id_: str | None = None, at: datetime | None = None) -> Target:
+        """Make the target.
+
+        Raises:
+            BadInput: PySpark is not installed; neither a queue nor a log is named, or both are.
+        """
+        need_spark()
+        from cqueue.spark.jobs.target import Target  # noqa: PLC0415 - PySpark is an extra
+
+        return Target(
+            queue=self.queue,
+            log=self.log,
+            url=cli.url,
+            columns=pairs(self.columns, "--set"),
+            id=id_,
+            at=at,
+            rate=self.rate,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,25 +113,6 @@ def pairs(given: list[str] | None, option: str) -> dict[str, str]:
             raise typer.BadParameter(f"{option} {name.strip()} is given twice.")
         found[name.strip()] = value
     return found
-
-
-def target(
-    cli: CliContext,
-    queue: str | None,
-    log: str | None,
-    *,
-    columns: list[str] | None,
-    id_: str | None = None,
-    at: datetime | None = None,
-    rate: float | None = None,
-) -> Target:
-    """Make the target that rows go to: the queue or the log that was named."""
-    need_spark()
-    from cqueue.spark.jobs.target import Target  # noqa: PLC0415 - PySpark is an extra
-
-    return Target(
-        queue=queue, log=log, url=cli.url, columns=pairs(columns, "--set"), id=id_, at=at, rate=rate
-    )
 
 
 def print_summary(cli: CliContext, summary: Summary) -> None:

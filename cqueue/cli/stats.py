@@ -17,7 +17,7 @@ from cqueue.cli.render import columns_of, print_list
 from cqueue.cli.values import NONE
 from cqueue.errors import QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.runtime.durations import show_duration
+from cqueue.runtime.durations import show_age
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -96,12 +96,5 @@ def _figure(row: dict[str, Any], name: str) -> str:
 
 
 def _age(row: dict[str, Any]) -> str:
-    """Show how long the oldest message has been ready, in at most two units."""
-    if row["oldest_age_s"] is None:
-        return NONE
-    age = timedelta(seconds=int(row["oldest_age_s"]))
-    for unit in (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)):
-        if age >= 24 * unit:
-            age -= age % unit
-            break
-    return show_duration(age)
+    """Show how long the oldest message has been ready."""
+    return NONE if row["oldest_age_s"] is None else show_age(timedelta(seconds=row["oldest_age_s"]))

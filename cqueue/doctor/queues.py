@@ -16,7 +16,7 @@ from cqueue.doorbell.datagram import short_name
 from cqueue.doorbell.directory import names_contain
 from cqueue.errors import CqueueError
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.runtime.durations import show_duration
+from cqueue.runtime.durations import show_age
 from cqueue.store.control import ListenerRow
 from cqueue.store.quarantine import MESSAGES, Damage
 
@@ -210,10 +210,4 @@ def _by_owner(found: Iterable[Damage]) -> dict[str, list[Damage]]:
 
 
 def _age(seconds: float) -> str:
-    """Show an age in its largest two units."""
-    left = timedelta(seconds=max(0, int(seconds)))
-    for unit, finest in ((timedelta(days=1), timedelta(hours=1)), (timedelta(hours=1), timedelta(minutes=1))):
-        if left >= unit:
-            left -= left % finest
-            break
-    return show_duration(left)
+    return show_age(timedelta(seconds=max(0.0, seconds)))

@@ -56,12 +56,8 @@ def cost(bench: Bench, options: Options, progress: Progress = silent) -> dict[st
             }
             met.append(tombstones(bench))
             progress(len(figures) / len(WAYS))
-    return {
-        "bench": "cost",
-        **figures,
-        "tombstones_per_read": {"before": met[0], "max": max(met)},
-        **bench.circumstances(options),
-    }
+    seen = {"before": met[0], "max": max(met)}
+    return bench.result("cost", options, {**figures, "tombstones_per_read": seen})
 
 
 def tombstones(bench: Bench) -> int:

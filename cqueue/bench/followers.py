@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from cqueue.bench.bare import Pace
 from cqueue.bench.children import Signals, Work, children
-from cqueue.bench.latency import PATIENCE, Asked, listened, note, result, row, send_all
+from cqueue.bench.latency import PATIENCE, UNUSED, Asked, listened, note, row, send_all
 from cqueue.bench.options import Options
 from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.errors import NotDone
@@ -29,7 +29,7 @@ def followers(bench: Bench, options: Options, asked: Asked, progress: Progress =
     for pace in paces:
         rows += _at_rate(bench, options, pace)
         progress(len(rows) / len(paces) / 2)
-    return result("followers", rows, bench, options)
+    return bench.result("followers", options, {"rows": rows}, without=UNUSED)
 
 
 def _at_rate(bench: Bench, options: Options, pace: Pace) -> list[dict[str, Any]]:

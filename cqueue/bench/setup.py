@@ -79,17 +79,29 @@ class Bench:
             quiet = 0 if busy else quiet + 1
             time.sleep(QUIET_S)
 
-    def circumstances(self, options: Rows, *, without: Collection[str] = ()) -> Figures:
-        """Version, commit log, nodes, replication, consistency, cores, size, batch: part of every result.
+    def result(
+        self, name: str, options: Rows, figures: Figures, *, without: Collection[str] = (), **more: int
+    ) -> Figures:
+        """Return the figures with their circumstances.
 
-        stolen_percent: of the CPU time that the machine wanted since the benchmark began. without: the
-        options that say nothing about this benchmark.
+        Those are version, commit log, nodes, replication, consistency, cores, size, batch, and
+        `stolen_percent`: of the CPU time that the machine wanted since the benchmark began.
+
+        Args:
+            name: of the benchmark.
+            options: what was measured with.
+            figures: the result.
+            without: options that say nothing about this benchmark.
+            more: what else it was measured with.
         """
         session, keyspace = self.connection.session, self.settings.keyspace
         replication = session.execute(
             "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s", (keyspace,)
         ).one()[0]
         return {
+            "bench": name,
+            **figures,
+            **more,
             "version": __version__,
             "cassandra": session.execute("SELECT release_version FROM system.local").one()[0],
             "commitlog_sync": _setting(session, "commitlog_sync"),

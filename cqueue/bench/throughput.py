@@ -63,11 +63,7 @@ def floor(bench: Bench, options: Rows, progress: Progress = silent) -> dict[str,
     with open_session(bench.settings) as connection:
         bare = Bare(connection.session, options)
         sends_s, drains_s = bare.insert_all(progress), bare.drain_all(progress)
-    return {
-        "bench": "floor",
-        **rates(options.messages, sends_s, drains_s),
-        **bench.circumstances(options),
-    }
+    return bench.result("floor", options, rates(options.messages, sends_s, drains_s))
 
 
 class Bare:
@@ -143,12 +139,7 @@ def burndown(
                 recorded.left(bench.client.queue(queue.dead_letter_name))
             report = check(history)
             verdict = {"verified": report.clean, "verdict": report.figures()}
-    return {
-        "bench": "burndown",
-        **rates(options.messages, sends_s, drains_s),
-        **verdict,
-        **bench.circumstances(options),
-    }
+    return bench.result("burndown", options, {**rates(options.messages, sends_s, drains_s), **verdict})
 
 
 def calm_burndown(
@@ -243,15 +234,13 @@ def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = 
 
     found = in_turn({"floor": bare, "burndown": ours}, rounds, progress)
     shown = ("sent_per_s", "drained_per_s", "total_per_s")
-    return {
-        "bench": "ratio",
+    figures = {
         **ratios_of(found["burndown"], found["floor"], "total_per_s"),
         **{name: medians_of(results, shown) for name, results in found.items()},
         "acks": "pipelined",
         "prefetch": CLAIMED_AHEAD * options.receive,
-        "rounds": rounds,
-        **bench.circumstances(options),
     }
+    return bench.result("ratio", options, figures, rounds=rounds)
 
 
 def bodies(options: Rows) -> Iterator[list[bytes]]:

@@ -53,12 +53,8 @@ def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress =
             messages = sum(pool.map(work, range(THREADS)))
         finally:
             over.set()  # Ctrl-C, or an error: the threads end after their step
-    return {
-        "bench": "warm-up",
-        "seconds": round(time.monotonic() - begin, 1),
-        **bench.circumstances(options),
-        "sent": messages,
-    }
+    figures = {"seconds": round(time.monotonic() - begin, 1), "sent": messages}
+    return bench.result("warm-up", options, figures)
 
 
 def one_by_one(bench: Bench, options: Options) -> None:

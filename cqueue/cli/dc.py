@@ -11,7 +11,6 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.options import Yes
-from cqueue.cli.table import print_sheet
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
@@ -106,21 +105,21 @@ def _emit(cli: CliContext, centre: Centre) -> None:
             "opens_at": _time(row.opens_at_ms) if row.opens_at_ms else None,
             "decisions": [{"at": _text(one.at), **one.did} for one in centre.decisions],
         },
-        lambda: print_sheet(cli, _sheet(centre)),
+        lambda: "\n".join(_lines(centre)),
     )
 
 
-def _sheet(centre: Centre) -> dict[str, object]:
+def _lines(centre: Centre) -> list[str]:
     row = centre.deployment
     nowhere = "every data centre (serial)" if row.serial_consistency == "serial" else "not recorded yet"
     kept = "all kept, until `cqueue dc resume-retiring`"
-    return {
+    shown = {
         "home": row.home_dc or nowhere,
         "epoch": row.centre_epoch,
         "partitions": "dropped when they are done with" if row.retiring else kept,
-        "opens at": _time(row.opens_at_ms) if row.opens_at_ms else None,
-        "decisions": "\n".join(map(_line, centre.decisions)),
+        **({"opens at": _time(row.opens_at_ms)} if row.opens_at_ms else {}),
     }
+    return [*(f"{name:<11}{value}" for name, value in shown.items()), *map(_line, centre.decisions)]
 
 
 def _line(decision: Decision) -> str:

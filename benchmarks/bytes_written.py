@@ -19,7 +19,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from cqueue.bench.setup import Options, open_bench, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import open_bench, silent
 from cqueue.bench.throughput import Bare, drain_all, send_all
 from cqueue.dev.jars import complete_jars, jars_directory
 from cqueue.settings import load
@@ -75,15 +76,12 @@ def main() -> int:
         floor = _written(node, lambda: bare.insert_all(silent), lambda: bare.drain_all(silent))
     with open_bench(settings) as bench, bench.queue(work) as queue:
         ours = _written(node, lambda: send_all(queue, work), lambda: drain_all(queue, work))
-        circumstances = bench.circumstances(work)
-    figures = {
-        "bench": "bytes written",
-        "floor_bytes_a_message": round(floor / options.messages, 1),
-        "ours_bytes_a_message": round(ours / options.messages, 1),
-        "ratio": round(ours / floor, 3),
-        **circumstances,
-    }
-    print(json.dumps(figures, indent=1))
+        figures = {
+            "floor_bytes_a_message": round(floor / options.messages, 1),
+            "ours_bytes_a_message": round(ours / options.messages, 1),
+            "ratio": round(ours / floor, 3),
+        }
+        print(json.dumps(bench.result("bytes written", work, figures), indent=1))
     return 0
 
 

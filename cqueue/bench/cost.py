@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from cqueue.bench import dispatch
 from cqueue.bench.counting import CountingStore
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.bench.throughput import drain_all, send_all
 from cqueue.client import Client
 from cqueue.queue import Queue
@@ -55,12 +56,8 @@ def cost(bench: Bench, options: Options, progress: Progress = silent) -> dict[st
             }
             met.append(tombstones(bench))
             progress(len(figures) / len(WAYS))
-    return {
-        "bench": "cost",
-        **figures,
-        "tombstones_per_read": {"before": met[0], "max": max(met)},
-        **bench.circumstances(options),
-    }
+    seen = {"before": met[0], "max": max(met)}
+    return bench.result("cost", options, {**figures, "tombstones_per_read": seen})
 
 
 def tombstones(bench: Bench) -> int:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from cqueue.bench.setup import Bench, Figures, Options, Progress, in_turn, medians_of, ratios_of, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Figures, Progress, in_turn, medians_of, ratios_of, silent
 from cqueue.bench.throughput import burndown, send_all
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context
@@ -41,14 +42,11 @@ def dispatch(
             return {"drained_per_s": round(options.messages / drain(queue, options, threads), 1)}
 
     found = in_turn({"burndown": bare, "dispatcher": ours}, rounds, progress)
-    return {
-        "bench": "dispatch",
+    figures = {
         **ratios_of(found["dispatcher"], found["burndown"], "drained_per_s"),
         **{name: medians_of(found[name], ("drained_per_s",)) for name in ("dispatcher", "burndown")},
-        "threads": threads,
-        "rounds": rounds,
-        **bench.circumstances(options),
     }
+    return bench.result("dispatch", options, figures, threads=threads, rounds=rounds)
 
 
 class _Acks(Middleware):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 import time
 from collections.abc import Sequence
@@ -11,19 +10,15 @@ from typing import Any, Final
 
 from cqueue.bench.bare import Pace
 from cqueue.bench.children import Signals, Work, children
-from cqueue.bench.latency import PATIENCE, Asked, listened, note, result, row, send_all
-from cqueue.bench.setup import Bench, Options, Progress, silent
-from cqueue.client import Client
+from cqueue.bench.latency import PATIENCE, UNUSED, Asked, listened, note, row, send_all
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.errors import NotDone
 from cqueue.log.records import LogRecord
 
 RATES: Final = (20,)
 """Appends a second."""
 TOPIC: Final = "bench"
-LOW_LATENCY: Final[Any] = (
-    {"low_latency": True} if "low_latency" in inspect.signature(Client.subscribe).parameters else {}
-)
-"""Options of a subscription beside its defaults, where this version has them."""
 LOOK_S: Final = 0.05
 
 
@@ -34,7 +29,7 @@ def followers(bench: Bench, options: Options, asked: Asked, progress: Progress =
     for pace in paces:
         rows += _at_rate(bench, options, pace)
         progress(len(rows) / len(paces) / 2)
-    return result("followers", rows, bench, options)
+    return bench.result("followers", options, {"rows": rows}, without=UNUSED)
 
 
 def _at_rate(bench: Bench, options: Options, pace: Pace) -> list[dict[str, Any]]:
@@ -71,7 +66,7 @@ def _subscribe(name: str, pace: Pace, bench: Bench, signals: Signals) -> list[fl
             every.set()
 
     partitions = bench.client.log(name).config.partitions
-    made = bench.client.subscribe(name, name="bench", listeners=[listen], start="latest", **LOW_LATENCY)
+    made = bench.client.subscribe(name, name="bench", listeners=[listen], start="latest", low_latency=True)
     with made as subscription:
         end_s = time.monotonic() + PATIENCE.total_seconds()
         while len(subscription.partitions) < partitions:

@@ -14,10 +14,10 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from cqueue.bench.children import Signals, Work, children
+from cqueue.bench.options import Options
 from cqueue.bench.setup import (
     Bench,
     Figures,
-    Options,
     Progress,
     in_turn,
     medians_of,
@@ -46,19 +46,19 @@ def backlog(
         return _drain_alone(bench, replace(options, messages=count))
 
     figures = _compared("of", drain, (options.messages, large), rounds, progress)
-    return {"bench": "backlog", **figures, "rounds": rounds, **bench.circumstances(options)}
+    return bench.result("backlog", options, figures, rounds=rounds)
 
 
 def consumers(bench: Bench, options: Options, rounds: int = 3, progress: Progress = silent) -> Figures:
     """The rate at which ten processes drain a backlog, beside that of two, in turn."""
     figures = _compared("with", partial(_drain_together, bench, options), (FEW, MANY), rounds, progress)
-    return {"bench": "consumers", **figures, "rounds": rounds, **bench.circumstances(options)}
+    return bench.result("consumers", options, figures, rounds=rounds)
 
 
 def processes(bench: Bench, options: Options, rounds: int = 3, progress: Progress = silent) -> Figures:
     """The rate of four producer and four consumer processes at once, beside that of two and two, in turn."""
     figures = _compared("pairs", partial(_flow_together, bench, options), PAIRS, rounds, progress)
-    return {"bench": "processes", **figures, "rounds": rounds, **bench.circumstances(options)}
+    return bench.result("processes", options, figures, rounds=rounds)
 
 
 def _compared(

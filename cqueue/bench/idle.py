@@ -16,7 +16,8 @@ from itertools import product
 from typing import Any
 
 from cqueue.bench.counting import CountingStore
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.client import Client, address_of
 from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, ReceivedMessage
@@ -81,7 +82,7 @@ def idle(
         time.sleep(SETTLE_SECONDS)
         took_s = _count([waiting for waiting, _ in all_], seconds, progress)
         rows = [waiting.row(_send(waiting, queue), took_s) for waiting, queue in all_]
-    return {"bench": "idle", "rows": rows, "seconds": round(took_s, 1), **bench.circumstances(options)}
+    return bench.result("idle", options, {"rows": rows, "seconds": round(took_s, 1)})
 
 
 def _all_kinds(bench: Bench) -> list[Waiting]:
@@ -181,14 +182,12 @@ def idle_queues(
             with suppress(QueueNotFound):
                 bench.client.delete_queue(name)
             progress((1 + number / queues) / 2)
-    return {
-        "bench": "idle",
-        "queues": queues,
+    figures = {
         "notify": "on" if waiting.notify else "off",
         "statements_per_s": round(waiting.statements / took_s, 2),
         "seconds": round(took_s, 1),
-        **bench.circumstances(options),
     }
+    return bench.result("idle", options, figures, queues=queues)
 
 
 def _nothing(_message: ReceivedMessage, _context: Context) -> None:

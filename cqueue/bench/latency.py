@@ -19,7 +19,8 @@ from typing import Any, Final
 
 from cqueue.bench.bare import Call, Floor, Pace
 from cqueue.bench.children import Signals, Work, children, threads
-from cqueue.bench.setup import Bench, Options, Progress, percentile, silent, times_ms
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, percentile, silent, times_ms
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
@@ -34,6 +35,7 @@ FEWEST: Final = 30
 WARM_UP: Final = Pace(10, 2)
 """Messages that are not counted: a new process first prepares statements and learns where to read."""
 PATIENCE: Final = timedelta(minutes=1)
+UNUSED: Final = ("messages", "batch", "receive")
 STAMP: Final = struct.Struct(">d")
 
 
@@ -70,7 +72,7 @@ def latency(bench: Bench, options: Options, asked: Asked, progress: Progress = s
             floor = Floor(connection.session, options.size)
             rows.append(_at_rate(bench, options, asked, (pace, floor)))
             progress(len(rows) / len(paces))
-    return result("latency", rows, bench, options)
+    return bench.result("latency", options, {"rows": rows}, without=UNUSED)
 
 
 def _at_rate(bench: Bench, options: Options, asked: Asked, at: tuple[Pace, Floor]) -> dict[str, Any]:
@@ -168,9 +170,3 @@ def _histogram(values_s: list[float]) -> list[tuple[float, int]]:
         counts[place] = counts.get(place, 0) + 1
     places = range(min(counts) - 1, max(counts) + 1)
     return [(round(10 ** (place / 10), 3), counts.get(place, 0)) for place in places]
-
-
-def result(name: str, rows: list[dict[str, Any]], bench: Bench, options: Options) -> dict[str, Any]:
-    """The rows, and under what they were measured."""
-    under = bench.circumstances(options, without=("messages", "batch", "receive"))
-    return {"bench": name, "rows": rows, **under}

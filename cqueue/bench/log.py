@@ -13,7 +13,8 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, Final
 
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.bench.throughput import bodies
 from cqueue.errors import NotDone
 from cqueue.log.log import Log
@@ -24,11 +25,7 @@ TOPIC: Final = "bench"
 
 
 def log(
-    bench: Bench,
-    options: Options,
-    partitions: int = 16,
-    threads: int = 4,
-    progress: Progress = silent,
+    bench: Bench, options: Options, partitions: int = 16, threads: int = 4, progress: Progress = silent
 ) -> dict[str, Any]:
     """Append all in batches from several threads; scan them all twice."""
     with bench.log(partitions) as target:
@@ -39,13 +36,8 @@ def log(
         progress(0.75)
         if find_spec("pyarrow"):
             figures |= _figures("to_arrow", options.messages, lambda: _count(target, options, _rows))
-    return {
-        "bench": "log",
-        **figures,
-        "partitions": partitions,
-        "threads": threads,
-        **bench.circumstances(options, without=("receive", "shards")),
-    }
+    unused = ("receive", "shards")
+    return bench.result("log", options, figures, without=unused, partitions=partitions, threads=threads)
 
 
 def _figures(what: str, count: int, work: Callable[[], None]) -> dict[str, float]:

@@ -14,10 +14,10 @@ from itertools import chain
 from typing import Any, Final
 
 from cqueue.bench.bare import Call, bare_insert
+from cqueue.bench.options import Options
 from cqueue.bench.setup import (
     Bench,
     Figures,
-    Options,
     Progress,
     in_turn,
     medians_of,
@@ -47,15 +47,12 @@ def sends(
             rounds,
             progress,
         )
-    return {
-        "bench": "sends",
+    figures = {
         **ratios_of(found["send"], found["floor"]),
         "linger_ratio": ratios_of(found["linger"], found["floor"])["ratio"],
         **{name: medians_of(results, ("per_s", "p50_ms", "p99_ms")) for name, results in found.items()},
-        "threads": threads,
-        "rounds": rounds,
-        **bench.circumstances(options),
     }
+    return bench.result("sends", options, figures, threads=threads, rounds=rounds)
 
 
 def _measured(send: Call, options: Options, threads: int, _part: Progress) -> Figures:

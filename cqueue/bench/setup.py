@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from cqueue._version import __version__
 from cqueue.bench import host
+from cqueue.bench.options import Options, Rows
 from cqueue.client import Client, address_of, open_cassandra
 from cqueue.config import QueueConfig
-from cqueue.errors import ConfigError
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.queue import Queue
@@ -37,39 +37,6 @@ Way = Callable[[Progress], Figures]
 
 def silent(_done: float) -> None:
     """Ignore progress."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What to measure with.
-
-    messages: how many. size: bytes of a body. batch: messages a send. receive: messages a receive.
-    shards: concurrency shards.
-    """
-
-    messages: int = 20_000
-    size: int = 200
-    batch: int = 100
-    receive: int = 500
-    shards: int = 4
-
-    def __post_init__(self) -> None:
-        """Check ranges.
-
-        Raises:
-            ConfigError: a value is out of its range.
-        """
-        limits = (
-            ("messages", 1, 100_000_000),
-            ("size", 0, 1 << 20),
-            ("batch", 1, 10_000),
-            ("receive", 1, 1000),
-            ("shards", 1, 64),
-        )
-        for name, low, high in limits:
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"--{name} is {value}; it goes from {low:,} to {high:,}")
 
 
 @dataclass(slots=True)
@@ -112,17 +79,29 @@ class Bench:
             quiet = 0 if busy else quiet + 1
             time.sleep(QUIET_S)
 
-    def circumstances(self, options: Options, *, without: Collection[str] = ()) -> Figures:
-        """Version, commit log, nodes, replication, consistency, cores, size, batch: part of every result.
+    def result(
+        self, name: str, options: Rows, figures: Figures, *, without: Collection[str] = (), **more: int
+    ) -> Figures:
+        """Return the figures with their circumstances.
 
-        stolen_percent: of the CPU time that the machine wanted since the benchmark began. without: the
-        options that say nothing about this benchmark.
+        Those are version, commit log, nodes, replication, consistency, cores, size, batch, and
+        `stolen_percent`: of the CPU time that the machine wanted since the benchmark began.
+
+        Args:
+            name: of the benchmark.
+            options: what was measured with.
+            figures: the result.
+            without: options that say nothing about this benchmark.
+            more: what else it was measured with.
         """
         session, keyspace = self.connection.session, self.settings.keyspace
         replication = session.execute(
             "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s", (keyspace,)
         ).one()[0]
         return {
+            "bench": name,
+            **figures,
+            **more,
             "version": __version__,
             "cassandra": session.execute("SELECT release_version FROM system.local").one()[0],
             "commitlog_sync": _setting(session, "commitlog_sync"),

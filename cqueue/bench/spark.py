@@ -16,7 +16,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.bench.log import until_stable
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.errors import ConfigError, NotDone
 from cqueue.log.log import Log
 from cqueue.settings import Settings
@@ -57,15 +58,14 @@ def spark(
     with bench.queue(options) as queue, bench.log(PARTITIONS) as log:
         with opened("bench", master, conf) as session:
             run = _Run(session, url, {"queue": queue.name, "log": log.name}, options)
-            result = {
-                "bench": "spark",
+            figures = {
                 "spark": session.version,
                 "master": session.sparkContext.master,
                 "tasks": run.tasks,
                 **run.figures(log, progress),
             }
-        result |= _connector(bench.settings, connector, master, conf, options.messages)
-    return {**result, **bench.circumstances(options, without=("batch", "receive"))}
+        figures |= _connector(bench.settings, connector, master, conf, options.messages)
+    return bench.result("spark", options, figures, without=("batch", "receive"))
 
 
 class _Run:

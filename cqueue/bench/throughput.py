@@ -19,10 +19,10 @@ from typing import Any
 from cassandra.query import BatchStatement, BatchType
 from cassandra.util import uuid_from_time
 
+from cqueue.bench.options import Options, Rows
 from cqueue.bench.setup import (
     Bench,
     Figures,
-    Options,
     Progress,
     in_turn,
     medians_of,
@@ -58,22 +58,18 @@ _DELETE = (
 _LOWEST = uuid_from_time(0, 0, 0)
 
 
-def floor(bench: Bench, options: Options, progress: Progress = silent) -> dict[str, Any]:
+def floor(bench: Bench, options: Rows, progress: Progress = silent) -> dict[str, Any]:
     """The bare driver on the same rows: a session of its own, bound statements, no protocol."""
     with open_session(bench.settings) as connection:
         bare = Bare(connection.session, options)
         sends_s, drains_s = bare.insert_all(progress), bare.drain_all(progress)
-    return {
-        "bench": "floor",
-        **rates(options.messages, sends_s, drains_s),
-        **bench.circumstances(options),
-    }
+    return bench.result("floor", options, rates(options.messages, sends_s, drains_s))
 
 
 class Bare:
     """Inserts, slice reads and deletes with nothing around them."""
 
-    def __init__(self, session: Any, options: Options) -> None:
+    def __init__(self, session: Any, options: Rows) -> None:
         self.session = session
         self.options = options
         self.name = f"bench-floor@{time.time_ns():x}"
@@ -143,12 +139,7 @@ def burndown(
                 recorded.left(bench.client.queue(queue.dead_letter_name))
             report = check(history)
             verdict = {"verified": report.clean, "verdict": report.figures()}
-    return {
-        "bench": "burndown",
-        **rates(options.messages, sends_s, drains_s),
-        **verdict,
-        **bench.circumstances(options),
-    }
+    return bench.result("burndown", options, {**rates(options.messages, sends_s, drains_s), **verdict})
 
 
 def calm_burndown(
@@ -243,18 +234,16 @@ def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = 
 
     found = in_turn({"floor": bare, "burndown": ours}, rounds, progress)
     shown = ("sent_per_s", "drained_per_s", "total_per_s")
-    return {
-        "bench": "ratio",
+    figures = {
         **ratios_of(found["burndown"], found["floor"], "total_per_s"),
         **{name: medians_of(results, shown) for name, results in found.items()},
         "acks": "pipelined",
         "prefetch": CLAIMED_AHEAD * options.receive,
-        "rounds": rounds,
-        **bench.circumstances(options),
     }
+    return bench.result("ratio", options, figures, rounds=rounds)
 
 
-def bodies(options: Options) -> Iterator[list[bytes]]:
+def bodies(options: Rows) -> Iterator[list[bytes]]:
     """Batches of random bodies."""
     left = options.messages
     while left:
@@ -264,6 +253,6 @@ def bodies(options: Options) -> Iterator[list[bytes]]:
         left -= count
 
 
-def _check(drained: int, options: Options) -> None:
+def _check(drained: int, options: Rows) -> None:
     if drained != options.messages:
         raise NotDone(f"{drained:,} messages came back, {options.messages:,} were sent")

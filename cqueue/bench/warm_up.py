@@ -15,7 +15,8 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from cqueue.bench.setup import Bench, Options, Progress, silent
+from cqueue.bench.options import Options
+from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.bench.throughput import burndown, floor
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context
@@ -52,12 +53,8 @@ def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress =
             messages = sum(pool.map(work, range(THREADS)))
         finally:
             over.set()  # Ctrl-C, or an error: the threads end after their step
-    return {
-        "bench": "warm-up",
-        "seconds": round(time.monotonic() - begin, 1),
-        **bench.circumstances(options),
-        "sent": messages,
-    }
+    figures = {"seconds": round(time.monotonic() - begin, 1), "sent": messages}
+    return bench.result("warm-up", options, figures)
 
 
 def one_by_one(bench: Bench, options: Options) -> None:

@@ -1,8 +1,11 @@
-"""Commands as plain functions of a `CliContext` and their own options.
+"""Commands as plain functions of a `CliContext` and their own arguments and options.
 
-Typer wants every option in the signature of the function that it calls. `command` makes that signature: it
-hands over the `CliContext` in place of typer's, adds the `--json` of nearly all commands, and takes groups of
-options that several commands share as one parameter, a dataclass.
+`command` makes the signature that Typer wants. It hands over the `CliContext` in place of typer's, adds the
+`--json` of nearly all commands, and takes options that several commands share as one parameter, a dataclass.
+
+A parameter says its type and its help: `Annotated[bool, "Do not ask."]`. A text between the two says how it
+is written, where the names of parameter and type do not: `Annotated[str | None, "--from POSITION", "…"]`.
+Parameters behind `*` are options. What Typer alone can say stands as `typer.Option(…)` instead.
 """
 
 from __future__ import annotations
@@ -10,14 +13,24 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
-from typing import Any, TypeVar, get_type_hints
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Final, TypeVar, get_args, get_type_hints
 
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.options import Json
+from cqueue.cli.values import parse_duration, parse_moment
 
 Function = TypeVar("Function", bound=Callable[..., None])
+
+_OPTION: Final = inspect.Parameter.KEYWORD_ONLY
+_OF_TYPES: Final[dict[Any, dict[str, Any]]] = {
+    int: {"metavar": "N"},
+    float: {"metavar": "N"},
+    timedelta: {"metavar": "DURATION", "parser": parse_duration},
+    datetime: {"metavar": "TIME", "parser": parse_moment},
+}
+"""How values of a type are written and read."""
 
 
 def command(
@@ -38,11 +51,22 @@ def command(
     return add
 
 
+def _print_json(ctx: typer.Context, wanted: bool) -> bool:  # noqa: FBT001 - called by typer
+    if wanted:
+        ctx.ensure_object(CliContext).json = True
+    return wanted
+
+
+_Json = Annotated[
+    bool, typer.Option("--json", help="Print results as JSON, as `cqueue --json` does.", callback=_print_json)
+]
+"""`--json` behind the command as well, where people write it; its callback sets `CliContext.json`."""
+
+
 def _called_by_typer(function: Callable[..., None], *, json: bool) -> Callable[..., None]:
     """Wrap a command's function in one whose signature typer understands."""
     _cli, *own = inspect.signature(function, eval_str=True).parameters.values()
     groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
-    options = [option for each in own for option in (_options(each) if each.name in groups else [each])]
 
     def call(ctx: typer.Context, **given: Any) -> None:
         given.pop("_json", None)  # its callback has done all
@@ -50,13 +74,15 @@ def _called_by_typer(function: Callable[..., None], *, json: bool) -> Callable[.
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         function(ctx.ensure_object(CliContext), **given)
 
-    parameters = [_parameter("ctx", typer.Context), *options]
+    parameters = [inspect.Parameter("ctx", _OPTION, annotation=typer.Context)]
+    for each in own:
+        parameters += _options(each) if each.name in groups else [_for_typer(each)]
     if json:
-        parameters.append(_parameter("_json", Json, default=False))
+        parameters.append(inspect.Parameter("_json", _OPTION, annotation=_Json, default=False))
     call.__name__, call.__doc__ = function.__name__, function.__doc__
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
+        [each.replace(kind=_OPTION) for each in parameters]
     )
     return call
 
@@ -65,13 +91,23 @@ def _options(group: inspect.Parameter) -> Iterable[inspect.Parameter]:
     """Each field of a group as an option; the parameter's default, if it has one, says theirs."""
     hints = get_type_hints(group.annotation, include_extras=True)
     for field in fields(group.annotation):
-        given = group.default is not group.empty
-        yield _parameter(
-            field.name,
-            hints[field.name],
-            default=getattr(group.default, field.name) if given else field.default,
-        )
+        default = field.default if group.default is group.empty else getattr(group.default, field.name)
+        own = inspect.Parameter(field.name, _OPTION, annotation=hints[field.name], default=default)
+        yield _for_typer(own)
 
 
-def _parameter(name: str, annotation: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+def _for_typer(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Put what typer understands in place of the texts of a parameter's annotation."""
+    kind, *told = get_args(parameter.annotation)
+    if not isinstance(told[-1], str):
+        return parameter
+    words = told[0].split() if len(told) > 1 else []
+    names = [word for word in words if word.startswith("-")]
+    plain = next((one for one in get_args(kind) if one is not type(None)), kind)
+    how: dict[str, Any] = {"help": told[-1], **_OF_TYPES.get(plain, {})}
+    if metavar := " ".join(word for word in words if word not in names):
+        how["metavar"] = metavar
+    if parameter.kind is not _OPTION:
+        return parameter.replace(annotation=Annotated[kind, typer.Argument(**how)])
+    own_name = "--" + parameter.name.strip("_").replace("_", "-")
+    return parameter.replace(annotation=Annotated[kind, typer.Option(*(names or [own_name]), **how)])

@@ -11,6 +11,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
+from datetime import datetime
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
     from cqueue.store.connection import Connection
 
 
-@dataclass(slots=True)
+@dataclass
 class CliContext:
     """The global options of one invocation; `typer.Context.obj` of every command.
 
@@ -34,7 +36,6 @@ class CliContext:
     json: bool = False
     verbose: bool = False
     _consoles: dict[bool, Console] = field(default_factory=dict, repr=False)
-    _embedded: list[str | None] = field(default_factory=list, repr=False)
 
     @property
     def url(self) -> str | None:
@@ -44,13 +45,10 @@ class CliContext:
         program that calls `cqueue.connect()` must not go to other data because somebody runs a development
         server on its machine.
         """
-        if self.given_url:
-            return self.given_url
-        if not self._embedded:
-            self._embedded.append(self._find_embedded())
-        return self._embedded[0]
+        return self.given_url or self._embedded
 
-    def _find_embedded(self) -> str | None:
+    @cached_property
+    def _embedded(self) -> str | None:
         from cqueue.settings import DEFAULT_URL, is_given  # noqa: PLC0415 - keeps `cqueue --help` quick
 
         if is_given():
@@ -83,15 +81,15 @@ class CliContext:
         return load(self.url)
 
     @contextmanager
-    def connection(self, *, use_keyspace: bool = True) -> Iterator[Connection]:
-        """Open a session of the driver, closed at the end of the block.
+    def connection(self) -> Iterator[Connection]:
+        """Open a session of the driver, without a keyspace, closed at the end of the block.
 
         Raises:
             Unavailable, SchemaMismatch, ConfigError: as `open_session`.
         """
         from cqueue.store.connection import open_session  # noqa: PLC0415 - the driver takes long to import
 
-        with open_session(self.settings(), use_keyspace=use_keyspace) as connection:
+        with open_session(self.settings(), use_keyspace=False) as connection:
             yield connection
 
     def emit(self, value: Any, human: Any = None) -> None:
@@ -102,7 +100,7 @@ class CliContext:
             human: otherwise: a text, or a function that makes one or prints for itself; None prints `value`.
         """
         if self.json:
-            sys.stdout.write(json_module.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+            sys.stdout.write(json_line(value))
             sys.stdout.flush()
             return
         text = human() if callable(human) else value if human is None else human
@@ -124,20 +122,28 @@ class CliContext:
         if self.json or not self.err_console.is_terminal:
             yield lambda _: None
             return
-        with self.err_console.status(text) as spinner:
-            yield spinner.update
+        from rich.markup import escape  # noqa: PLC0415 - keeps `cqueue --help` quick
+
+        with self.err_console.status(escape(text)) as spinner:
+            yield lambda changed: spinner.update(escape(changed))
 
     @contextmanager
-    def bar(self, text: str) -> Iterator[Callable[[float], None]]:
-        """Show a progress bar on a terminal; call what this yields with the part that is done, 0 to 1."""
-        if self.json or not self.err_console.is_terminal:
-            yield lambda _: None
-            return
-        from rich.progress import Progress  # noqa: PLC0415 - keeps `cqueue --help` quick
+    def bar(self, text: str, total: float | None = 1.0) -> Iterator[Callable[..., None]]:
+        """Show a progress bar on a terminal.
 
-        with Progress(console=self.err_console, transient=True) as bars:
-            task = bars.add_task(text, total=1.0)
-            yield lambda done: bars.update(task, completed=done)
+        Call what this yields with how much is done, and where they change with the `total` and the `text`.
+        """
+        if self.json or not self.err_console.is_terminal:
+            yield lambda _, **_changed: None
+            return
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - as above
+
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.err_console, transient=True) as bars:
+            task = bars.add_task(text, total=total)
+            yield lambda done, total=None, text=None: bars.update(
+                task, completed=done, total=total, description=text
+            )
 
     def _console(self, *, stderr: bool) -> Console:
         if stderr not in self._consoles:
@@ -147,8 +153,15 @@ class CliContext:
         return self._consoles[stderr]
 
 
+def json_line(value: Any) -> str:
+    """The value as one line of JSON."""
+    return json_module.dumps(value, default=_plain, ensure_ascii=False) + "\n"
+
+
 def _plain(value: Any) -> Any:
-    """Return a value that JSON knows: a dataclass as an object, anything else as its text."""
+    """Return a value that JSON knows: a dataclass as an object, a time in ISO 8601, the rest as its text."""
+    if isinstance(value, datetime):
+        return value.isoformat()
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, set | frozenset | tuple):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show and move the data centre that clients work in.", no_args_is_help=True)
 
-Reason = Annotated[str, typer.Option(metavar="TEXT", help="For the record that `show` prints.")]
+Reason = Annotated[str, "TEXT", "For the record that `show` prints."]
 
 _NOT_TOLD = (
     "Clients that still run in {home} cannot be told. Stop every one of them: they would go on to deliver "
@@ -36,7 +35,7 @@ def show_command(cli: CliContext) -> None:
     """Show the home of the keyspace, whether partitions are dropped, and who decided what."""
     from cqueue.schema import newest_centre  # noqa: PLC0415 - the driver is slow to import
 
-    with cli.connection(use_keyspace=False) as connection:
+    with cli.connection() as connection:
         centre = newest_centre(connection, cli.settings())
     _emit(cli, centre)
 
@@ -44,12 +43,9 @@ def show_command(cli: CliContext) -> None:
 @command(app, "switch", json=False)
 def switch_command(
     cli: CliContext,
-    new_dc: Annotated[str, typer.Argument(metavar="NEW_DC", help="The data centre to work in from now on.")],
+    new_dc: Annotated[str, "NEW_DC", "The data centre to work in from now on."],
     *,
-    old_centre_lost: Annotated[
-        bool,
-        typer.Option("--old-centre-lost", help="Do not wait for the old one. Its clients must be stopped."),
-    ] = False,
+    old_centre_lost: Annotated[bool, "Do not wait for the old one. Its clients must be stopped."] = False,
     reason: Reason = "",
     yes: Yes = False,
 ) -> None:
@@ -61,7 +57,7 @@ def switch_command(
     from cqueue.schema import read_centre, switch_home  # noqa: PLC0415 - as above
 
     settings = cli.settings()
-    with cli.connection(use_keyspace=False) as connection:
+    with cli.connection() as connection:
         home = read_centre(connection, settings).deployment.home_dc
         question = f"Let clients of keyspace {settings.keyspace} work in {new_dc}, and no longer in {home}?"
         if old_centre_lost:
@@ -78,12 +74,8 @@ def switch_command(
 def resume_command(
     cli: CliContext,
     *,
-    repaired: Annotated[
-        bool, typer.Option("--repaired", help="The old home is back, and every node has been repaired.")
-    ] = False,
-    given_up: Annotated[
-        bool, typer.Option("--given-up", help="It never comes back; what it had not copied is lost.")
-    ] = False,
+    repaired: Annotated[bool, "The old home is back, and every node has been repaired."] = False,
+    given_up: Annotated[bool, "It never comes back; what it had not copied is lost."] = False,
     reason: Reason = "",
     yes: Yes = False,
 ) -> None:
@@ -97,7 +89,7 @@ def resume_command(
     if given_up:
         question = "Give up, for good, what the old home acknowledged and has not copied?"
     confirm(cli, question, yes=yes, otherwise="Nothing was changed.")
-    with cli.connection(use_keyspace=False) as connection:
+    with cli.connection() as connection:
         centre = resume_retiring(connection, settings, repaired=repaired, reason=reason)
     _emit(cli, centre)
 
@@ -117,27 +109,24 @@ def _emit(cli: CliContext, centre: Centre) -> None:
     )
 
 
-def _lines(centre: Centre) -> Iterator[str]:
+def _lines(centre: Centre) -> list[str]:
     row = centre.deployment
-    if row.home_dc is None:
-        where = "every data centre (serial)" if row.serial_consistency == "serial" else "not recorded yet"
-        yield f"home       {where}"
-    else:
-        yield f"home       {row.home_dc}"
-    yield f"epoch      {row.centre_epoch}"
+    nowhere = "every data centre (serial)" if row.serial_consistency == "serial" else "not recorded yet"
     kept = "all kept, until `cqueue dc resume-retiring`"
-    yield f"partitions {'dropped when they are done with' if row.retiring else kept}"
-    if row.opens_at_ms:
-        yield f"opens at   {_time(row.opens_at_ms)}"
-    yield from map(_line, centre.decisions)
+    shown = {
+        "home": row.home_dc or nowhere,
+        "epoch": row.centre_epoch,
+        "partitions": "dropped when they are done with" if row.retiring else kept,
+        **({"opens at": _time(row.opens_at_ms)} if row.opens_at_ms else {}),
+    }
+    return [*(f"{name:<11}{value}" for name, value in shown.items()), *map(_line, centre.decisions)]
 
 
 def _line(decision: Decision) -> str:
-    did: dict[str, Any] = dict(decision.did)
+    did = decision.did
     if did["what"] == "switch":
-        what = f"switch {did['from']} → {did['to']}" + (
-            " (old centre lost)" if did["old_centre_lost"] else ""
-        )
+        lost = " (old centre lost)" if did["old_centre_lost"] else ""
+        what = f"switch {did['from']} → {did['to']}{lost}"
     else:
         what = "resume retiring, " + ("repaired" if did["repaired"] else "given up")
     reason = f": {did['reason']}" if did["reason"] else ""

@@ -12,7 +12,7 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.failures import ExitCode, exit_code
+from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
 from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.letter_view import print_letter, print_letters
 from cqueue.cli.opening import find_queue, open_client, say_left_out
@@ -31,26 +31,23 @@ DEFAULT_LIMIT = 50
 SHOWN = 5
 """Errors that are printed, and letters that are named for each; --json has all."""
 
-Ids = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[ID]…", help="Of letters, or of the messages that they were; whole or short."),
-]
-Task = Annotated[str | None, typer.Option("--task", metavar="NAME", help="Letters of this task.")]
-Reason = Annotated[
-    str | None,
-    typer.Option("--reason", metavar="TEXT", help="Letters whose reason contains this; case is ignored."),
-]
-All = Annotated[bool, typer.Option("--all", help="All letters of the queue.")]
+Task = Annotated[str | None, "--task NAME", "Letters of this task."]
+Reason = Annotated[str | None, "--reason TEXT", "Letters whose reason contains this; case is ignored."]
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """Which letters `redrive` and `drop` are to take."""
 
-    ids: Ids = None
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID]…", help="Of letters, or of the messages that they were; whole or short."
+        ),
+    ] = None
     task: Task = None
     reason: Reason = None
-    all_: All = False
+    all_: Annotated[bool, "All letters of the queue."] = False
 
     def check(self) -> None:
         """Refuse all but exactly one way to choose letters.
@@ -72,17 +69,15 @@ def list_letters(
     *,
     task: Task = None,
     reason: Reason = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="How many, 1 to 10,000.")] = DEFAULT_LIMIT,
+    limit: Annotated[int, "How many, 1 to 10,000."] = DEFAULT_LIMIT,
 ) -> None:
     """List the dead letters of a queue, the oldest first. With --json an object a line."""
     with _open(cli, name) as queue:
         with cli.status("Looking…"):
             found = queue.dead_letters.list(limit, reason=reason, task=task)
-        print_letters(cli, found)
-    if not found:
         such = " such" if task is not None or reason is not None else ""
-        cli.remark(f"Queue {name} has no{such} dead letters.")
-    elif len(found) == limit:
+        print_letters(cli, found, none=f"Queue {name} has no{such} dead letters.")
+    if len(found) == limit:
         cli.remark(f"Shown are the oldest {limit:,}; --limit shows more.")
 
 
@@ -90,9 +85,7 @@ def list_letters(
 def show(
     cli: CliContext,
     name: QueueName,
-    id_: Annotated[
-        str, typer.Argument(metavar="ID", help="Of the letter or of the message that it was; whole or short.")
-    ],
+    id_: Annotated[str, "ID", "Of the letter or of the message that it was; whole or short."],
 ) -> None:
     """Show one dead letter with its traceback and its body."""
     with _open(cli, name) as queue:
@@ -107,9 +100,7 @@ def redrive(
     name: QueueName,
     chosen: Chosen,
     *,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")
-    ] = False,
+    dry_run: Annotated[bool, "Say what would be done; write nothing."] = False,
 ) -> None:
     """Send dead letters back to their queue: those of these ids, of a task or reason, or all.
 
@@ -171,9 +162,7 @@ def _going_on(cli: CliContext) -> Iterator[None]:
 
 def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: str) -> None:
     """Say what became of the letters; leave with the exit code of the worst error."""
-    failed = [
-        {"id": id_, "error": type(error).__name__, "message": str(error)} for id_, error in result.failed
-    ]
+    failed = [{"id": id_, **error_fields(error)} for id_, error in result.failed]
     value = {**about, "done": result.done, "sent": result.sent, "held": result.held, "failed": failed}
     cli.emit(value, f"{counted(len(result.done), 'dead letter')} {done}.")
     if not (result.done or result.held or failed):
@@ -182,9 +171,10 @@ def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: s
     reasons += [(id_, f"{type(error).__name__}: {error}") for id_, error in result.failed]
     for text in _grouped(reasons):
         cli.remark(text)
-    codes = {exit_code(error) for _, error in result.failed}
-    if codes or result.held:
-        raise typer.Exit(next((code for code in _WORST if code in codes), ExitCode.NOT_DONE))
+    if result.failed:
+        raise typer.Exit(exit_code(worst(error for _, error in result.failed)))
+    if result.held:
+        raise typer.Exit(ExitCode.NOT_DONE)
 
 
 def _grouped(reasons: Sequence[tuple[str, str]]) -> Iterator[str]:
@@ -198,6 +188,3 @@ def _grouped(reasons: Sequence[tuple[str, str]]) -> Iterator[str]:
             return
         more = f" and {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
         yield f"{', '.join(map(short, ids[:SHOWN]))}{more}: {reason}"
-
-
-_WORST = (ExitCode.UNKNOWN, ExitCode.NOT_DONE, ExitCode.USAGE)

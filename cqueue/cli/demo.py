@@ -17,6 +17,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import Interrupts, held_back
+from cqueue.cli.options import number
 from cqueue.errors import BadInput, QueueNotFound
 
 if TYPE_CHECKING:
@@ -31,20 +32,13 @@ app = typer.Typer()
 def demo(
     cli: CliContext,
     *,
-    messages: Annotated[int, typer.Option(min=1, metavar="N", help="How many messages.")] = 10_000,
-    consumers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Threads that handle them.")] = 4,
-    producers: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Producer threads.")] = 2,
-    rate: Annotated[
-        float, typer.Option(min=0, metavar="N", help="Messages sent per second; 0 means as fast as it goes.")
-    ] = 500,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Leave the queue, and the Cassandra that was started.")
-    ] = False,
+    messages: Annotated[int, number("How many messages.", 1)] = 10_000,
+    consumers: Annotated[int, number("Threads that handle them.", 1, 64)] = 4,
+    producers: Annotated[int, number("Producer threads.", 1, 64)] = 2,
+    rate: Annotated[float, number("Messages sent per second; 0 means as fast as it goes.", 0)] = 500,
+    keep: Annotated[bool, "Leave the queue, and the Cassandra that was started."] = False,
     directory: Annotated[
-        Path | None,
-        typer.Option(
-            "--dir", metavar="DIR", help="Where the embedded Cassandra lives, as for `cqueue dev start`."
-        ),
+        Path | None, "--dir DIR", "Where the embedded Cassandra lives, as for `cqueue dev start`."
     ] = None,
 ) -> None:
     """Send lines of a text through a fresh queue, handle them, and account for every one.

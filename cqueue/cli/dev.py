@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
+from cqueue.cli.options import number
 from cqueue.cli.table import print_table
-from cqueue.dev import ClusterState, DevCluster, NodeStatus, Status, ensure_jars
+from cqueue.dev import ClusterState, DevCluster, Status, ensure_jars
 from cqueue.settings import DEFAULT_URL
 
 app = typer.Typer(
@@ -25,10 +22,7 @@ app = typer.Typer(
 )
 
 Directory = Annotated[
-    Path | None,
-    typer.Option(
-        "--dir", metavar="DIR", help="Where the cluster lives; by default $XDG_DATA_HOME/cqueue/dev."
-    ),
+    Path | None, "--dir DIR", "Where the cluster lives; by default $XDG_DATA_HOME/cqueue/dev."
 ]
 
 
@@ -43,17 +37,14 @@ class SyncMode(StrEnum):
 def start(
     cli: CliContext,
     *,
-    nodes: Annotated[int | None, typer.Option(help="1 to 9, by default 1; fixed until `wipe`.")] = None,
+    nodes: Annotated[int | None, "1 to 9, by default 1; fixed until `wipe`."] = None,
     commitlog_sync: Annotated[
-        SyncMode | None,
-        typer.Option(help="By default `batch`; `periodic` loses acknowledged writes when a node is killed."),
+        SyncMode | None, "By default `batch`; `periodic` loses acknowledged writes when a node is killed."
     ] = None,
-    heap: Annotated[
-        str | None, typer.Option(help="Of each node; by default 512m, or 640m if there are several.")
-    ] = None,
+    heap: Annotated[str | None, "Of each node; by default 512m, or 640m if there are several."] = None,
     directory: Directory = None,
-    cql_port: Annotated[int | None, typer.Option(help="Where clients connect; by default 9042.")] = None,
-    storage_port: Annotated[int | None, typer.Option(help="Where nodes connect; by default 7000.")] = None,
+    cql_port: Annotated[int | None, "Where clients connect; by default 9042."] = None,
+    storage_port: Annotated[int | None, "Where nodes connect; by default 7000."] = None,
     auth: Annotated[
         bool | None, typer.Option("--auth/--no-auth", help="Ask for a password, and check grants.")
     ] = None,
@@ -80,13 +71,13 @@ def start(
         tls=tls,
         client_certificates=client_certificates,
     )
-    with _progress("Starting Cassandra") as progress:
+    with cli.status("Starting Cassandra") as progress:
         status = cluster.start(progress)
     _show(cli, status)
 
 
 @command(app)
-def status(cli: CliContext, directory: Directory = None) -> None:
+def status(cli: CliContext, *, directory: Directory = None) -> None:
     """Show the nodes and the URL under which they are found."""
     _show(cli, DevCluster(directory).status())
 
@@ -95,7 +86,7 @@ def status(cli: CliContext, directory: Directory = None) -> None:
 def stop(cli: CliContext, *, directory: Directory = None) -> None:
     """Stop all nodes. The data stays."""
     cluster = DevCluster(directory)
-    with _progress("Stopping Cassandra"):
+    with cli.status("Stopping Cassandra"):
         cluster.stop()
     _show(cli, cluster.status())
 
@@ -104,7 +95,7 @@ def stop(cli: CliContext, *, directory: Directory = None) -> None:
 def wipe(cli: CliContext, *, directory: Directory = None) -> None:
     """Stop all nodes and delete their data."""
     cluster = DevCluster(directory)
-    with _progress("Deleting the cluster"):
+    with cli.status("Deleting the cluster"):
         cluster.wipe()
     _show(cli, cluster.status())
 
@@ -113,8 +104,8 @@ def wipe(cli: CliContext, *, directory: Directory = None) -> None:
 def logs(
     cli: CliContext,
     *,
-    node: Annotated[int, typer.Option(help="Which node, from 1.")] = 1,
-    lines: Annotated[int, typer.Option(min=1, help="How many of the last lines.")] = 50,
+    node: Annotated[int, "Which node, from 1."] = 1,
+    lines: Annotated[int, number("How many of the last lines.", 1)] = 50,
     directory: Directory = None,
 ) -> None:
     """Show the end of a node's log."""
@@ -125,7 +116,7 @@ def logs(
 @command(app, json=False)
 def jars(cli: CliContext) -> None:
     """Fetch the server, so that the first start need not."""
-    with _progress("Looking for the server") as progress:
+    with cli.status("Looking for the server") as progress:
         found = ensure_jars(progress)
     folder = found[0].parent
     cli.emit(
@@ -140,21 +131,9 @@ def _show(cli: CliContext, current: Status) -> None:
 def _print(cli: CliContext, current: Status) -> None:
     cli.line(f"Cassandra: {current.state.value}")
     if current.nodes:
-        header = ("node", "address", "pid", "state")
-        print_table(cli, header, map(_row, current.nodes), right=("node", "pid"))
+        rows = [(one.number, f"{one.address}:{one.port}", one.pid, one.state.value) for one in current.nodes]
+        print_table(cli, ("node", "address", "pid", "state"), rows)
     if current.state is not ClusterState.STOPPED and current.url:
         cli.line(f"URL: {current.url}")
         if current.url != DEFAULT_URL:
             cli.line(f"Programs do not find it by themselves: export CQUEUE_URL='{current.url}'")
-
-
-def _row(node: NodeStatus) -> tuple[str, ...]:
-    pid = str(node.pid) if node.pid else "–"
-    return str(node.number), f"{node.address}:{node.port}", pid, node.state.value
-
-
-@contextmanager
-def _progress(first: str) -> Iterator[Callable[[str], None]]:
-    # On standard error: standard output belongs to the result.
-    with Console(stderr=True).status(first) as shown:
-        yield lambda line: shown.update(escape(line))

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli import log_lines
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.options import AppDir, LogFormat, duration, log_format
+from cqueue.cli.log_lines import LogFormat
+from cqueue.cli.options import AppDir, directory, given, number
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 DEFAULT_GRACE = timedelta(seconds=30)
-LOOPBACK = "127.0.0.1"
 
 
 @command(app, json=False)
@@ -29,63 +30,31 @@ def dispatch(
     cli: CliContext,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="MODULE:APP",
-            help="A cqueue.App or Dispatcher; a function that makes one; or a handler, with --queues.",
-            show_default=False,
-        ),
+        "MODULE:APP",
+        "A cqueue.App or Dispatcher; a function that makes one; or a handler, with --queues.",
     ],
     *,
     app_dir: AppDir = None,
-    queues: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Only these queues; by default those of all tasks.")
-    ] = None,
-    threads: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Threads that run handlers; by default 8.")
-    ] = None,
-    consumers: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Threads that receive; by default 2.")
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Messages to receive at once; by default 100.")
-    ] = None,
+    queues: Annotated[str | None, "A,B", "Only these queues; by default those of all tasks."] = None,
+    threads: Annotated[int | None, number("Threads that run handlers; by default 8.", 1)] = None,
+    consumers: Annotated[int | None, number("Threads that receive; by default 2.", 1)] = None,
+    batch_size: Annotated[int | None, number("Messages to receive at once; by default 100.", 1)] = None,
     processes: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=256,
-            metavar="N",
-            help="Run N processes, and replace any that dies; by default just this one.",
-        ),
+        int | None, number("Run N processes, and replace any that dies; by default just this one.", 1, 256)
     ] = None,
-    one_core: Annotated[
-        bool, typer.Option("--one-core", help="Keep each process to one core: for very quick handlers.")
-    ] = False,
-    drain: Annotated[bool, typer.Option("--drain", help="Stop when no message is due.")] = False,
+    one_core: Annotated[bool, "Keep each process to one core: for very quick handlers."] = False,
+    drain: Annotated[bool, "Stop when no message is due."] = False,
     watch: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            exists=True,
-            file_okay=False,
-            help="Restart when a .py file under DIR changes; implies --processes 1.",
-        ),
+        directory("Restart when a .py file under DIR changes; implies --processes 1."),
     ] = None,
-    grace: Annotated[
-        timedelta | None, duration("How long handlers may run on after a signal; by default 30s.")
-    ] = None,
+    grace: Annotated[timedelta | None, "How long handlers may run on after a signal; by default 30s."] = None,
     health_port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            metavar="N",
-            help="Answer /livez, /readyz and /metrics there; 0 takes any free port.",
-        ),
+        int | None, number("Answer /livez, /readyz and /metrics there; 0 takes any free port.", 0, 65535)
     ] = None,
     health_host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address to listen on; by default only for this machine.")
-    ] = LOOPBACK,
+        str, "HOST", "Address to listen on; by default only for this machine."
+    ] = "127.0.0.1",
     log: LogFormat = None,
 ) -> None:
     """Run the handlers of an application until a signal comes.
@@ -102,15 +71,14 @@ def dispatch(
     from cqueue.dispatcher.service.daemon import DaemonSettings  # noqa: PLC0415 - as above
     from cqueue.runtime import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
 
-    options = {"threads": threads, "consumers": consumers, "batch_size": batch_size}
     settings = DaemonSettings(
         target=target,
         queues=_names(queues),
-        options={name: value for name, value in options.items() if value is not None},
+        options=given(threads=threads, consumers=consumers, batch_size=batch_size),
         grace_s=(DEFAULT_GRACE if grace is None else grace).total_seconds(),
         drain=drain,
         core=cores.any_number() if one_core else None,
-        log=log_format(cli, log).value,
+        log=log_lines.configure(cli, log).value,
         verbose=cli.verbose,
         app_dir="" if app_dir is None else str(app_dir),
     )
@@ -131,10 +99,9 @@ def _names(text: str | None) -> tuple[str, ...]:
 def _run(
     settings: DaemonSettings, processes: int | None, watch: Path | None, address: tuple[str, int] | None
 ) -> int:
-    from cqueue.dispatcher.service import daemon, logs, parent  # noqa: PLC0415 - as above
+    from cqueue.dispatcher.service import daemon, parent  # noqa: PLC0415 - as above
     from cqueue.dispatcher.service.systemd import Notifier  # noqa: PLC0415 - as above
 
-    logs.configure(logs.Format(settings.log), verbose=settings.verbose)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     told: dict[str, Any] = {"notifier": Notifier.from_environment(), "health_address": address}
     with daemon.signals_to(inbox):

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.options import duration
+from cqueue.cli.failures import ExitCode
 from cqueue.cli.table import one_line
 from cqueue.errors import BadInput
 
@@ -35,20 +35,13 @@ STYLES: Final = {
     "info": "cyan",
     "ok": "green",
 }
-_NOUNS: Final = {
-    "error": "errors",
-    "warning": "warnings",
-    "not checked": "not checked",
-    "info": "info",
-    "ok": "ok",
-}
 
 
 @command(app)
 def doctor(
     cli: CliContext,
     *,
-    timeout: Annotated[timedelta | None, duration("What each check may take; by default 10s.")] = None,
+    timeout: Annotated[timedelta | None, "What each check may take; by default 10s."] = None,
 ) -> None:
     """Look for what is wrong: nodes, clocks, settings, tables, queues, workers; say why, and what to do.
 
@@ -70,51 +63,43 @@ def doctor(
 
 
 def _emit(cli: CliContext, address: str, found: Sequence[Finding]) -> None:
-    from cqueue.cli.failures import ExitCode  # noqa: PLC0415 - as above
-
     counts = Counter(finding.severity.value for finding in found)
     code = ExitCode.DONE
     if counts["error"] or counts["warning"]:
         code = ExitCode.CHECK_FAILED
     elif counts["not checked"]:
         code = ExitCode.NOT_DONE
-    if cli.json:
-        numbers = {name.replace(" ", "_"): counts[name] for name in STYLES}
-        findings = [_fields(finding) for finding in found]
-        cli.emit({"cluster": address, "findings": findings, **numbers, "exit_code": int(code)})
-    else:
-        for finding in found:
-            _print(cli, finding)
-        room = cli.console.width if cli.console.is_terminal else sys.maxsize
-        for line in _wrapped(f"{address}: {_summary(counts)}.", room):
-            cli.line(line)
+    numbers = {name.replace(" ", "_"): counts[name] for name in STYLES}
+    findings = [
+        {**asdict(finding), "severity": finding.severity.value, "figures": dict(finding.figures)}
+        for finding in found
+    ]
+    document = {"cluster": address, "findings": findings, **numbers, "exit_code": int(code)}
+    cli.emit(document, lambda: _print_all(cli, address, found, counts))
     raise typer.Exit(code)
 
 
-def _fields(finding: Finding) -> dict[str, Any]:
-    return {**asdict(finding), "severity": finding.severity.value, "figures": dict(finding.figures)}
-
-
-def _summary(counts: Counter[str]) -> str:
+def _print_all(cli: CliContext, address: str, found: Sequence[Finding], counts: Counter[str]) -> None:
+    for finding in found:
+        _print(cli, finding)
     parts = [
-        f"{counts[name]} {name if counts[name] == 1 else plural}"
-        for name, plural in _NOUNS.items()
-        if counts[name]
+        f"{count} {name}{'s' if count > 1 and name in {'error', 'warning'} else ''}"
+        for name in STYLES
+        if (count := counts[name])
     ]
-    return ", ".join(parts) or "nothing found"
+    for line in _wrapped(cli, f"{address}: {', '.join(parts) or 'nothing found'}."):
+        cli.line(line)
 
 
 def _print(cli: CliContext, finding: Finding) -> None:
     """Print one finding: a paragraph on a terminal, a line in a pipe."""
     severity, texts = finding.severity.value, _texts(finding)
-    if not cli.console.is_terminal:
-        cli.line(f"{severity.ljust(INDENT)}{' '.join(texts)}")
-        return
     cli.console.print(severity.ljust(INDENT), style=STYLES[severity], end="", markup=False, highlight=False)
-    room = max(20, cli.console.width - INDENT)
-    lines = [line for text in texts for line in _wrapped(text, room)]
-    for number, line in enumerate(lines):
-        cli.line(line if number == 0 else " " * INDENT + line)
+    if not cli.console.is_terminal:
+        cli.line(" ".join(texts))
+        return
+    lines = [line for text in texts for line in _wrapped(cli, text, INDENT)]
+    cli.line(f"\n{' ' * INDENT}".join(lines))
 
 
 def _texts(finding: Finding) -> list[str]:
@@ -125,7 +110,8 @@ def _texts(finding: Finding) -> list[str]:
     return [one_line(text) for text in texts if text]
 
 
-def _wrapped(text: str, room: int) -> list[str]:
-    """Break a text into lines; those after a remedy's first stand below its text."""
+def _wrapped(cli: CliContext, text: str, indent: int = 0) -> list[str]:
+    """Break a text to the terminal's width; lines after a remedy's first stand below its text."""
+    room = max(20, cli.console.width - indent) if cli.console.is_terminal else sys.maxsize
     later = " " * len(ARROW) if text.startswith(ARROW) else ""
     return textwrap.wrap(text, room, subsequent_indent=later, break_long_words=False, break_on_hyphens=False)

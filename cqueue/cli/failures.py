@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import sys
 import traceback
+from collections.abc import Iterable
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 from cqueue.cli.context import CliContext
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, OwnershipLost
@@ -35,6 +36,7 @@ _CODES: Final = (
     (OutcomeUnknown, ExitCode.UNKNOWN),
     (OwnershipLost, ExitCode.LOST),
 )
+_WORST: Final = (ExitCode.UNKNOWN, ExitCode.NOT_DONE, ExitCode.USAGE, ExitCode.LOST, ExitCode.BUG)
 
 
 def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
@@ -46,7 +48,7 @@ def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
     if context.verbose or code is ExitCode.BUG:
         traceback.print_exception(exc)
     if context.json:
-        _write(json.dumps({"error": type(exc).__name__, "message": str(exc), "exit_code": int(code)}))
+        _write(json.dumps({**error_fields(exc), "exit_code": int(code)}))
     elif code is ExitCode.BUG:
         _write("This is a bug in cqueue, or an error of the system that it should have understood.")
     else:
@@ -62,6 +64,16 @@ def exit_code(exc: BaseException) -> ExitCode:
     if isinstance(exc, CqueueError):
         return next((code for kind, code in _CODES if isinstance(exc, kind)), ExitCode.BUG)
     return ExitCode.BUG
+
+
+def worst(errors: Iterable[CqueueError]) -> CqueueError:
+    """Return the first error of the worst family: an unknown outcome, then not done, then bad input."""
+    return min(errors, key=lambda error: _WORST.index(exit_code(error)))
+
+
+def error_fields(error: BaseException) -> dict[str, Any]:
+    """Return what --json shows of an error."""
+    return {"error": type(error).__name__, "message": str(error)}
 
 
 def _write(text: str) -> None:

@@ -67,15 +67,23 @@ def held_back(*numbers: signal.Signals) -> Iterator[Interrupts]:
     if threading.current_thread() is not threading.main_thread():
         yield interrupts
         return
+    # A shell's background job ignores SIGINT.
+    heard = [one for one in numbers or (signal.SIGINT,) if signal.getsignal(one) is not signal.SIG_IGN]
+    with handled_by(interrupts.on_signal, *heard):
+        yield interrupts
+
+
+@contextmanager
+def handled_by(handler: Callable[[int, FrameType | None], Any], *numbers: signal.Signals) -> Iterator[None]:
+    """Let a function handle these signals while this lasts."""
     before: dict[signal.Signals, Any] = {}
     try:
-        for number in numbers or (signal.SIGINT,):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # a shell's background job ignores it
-                before[number] = signal.signal(number, interrupts.on_signal)
-        yield interrupts
+        for number in numbers:
+            before[number] = signal.signal(number, handler)
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, handler_before in before.items():
+            signal.signal(number, handler_before)
 
 
 @contextmanager

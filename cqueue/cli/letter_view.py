@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.render import header_pairs, print_each
+from cqueue.cli.render import emit_one, header_pairs, print_list
 from cqueue.cli.short_ids import short
-from cqueue.cli.table import print_sheet
-from cqueue.cli.values import NONE, body_text, show_moment
+from cqueue.cli.values import body_text
 from cqueue.errors import NotDone
 
 if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetter
 
-_COLUMNS: Mapping[str, Callable[[DeadLetter], str]] = {
+_COLUMNS: Mapping[str, Callable[[DeadLetter], Any]] = {
     "id": lambda letter: short(letter.id),
-    "died": lambda letter: show_moment(letter.died_at),
-    "task": lambda letter: letter.task or NONE,
-    "attempts": lambda letter: NONE if letter.attempts is None else str(letter.attempts),
-    "reason": lambda letter: letter.reason,
+    "died": attrgetter("died_at"),
+    "task": attrgetter("task"),
+    "attempts": attrgetter("attempts"),
+    "reason": attrgetter("reason"),
 }
 
 
@@ -34,7 +34,7 @@ def letter_fields(letter: DeadLetter) -> dict[str, Any]:
         "key": letter.key,
         "reason": letter.reason,
         "attempts": letter.attempts,
-        "died_at": letter.died_at.isoformat(),
+        "died_at": letter.died_at,
         "held": letter.held,
         "priority": letter.priority,
         "headers": dict(letter.headers),
@@ -42,38 +42,24 @@ def letter_fields(letter: DeadLetter) -> dict[str, Any]:
     }
 
 
-def print_letters(cli: CliContext, letters: Sequence[DeadLetter]) -> None:
+def print_letters(cli: CliContext, letters: Sequence[DeadLetter], *, none: str) -> None:
     """Print a line of JSON for each letter, or a table."""
-    layout = {"right": ("attempts",), "spare": ("attempts",)}
-    print_each(cli, letters, letter_fields, _COLUMNS, cut=True, **layout)
+    print_list(cli, letters, letter_fields, _COLUMNS, none=none, lines=True, spare=("attempts",), cut=True)
 
 
 def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:
     """Print all that is known of a letter, with its traceback and its body."""
     text, encoding, trouble = _body(letter)
-    if cli.json:
-        more = {"traceback": letter.traceback, "codec": letter.codec, "body": text, "encoding": encoding}
-        cli.emit({"queue": queue, **letter_fields(letter), **more})
-        return
+    more = {"traceback": letter.traceback, "codec": letter.codec, "body": text, "encoding": encoding}
     held = ", held by a consumer of the dead-letter queue" if letter.held else ""
-    print_sheet(
-        cli,
-        {
-            "queue": queue,
-            "id": f"{letter.id} ({short(letter.id)})",
-            "was": letter.original_id,
-            "state": f"dead{held}",
-            "task": letter.task,
-            "key": letter.key,
-            "attempts": letter.attempts,
-            "died": show_moment(letter.died_at),
-            "reason": letter.reason,
-            "priority": letter.priority or None,
-            "headers": ", ".join(header_pairs(letter.headers)),
-            "traceback": letter.traceback,
-            "body": trouble or text,
-        },
-    )
+    told = {
+        "id": f"{letter.id} ({short(letter.id)})",
+        "state": f"dead{held}",
+        "headers": ", ".join(header_pairs(letter.headers)),
+        "body": trouble or text,
+        **dict.fromkeys(("held", "size", "codec", "encoding")),
+    }
+    emit_one(cli, {"queue": queue, **letter_fields(letter), **more}, told)
 
 
 def _body(letter: DeadLetter) -> tuple[str | None, str | None, str | None]:

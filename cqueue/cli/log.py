@@ -1,33 +1,35 @@
-"""`cqueue log`: create, list, show, alter, delete and stats here; append, tail and scan beside it."""
+"""`cqueue log`: create, list, show, alter, delete, stats and append here; tail and scan beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from datetime import datetime, timedelta
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cqueue.cli import log_append, log_read
+from cqueue.cli import log_read
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import find_log, open_client, open_log, say_left_out, suggesting
-from cqueue.cli.options import ExistOk, LogName, Yes, duration, given
-from cqueue.cli.render import print_fields, print_rows
-from cqueue.cli.values import parse_duration
+from cqueue.cli.failures import worst
+from cqueue.cli.opening import open_client, open_log, say_left_out, suggesting
+from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, Yes, given
+from cqueue.cli.render import columns_of, emit_one, print_list
+from cqueue.cli.send_lines import Target, send_each
+from cqueue.cli.sources import check_source, lines_of, read_body
+from cqueue.cli.values import parse_duration, parse_headers
 from cqueue.config import to_ms
 from cqueue.errors import BadInput, DamagedRow, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
+from cqueue.log.records import Record
 from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
-    from cqueue.client import Client
     from cqueue.log.log import Log
 
 app = typer.Typer(help="Make, look at, write to, read and remove logs.", no_args_is_help=True)
-command(app)(log_append.append)
 command(app)(log_read.tail)
 command(app)(log_read.scan)
 
@@ -43,60 +45,64 @@ def parse_ttl(text: str) -> timedelta | str:
     return FOR_EVER if text.strip().lower() == FOR_EVER else parse_duration(text)
 
 
-def _partitions(otherwise: str) -> Any:
-    return typer.Option(metavar="N", help=f"1 to 32,767, only ever more; {otherwise}.", show_default=False)
+@dataclass(frozen=True, slots=True)
+class Changeable:
+    """The settings that `alter` can change."""
 
+    partitions: Annotated[
+        int | None,
+        f"1 to 32,767, only ever more; at first {LogConfig().partitions}; kept if not given.",
+    ] = None
+    ttl: Annotated[
+        timedelta | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=parse_ttl,
+            help=f"How long records are kept, 1m to 3650d, or {FOR_EVER}; "
+            f"at first {show_duration(DEFAULT_TTL)}; kept if not given.",
+        ),
+    ] = None
 
-def _ttl(otherwise: str) -> Any:
-    return typer.Option(
-        metavar="DURATION",
-        parser=parse_ttl,
-        help=f"How long records are kept, 1m to 3650d, or {FOR_EVER}; {otherwise}.",
-        show_default=False,
-    )
-
-
-KEPT = "kept if not given"
-Partitions = Annotated[int | None, _partitions(f"by default {LogConfig().partitions}")]
-Ttl = Annotated[timedelta | None, _ttl(f"by default {show_duration(DEFAULT_TTL)}")]
-NewPartitions = Annotated[int | None, _partitions(KEPT)]
-NewTtl = Annotated[timedelta | None, _ttl(KEPT)]
-TimeShard = Annotated[
-    timedelta | None,
-    duration(
-        "Width of a partition in time, 1s to 30d, dividing an hour or a multiple of one; fixed; "
-        f"by default {show_duration(DEFAULT_TIME_SHARD)}."
-    ),
-]
+    def given(self) -> dict[str, Any]:
+        """Return the settings that were given, "forever" as None."""
+        changes = given(partitions=self.partitions, ttl=self.ttl)
+        return {name: None if value == FOR_EVER else value for name, value in changes.items()}
 
 
 @command(app)
 def create(
     cli: CliContext,
     name: LogName,
+    settings: Changeable,
     *,
-    partitions: Partitions = None,
-    ttl: Ttl = None,
-    time_shard: TimeShard = None,
+    time_shard: Annotated[
+        timedelta | None,
+        "Width of a partition in time, 1s to 30d, dividing an hour or a multiple of one; fixed; "
+        f"by default {show_duration(DEFAULT_TIME_SHARD)}.",
+    ] = None,
     exist_ok: ExistOk = False,
 ) -> None:
     """Make a log."""
-    config = LogConfig(**_given(partitions=partitions, ttl=ttl, time_shard=time_shard))
+    config = LogConfig(**settings.given(), **given(time_shard=time_shard))
     with open_client(cli) as client:
         log = client.create_log(name, config, exist_ok=exist_ok)
-        cli.emit(log_fields(log), f"Log {name} is there; it keeps records {_how_long(log)}.")
+        ttl = log.config.ttl
+        how_long = "for ever" if ttl is None else f"for {show_duration(ttl)}"
+        cli.emit(log_fields(log), f"Log {name} is there; it keeps records {how_long}.")
 
 
 @command(app, "list")
 def list_logs(cli: CliContext) -> None:
     """List the logs and their configuration."""
+    rows = []
     with open_client(cli) as client:
-        rows = [row for name in client.logs() if (row := _described_if_there(client, name)) is not None]
+        for name in client.logs():
+            with suppress(LogNotFound, DamagedRow):  # since it was listed
+                rows.append(log_fields(client.log(name)))
         say_left_out(cli, client, "logs")
-    if rows or cli.json:
-        cli.emit(rows, lambda: print_rows(cli, rows, list(rows[0]), spare=("time shard",)))
-    else:
-        cli.remark("There is no log yet. `cqueue log create NAME` makes one.")
+    columns = columns_of("log", "partitions", "ttl_ms", "time_shard_ms")
+    none = "There is no log yet. `cqueue log create NAME` makes one."
+    print_list(cli, rows, dict, columns, none=none, spare=("time shard",))
 
 
 @command(app)
@@ -107,13 +113,13 @@ def show(cli: CliContext, name: LogName) -> None:
 
 
 @command(app)
-def alter(cli: CliContext, name: LogName, *, partitions: NewPartitions = None, ttl: NewTtl = None) -> None:
-    """Change a log while it is used. All clients follow within five seconds.
+def alter(cli: CliContext, name: LogName, settings: Changeable) -> None:
+    """Change a log while it is used; what is not given stays. All clients follow within five seconds.
 
     A changed time to live holds for new records. With more partitions, keys go to other partitions
     from then on.
     """
-    changes = _given(partitions=partitions, ttl=ttl)
+    changes = settings.given()
     if not changes:
         raise BadInput("Nothing to change: give --partitions or --ttl.")
     with open_log(cli, name) as log:
@@ -141,10 +147,53 @@ def stats(cli: CliContext, name: LogName) -> None:
     """
     with open_log(cli, name) as log, cli.status("Looking…"):
         fields = {"log": name, **asdict(log.stats())}
-    shown = {
-        key: value.isoformat() if isinstance(value, datetime) else value for key, value in fields.items()
-    }
-    cli.emit(shown, lambda: print_fields(cli, fields))
+    emit_one(cli, fields, {"per_second": round(fields["per_second"], 1)})
+
+
+@command(app)
+def append(
+    cli: CliContext,
+    name: LogName,
+    topic: Annotated[str, "TOPIC", "The topic."],
+    body: Annotated[
+        list[str] | None, "[BODY…|-]", "Bodies as text, a record each; - reads standard input."
+    ] = None,
+    *,
+    key: Annotated[str | None, "TEXT", "Records of one key go to one partition, in order."] = None,
+    partition: Annotated[int | None, "Go to this partition, whatever the key."] = None,
+    header: Headers = None,
+    file: BodyFile = None,
+    lines: Annotated[bool, "Each line of standard input (or of --file) is a record."] = False,
+) -> None:
+    """Append records; done once Cassandra has acknowledged them.
+
+    Prints the id of each, or with --lines how many were appended. Ctrl-C lets the batch under way end
+    and says how many lines are appended, so that the rest can be appended later.
+    """
+    bodies = list(body or ())
+    if len(bodies) > 1 and "-" in bodies:
+        raise BadInput("- is all of standard input: it stands alone.")
+    check_source(bodies[0] if bodies else None, file, lines=lines, verb="append")
+    headers = parse_headers(header or ()) or None
+
+    def records(contents: list[bytes]) -> list[Record]:
+        return [Record(topic, content, key, partition, headers) for content in contents]
+
+    if lines:
+        with lines_of(file) as source, open_log(cli, name) as log:
+            target = Target(
+                "log", name, "record", "appended", lambda some: log.append_many(records(some)).failed
+            )
+            send_each(cli, target, source)
+        return
+    contents = [read_body(text, None) for text in bodies] or [read_body(None, file)]
+    with open_log(cli, name) as log:
+        result = log.append_many(records(contents))
+    for id_ in result.ids:
+        if id_ is not None:
+            cli.emit({"log": name, "topic": topic, "partition": id_.locate()[1], "id": id_}, str(id_))
+    if result.failed:
+        raise worst(error for _, error in result.failed)
 
 
 def log_fields(log: Log) -> dict[str, Any]:
@@ -158,23 +207,5 @@ def log_fields(log: Log) -> dict[str, Any]:
     }
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    """Return the settings that were given, "forever" as None."""
-    return {name: None if value == FOR_EVER else value for name, value in given(**options).items()}
-
-
-def _how_long(log: Log) -> str:
-    ttl = log.config.ttl
-    return "for ever" if ttl is None else f"for {show_duration(ttl)}"
-
-
-def _described_if_there(client: Client, name: str) -> Mapping[str, Any] | None:
-    try:
-        return log_fields(find_log(client, name))
-    except (LogNotFound, DamagedRow):  # since it was listed
-        return None
-
-
 def _emit_one(cli: CliContext, log: Log) -> None:
-    shown = log_fields(log)
-    cli.emit(shown, lambda: print_fields(cli, shown, fixed=("time_shard",)))
+    emit_one(cli, log_fields(log), fixed=("time_shard",))

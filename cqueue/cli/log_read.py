@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ import typer
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import accounted
 from cqueue.cli.opening import open_log
-from cqueue.cli.options import LogName
+from cqueue.cli.options import LogName, number
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import body_text, counted, parse_duration, parse_moment, show_moment
 from cqueue.errors import BadInput, InvalidLogId
@@ -21,8 +21,6 @@ from cqueue.log.positions import EARLIEST, LATEST
 from cqueue.log.records import LogId
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from cqueue.log.records import LogRecord
     from cqueue.log.scanner import Scanner
 
@@ -57,16 +55,13 @@ def _check_id(text: str) -> None:
         ) from exc
 
 
-def _position(text: str, name: str) -> Any:
-    return typer.Option(name, metavar="POSITION", parser=parse_position, help=text, show_default=False)
+def position(text: str, *names: str) -> Any:
+    """Make an option that takes a position; text: its help."""
+    return typer.Option(*names, metavar="POSITION", parser=parse_position, help=text, show_default=False)
 
 
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", metavar="TOPIC", help="Of this topic only; may be repeated.")
-]
-Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", metavar="N", help="Of this partition; may be repeated.")
-]
+Topics = Annotated[list[str] | None, "--topic TOPIC", "Of this topic only; may be repeated."]
+Partitions = Annotated[list[int] | None, "--partition N", "Of this partition; may be repeated."]
 
 
 def tail(
@@ -75,27 +70,24 @@ def tail(
     *,
     start: Annotated[
         str | None,
-        _position(
+        position(
             "Begin at earliest, latest (the default), a time, a duration before now, or a record's id.",
             "--from",
         ),
     ] = None,
     topic: Topics = None,
     partition: Partitions = None,
-    low_latency: Annotated[
-        bool,
-        typer.Option("--low-latency", help="Print records at once, even if earlier ones may still come."),
-    ] = False,
+    low_latency: Annotated[bool, "Print records at once, even if earlier ones may still come."] = False,
 ) -> None:
     """Print records as they are appended, until Ctrl-C: a body a line, or with --json an object a line.
 
     They come in order and some 2.5 seconds after they were appended, so that none is passed that was on
     its way; with --low-latency they come at once, and in order only as far as they were written in order.
     """
-    printer, shown = BodyPrinter(cli, record_fields, _about), _Shown()
+    printer = BodyPrinter(cli, record_fields, _about)
     with (
         open_log(cli, name) as log,
-        accounted(cli, shown.account) as interrupts,
+        accounted(cli, partial(_account, printer)) as interrupts,
         log.follow(
             start or LATEST, partitions=partition or None, topics=topic or None, low_latency=low_latency
         ) as follower,
@@ -103,7 +95,7 @@ def tail(
         while True:
             found = follower.poll(POLL_WAIT)
             with interrupts.step():
-                shown.print_all(printer, found)
+                printer.print_all(found)
 
 
 def scan(
@@ -112,27 +104,21 @@ def scan(
     *,
     start: Annotated[
         str | None,
-        _position(
+        position(
             "Begin at earliest (the default), a time, a duration before now, or a record's id.", "--from"
         ),
     ] = None,
     end: Annotated[
         str | None,
-        _position("End before a time, or with a record's id; by default with what is stable.", "--to"),
+        position("End before a time, or with a record's id; by default with what is stable.", "--to"),
     ] = None,
     topic: Topics = None,
     partition: Partitions = None,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most this many.")] = None,
-    reverse: Annotated[bool, typer.Option("--reverse", help="From the end back to the start.")] = False,
-    or_earliest: Annotated[
-        bool, typer.Option("--or-earliest", help="Begin at earliest if the log no longer has --from.")
-    ] = False,
-    arrow: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an Arrow file instead (IPC; extra `arrow`).")
-    ] = None,
-    parquet: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a Parquet file instead (extra `arrow`).")
-    ] = None,
+    limit: Annotated[int | None, number("At most this many.", 1)] = None,
+    reverse: Annotated[bool, "From the end back to the start."] = False,
+    or_earliest: Annotated[bool, "Begin at earliest if the log no longer has --from."] = False,
+    arrow: Annotated[Path | None, "FILE", "Write an Arrow file instead (IPC; extra `arrow`)."] = None,
+    parquet: Annotated[Path | None, "FILE", "Write a Parquet file instead (extra `arrow`)."] = None,
 ) -> None:
     """Print the records that are there, in order: a body a line, or with --json an object a line.
 
@@ -141,59 +127,47 @@ def scan(
     """
     if arrow is not None and parquet is not None:
         raise BadInput("Give --arrow or --parquet, not both.")
-    bounds: dict[str, Any] = {
-        "partitions": partition or None,
-        "topics": topic or None,
-        "limit": limit,
-        "reverse": reverse,
-        "on_expired": "earliest" if or_earliest else "error",
-    }
-    with open_log(cli, name) as log, log.scan(start or EARLIEST, end, **bounds) as scanner:
-        if arrow is not None or parquet is not None:
-            _export(cli, scanner, arrow, parquet)
+    with (
+        open_log(cli, name) as log,
+        log.scan(
+            start or EARLIEST,
+            end,
+            partitions=partition or None,
+            topics=topic or None,
+            limit=limit,
+            reverse=reverse,
+            on_expired="earliest" if or_earliest else "error",
+        ) as scanner,
+    ):
+        if arrow is not None:
+            _export(cli, scanner, arrow, "arrow")
+        elif parquet is not None:
+            _export(cli, scanner, parquet, "parquet")
         else:
             _print(cli, name, scanner)
 
 
-class _Shown:
-    """The number of records printed so far, and the id of the last one."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.last: str | None = None
-
-    def print_all(self, printer: BodyPrinter[LogRecord], records: list[LogRecord]) -> None:
-        """Print records, flush, and count them."""
-        for record in records:
-            printer.print(record)
-            self.count += 1
-            self.last = record.id
-        sys.stdout.flush()
-
-    def account(self) -> str:
-        """Say how many records were printed, and how to go on."""
-        go_on = f" --from {self.last} goes on behind the last one." if self.last else ""
-        return f"{counted(self.count, 'record')} printed.{go_on}"
+def _account(printer: BodyPrinter[LogRecord]) -> str:
+    """Say how many records were printed, and how to go on."""
+    go_on = f" --from {printer.last.id} goes on behind the last one." if printer.last else ""
+    return f"{counted(printer.printed, 'record')} printed.{go_on}"
 
 
 def _print(cli: CliContext, name: str, scanner: Scanner) -> None:
-    printer, shown = BodyPrinter(cli, record_fields, _about), _Shown()
-    with accounted(cli, shown.account) as interrupts:
+    printer = BodyPrinter(cli, record_fields, _about)
+    with accounted(cli, partial(_account, printer)) as interrupts:
         for batch in scanner.batches():
             with interrupts.step():
-                shown.print_all(printer, batch)
-    if not shown.count:
+                printer.print_all(batch)
+    if not printer.printed:
         cli.remark(f"Log {name} has nothing there that is stable.")
 
 
-def _export(cli: CliContext, scanner: Scanner, arrow: Path | None, parquet: Path | None) -> None:
+def _export(cli: CliContext, scanner: Scanner, file: Path, form: str) -> None:
     """Write all batches into one file; interrupted or failed, the file is not there."""
-    from cqueue.cli.log_export import write_arrow, write_parquet  # noqa: PLC0415 - pyarrow is an extra
+    from cqueue.cli import log_export  # noqa: PLC0415 - pyarrow is an extra
 
-    write: Callable[[Scanner, Path], int] = write_parquet if arrow is None else write_arrow
-    file = arrow or parquet
-    if file is None:
-        raise AssertionError("one of them is given")
+    write = log_export.write_arrow if form == "arrow" else log_export.write_parquet
     rows = write(scanner, file)
     cli.emit({"file": str(file), "rows": rows}, f"{counted(rows, 'record')} written to {file}.")
 
@@ -203,7 +177,7 @@ def record_fields(record: LogRecord) -> dict[str, Any]:
     text, encoding = body_text(record.body)
     return {
         "id": record.id,
-        "time": record.time.isoformat(),
+        "time": record.time,
         "partition": record.partition,
         "topic": record.topic,
         "key": record.key,

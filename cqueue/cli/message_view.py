@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.render import BodyPrinter, header_pairs, print_each
+from cqueue.cli.render import BodyPrinter, emit_one, header_pairs, print_list
 from cqueue.cli.short_ids import short
-from cqueue.cli.table import print_sheet
-from cqueue.cli.values import NONE, body_text, show_moment
+from cqueue.cli.values import body_text, show_moment
 
 if TYPE_CHECKING:
     from cqueue.queue import StoredMessage
@@ -23,11 +23,8 @@ def received_printer(cli: CliContext) -> BodyPrinter[ReceivedMessage]:
 
 def received_fields(message: ReceivedMessage) -> dict[str, Any]:
     """Return what --json shows of a message that was received."""
-    return {
-        **_common_fields(message),
-        "attempt": message.attempt,
-        "visible_again": message.visible_again.isoformat(),
-    }
+    more = {"attempt": message.attempt, "visible_again": message.visible_again}
+    return {**_common_fields(message), **more}
 
 
 def _about(message: ReceivedMessage) -> list[str]:
@@ -35,38 +32,26 @@ def _about(message: ReceivedMessage) -> list[str]:
     return [f"sent {show_moment(message.sent_at)}", f"attempt {message.attempt}", *priority]
 
 
-def print_stored(cli: CliContext, messages: Sequence[StoredMessage]) -> None:
+def print_stored(cli: CliContext, messages: Sequence[StoredMessage], *, none: str) -> None:
     """Print messages that were looked at: a line of JSON each, or a table."""
     columns = dict(_COLUMNS)
     if not any(message.priority for message in messages):
         del columns["priority"]
-    right = ("attempts", "priority")
-    print_each(cli, messages, stored_fields, columns, right=right, spare=("attempts",), cut=True)
+    print_list(cli, messages, stored_fields, columns, none=none, lines=True, spare=("attempts",), cut=True)
 
 
 def print_one(cli: CliContext, message: StoredMessage, *, queue: str) -> None:
     """Print all that is known of a message."""
-    if cli.json:
-        cli.emit({"queue": queue, **stored_fields(message)})
-        return
     until = ", unless it is acked" if message.state == "claimed" else ""
-    print_sheet(
-        cli,
-        {
-            "queue": queue,
-            "id": f"{message.id} ({short(message.id)})",
-            "state": message.state,
-            "task": message.task,
-            "key": message.key,
-            "attempts": message.attempts,
-            "next": show_moment(message.next_at) + until,
-            "due": show_moment(message.due),
-            "sent": show_moment(message.sent_at),
-            "priority": message.priority,
-            "headers": ", ".join(header_pairs(message.headers)),
-            "body": body_text(message.body)[0],
-        },
-    )
+    told = {
+        "id": f"{message.id} ({short(message.id)})",
+        "next": show_moment(message.next_at) + until,
+        "headers": ", ".join(header_pairs(message.headers)),
+        "encoding": None,
+    }
+    fields = {"queue": queue, **stored_fields(message)}
+    fields["body"] = fields.pop("body")  # long, so the last
+    emit_one(cli, fields, told)
 
 
 def stored_fields(message: StoredMessage) -> dict[str, Any]:
@@ -77,17 +62,17 @@ def stored_fields(message: StoredMessage) -> dict[str, Any]:
         "task": message.task,
         "key": message.key,
         "attempts": message.attempts,
-        "next": message.next_at.isoformat(),
+        "next": message.next_at,
     }
 
 
-_COLUMNS: Mapping[str, Callable[[StoredMessage], str]] = {
+_COLUMNS: Mapping[str, Callable[[StoredMessage], Any]] = {
     "id": lambda message: short(message.id),
-    "state": lambda message: message.state,
-    "next": lambda message: show_moment(message.next_at),
-    "attempts": lambda message: str(message.attempts),
-    "priority": lambda message: str(message.priority),
-    "task": lambda message: message.task or NONE,
+    "state": attrgetter("state"),
+    "next": attrgetter("next_at"),
+    "attempts": attrgetter("attempts"),
+    "priority": attrgetter("priority"),
+    "task": attrgetter("task"),
     "body": lambda message: body_text(message.body)[0],
 }
 
@@ -100,6 +85,6 @@ def _common_fields(message: ReceivedMessage | StoredMessage) -> dict[str, Any]:
         "encoding": encoding,
         "headers": dict(message.headers),
         "priority": message.priority,
-        "due": message.due.isoformat(),
-        "sent_at": message.sent_at.isoformat(),
+        "due": message.due,
+        "sent_at": message.sent_at,
     }

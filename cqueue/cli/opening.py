@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cqueue.queue import Queue
 
 
+NO_QUEUE = "There is no queue yet. `cqueue queue create NAME` makes one."
+
+
 @contextmanager
 def open_client(cli: CliContext) -> Iterator[Client]:
     """Connect a client, closed at the end of the block.

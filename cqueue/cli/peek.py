@@ -20,7 +20,7 @@ def peek(
     cli: CliContext,
     name: QueueName,
     *,
-    limit: Annotated[int, typer.Option(metavar="N", help="How many, 1 to 10,000.")] = 10,
+    limit: Annotated[int, "How many, 1 to 10,000."] = 10,
 ) -> None:
     """Look at the first messages in order of time and priority. Nothing is claimed or counted.
 
@@ -30,7 +30,5 @@ def peek(
         queue = find_queue(client, name)
         with cli.status("Looking…"):
             messages = queue.peek(limit)
-        print_stored(cli, messages)
+        print_stored(cli, messages, none=f"Queue {name} is empty.")
         say_left_out(cli, client, "messages")
-    if not messages:
-        cli.remark(f"Queue {name} is empty.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode
 from cqueue.cli.opening import find_log, find_queue, open_client
 from cqueue.cli.options import Yes
 from cqueue.cli.values import counted
@@ -20,19 +22,15 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, show and drop rows that cannot be read.", no_args_is_help=True)
 
-Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="A row, as `quarantine list` names it.")]
+Address = Annotated[str, "ADDRESS", "A row, as `quarantine list` names it."]
 
 
 @command(app, "list")
 def list_damaged(
     cli: CliContext,
-    names: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]…", help="Which queues; by default all.")
-    ] = None,
+    names: Annotated[list[str] | None, "[QUEUE]…", "Which queues; by default all."] = None,
     *,
-    log: Annotated[
-        list[str] | None, typer.Option("--log", metavar="LOG", help="Read the records of this log instead.")
-    ] = None,
+    log: Annotated[list[str] | None, "LOG", "Read the records of this log instead."] = None,
 ) -> None:
     """List the rows that cannot be read, with their addresses and what is wrong with them.
 
@@ -40,8 +38,6 @@ def list_damaged(
     names the small tables are read too: queues, logs, schedules, subscriptions, workers. Exits with 1 if
     there are any.
     """
-    from cqueue.cli.failures import ExitCode  # noqa: PLC0415 - keeps `cqueue --help` quick
-
     with open_client(cli) as client, cli.status("Reading…") as show:
         found = _found(client, names or [], log or [], show)
     if found or cli.json:
@@ -52,7 +48,7 @@ def list_damaged(
 
 
 def _found(client: Client, names: list[str], logs: list[str], show: Any) -> list[Damage]:
-    from cqueue import quarantine  # noqa: PLC0415 - as above
+    from cqueue import quarantine  # noqa: PLC0415 - keeps `--help` quick
 
     for name in names:
         find_queue(client, name)  # a mistyped name fails before anything long begins
@@ -79,8 +75,6 @@ def _lines(found: list[Damage]) -> str:
 @command(app)
 def dump(cli: CliContext, address: Address) -> None:
     """Print all that stands in a row, as JSON; blobs, such as bodies, in hexadecimal."""
-    import json  # noqa: PLC0415 - as above
-
     from cqueue import quarantine  # noqa: PLC0415 - as above
 
     with open_client(cli) as client:
@@ -93,7 +87,7 @@ def dump(cli: CliContext, address: Address) -> None:
 @command(app)
 def drop(
     cli: CliContext,
-    addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="Rows, as `list` names them.")],
+    addresses: Annotated[list[str], "ADDRESS…", "Rows, as `list` names them."],
     *,
     yes: Yes = False,
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,102 +12,78 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out, suggesting
-from cqueue.cli.options import ExistOk, QueueName, Yes, duration, given
-from cqueue.cli.render import print_fields, print_rows
+from cqueue.cli.opening import NO_QUEUE, open_client, open_queue, say_left_out, suggesting
+from cqueue.cli.options import ExistOk, QueueName, Yes, given
+from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.values import counted
-from cqueue.config import FIXED, QueueConfig, to_ms
+from cqueue.config import FIXED, QueueConfig
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
-    from cqueue.client import Client
     from cqueue.queue import Queue
 
 app = typer.Typer(help="Make, look at, change and remove queues.", no_args_is_help=True)
 
-_COLUMNS = ("queue", "state", "visibility_ms", "max_attempts", "shards", "time_shard_ms")
-
-# Shown in the help of each option of `create`; `alter` keeps what is not given.
 DEFAULTS = QueueConfig()
-KEPT = "kept if not given"
 
 
-def _number(name: str, text: str, default: int | str) -> Any:
-    help_ = f"{text}; {default if default == KEPT else f'by default {default}'}."
-    return typer.Option(f"--{name}", help=help_, metavar="N", show_default=False)
+@dataclass(frozen=True, slots=True)
+class Changeable:
+    """The settings that `alter` can change."""
 
+    shards: Annotated[
+        int | None,
+        f"Consumers that can claim at once, up to max-shards; at first {DEFAULTS.shards}; kept if not given.",
+    ] = None
+    visibility: Annotated[
+        timedelta | None,
+        "How long a received message is hidden from others, 2s to 12h; at first "
+        f"{show_duration(DEFAULTS.visibility)}; kept if not given.",
+    ] = None
+    max_attempts: Annotated[
+        int | None,
+        "Deliveries before the dead-letter queue, 2 or more; 0 means for ever; at first "
+        f"{DEFAULTS.max_attempts}; kept if not given.",
+    ] = None
+    lease: Annotated[
+        timedelta | None,
+        "How long a consumer may lock a part of the queue to claim, 1s or more; at first "
+        f"{show_duration(DEFAULTS.lease)}; kept if not given.",
+    ] = None
+    derived_sends: Annotated[
+        bool, "Take messages with a source, as schedules send them; cannot be undone."
+    ] = False
 
-def _duration(name: str, text: str, default: timedelta | str) -> Any:
-    help_ = f"{text}; {default if isinstance(default, str) else f'by default {show_duration(default)}'}."
-    return duration(help_, f"--{name}")
-
-
-_SHARDS = ("shards", "Consumers that can claim at once, up to max-shards")
-_VISIBILITY = ("visibility", "How long a received message is hidden from others, 2s to 12h")
-_MAX_ATTEMPTS = ("max-attempts", "Deliveries before the dead-letter queue, 2 or more; 0 means for ever")
-_LEASE = ("lease", "How long a consumer may lock a part of the queue to claim, 1s or more")
-
-Shards = Annotated[int | None, _number(*_SHARDS, DEFAULTS.shards)]
-Visibility = Annotated[timedelta | None, _duration(*_VISIBILITY, DEFAULTS.visibility)]
-MaxAttempts = Annotated[int | None, _number(*_MAX_ATTEMPTS, DEFAULTS.max_attempts)]
-Lease = Annotated[timedelta | None, _duration(*_LEASE, DEFAULTS.lease)]
-NewShards = Annotated[int | None, _number(*_SHARDS, KEPT)]
-NewVisibility = Annotated[timedelta | None, _duration(*_VISIBILITY, KEPT)]
-NewMaxAttempts = Annotated[int | None, _number(*_MAX_ATTEMPTS, KEPT)]
-NewLease = Annotated[timedelta | None, _duration(*_LEASE, KEPT)]
-TimeShard = Annotated[
-    timedelta | None,
-    _duration(
-        "time-shard",
-        "Width of a partition in time, 1s to 30d, dividing an hour or a multiple of one; fixed",
-        DEFAULTS.time_shard,
-    ),
-]
-MaxShards = Annotated[
-    int | None, _number("max-shards", "Upper bound of shards, 1 to 1000; fixed", DEFAULTS.max_shards)
-]
-OpenShards = Annotated[
-    int | None,
-    _number("open-shards", "Shards for sends that may land late, 1 to 64; fixed", DEFAULTS.open_shards),
-]
-DerivedSends = Annotated[
-    bool,
-    typer.Option(
-        "--derived-sends", help="Take messages with a source, as schedules send them; cannot be undone."
-    ),
-]
+    def given(self) -> dict[str, Any]:
+        """Return the settings that were given."""
+        return given(**{**asdict(self), "derived_sends": self.derived_sends or None})
 
 
 @command(app)
 def create(
     cli: CliContext,
     name: QueueName,
+    settings: Changeable,
     *,
-    shards: Shards = None,
-    time_shard: TimeShard = None,
-    visibility: Visibility = None,
-    max_attempts: MaxAttempts = None,
-    lease: Lease = None,
-    max_shards: MaxShards = None,
-    open_shards: OpenShards = None,
-    derived_sends: DerivedSends = False,
+    time_shard: Annotated[
+        timedelta | None,
+        "Width of a partition in time, 1s to 30d, dividing an hour or a multiple of one; fixed; "
+        f"by default {show_duration(DEFAULTS.time_shard)}.",
+    ] = None,
+    max_shards: Annotated[
+        int | None, f"Upper bound of shards, 1 to 1000; fixed; by default {DEFAULTS.max_shards}."
+    ] = None,
+    open_shards: Annotated[
+        int | None,
+        f"Shards for sends that may land late, 1 to 64; fixed; by default {DEFAULTS.open_shards}.",
+    ] = None,
     exist_ok: ExistOk = False,
 ) -> None:
     """Make a queue, and with it a dead-letter queue called QUEUE.dead."""
-    config = QueueConfig(
-        **given(
-            shards=shards,
-            time_shard=time_shard,
-            visibility=visibility,
-            max_attempts=max_attempts,
-            lease=lease,
-            max_shards=max_shards,
-            open_shards=open_shards,
-            derived_sends=derived_sends or None,
-        )
-    )
+    fixed = given(time_shard=time_shard, max_shards=max_shards, open_shards=open_shards)
+    config = QueueConfig(**settings.given(), **fixed)
     with open_client(cli) as client:
         queue = client.create_queue(name, config, exist_ok=exist_ok)
         cli.emit(
@@ -115,21 +92,17 @@ def create(
 
 
 @command(app, "list")
-def list_queues(
-    cli: CliContext,
-    *,
-    all_: Annotated[bool, typer.Option("--all", help="Dead-letter queues as well.")] = False,
-) -> None:
+def list_queues(cli: CliContext, *, all_: Annotated[bool, "Dead-letter queues as well."] = False) -> None:
     """List the queues and their configuration."""
     with open_client(cli) as client:
         names = [name for name in client.queues() if all_ or not name.endswith(DEAD_SUFFIX)]
-        rows = [row for name in names if (row := _described_if_there(client, name)) is not None]
+        rows = []
+        for name in names:
+            with suppress(QueueNotFound, DamagedRow):  # since it was listed
+                rows.append(queue_fields(client.queue(name)))
         say_left_out(cli, client, "queues")
-    if rows or cli.json:
-        spare = ("time shard", "shards", "max attempts")
-        cli.emit(rows, lambda: print_rows(cli, rows, _COLUMNS, left=2, spare=spare))
-    else:
-        cli.remark("There is no queue yet. `cqueue queue create NAME` makes one.")
+    columns = columns_of("queue", "state", "visibility_ms", "max_attempts", "shards", "time_shard_ms")
+    print_list(cli, rows, dict, columns, none=NO_QUEUE, spare=("time shard", "shards", "max attempts"))
 
 
 @command(app)
@@ -140,27 +113,12 @@ def show(cli: CliContext, name: QueueName) -> None:
 
 
 @command(app)
-def alter(
-    cli: CliContext,
-    name: QueueName,
-    *,
-    shards: NewShards = None,
-    visibility: NewVisibility = None,
-    max_attempts: NewMaxAttempts = None,
-    lease: NewLease = None,
-    derived_sends: DerivedSends = False,
-) -> None:
-    """Change a queue while it runs. All clients follow within two seconds.
+def alter(cli: CliContext, name: QueueName, settings: Changeable) -> None:
+    """Change a queue while it runs; what is not given stays. All clients follow within two seconds.
 
     What is fixed cannot be changed: make a new queue and move over.
     """
-    changes = given(
-        shards=shards,
-        visibility=visibility,
-        max_attempts=max_attempts,
-        lease=lease,
-        derived_sends=derived_sends or None,
-    )
+    changes = settings.given()
     if not changes:
         raise BadInput(
             "Nothing to change: give --shards, --visibility, --max-attempts, --lease or --derived-sends."
@@ -217,25 +175,10 @@ def purge(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
 
 def queue_fields(queue: Queue) -> dict[str, Any]:
     """Return what --json shows of a queue: durations in ms, as they are stored."""
-    settings: dict[str, Any] = {}
-    for field in fields(queue.config):
-        value = getattr(queue.config, field.name)
-        if isinstance(value, timedelta):
-            settings[f"{field.name}_ms"] = to_ms(value)
-        else:
-            settings[field.name] = value
     dead = None if queue.name.endswith(DEAD_SUFFIX) else queue.dead_letter_name
     state = "paused" if queue.paused else "active"
-    return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **settings}
-
-
-def _described_if_there(client: Client, name: str) -> dict[str, Any] | None:
-    try:
-        return queue_fields(find_queue(client, name))
-    except (QueueNotFound, DamagedRow):  # since it was listed
-        return None
+    return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **in_ms(asdict(queue.config))}
 
 
 def _emit_one(cli: CliContext, queue: Queue) -> None:
-    shown = queue_fields(queue)
-    cli.emit(shown, lambda: print_fields(cli, shown, fixed=FIXED))
+    emit_one(cli, queue_fields(queue), fixed=FIXED)

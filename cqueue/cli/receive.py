@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +15,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import Interrupts, accounted
 from cqueue.cli.message_view import received_printer
 from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import QueueName, duration
+from cqueue.cli.options import QueueName
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, LeaseLost
 
@@ -44,22 +42,54 @@ class Settle(Enum):
     LEAVE = "left to the timeout"
 
 
-@dataclass(slots=True)
-class Account:
-    """The account of one command: messages printed, and messages settled."""
+class Receiving:
+    """The messages of one command: received, printed, and only then settled."""
 
-    how: Settle
-    printed: int = 0
-    settled: int = 0
-    held: dict[MessageId, ReceivedMessage] = field(default_factory=dict)
-    """Printed under --nack: given back after the last receive, or the next one would get them again."""
+    def __init__(self, printer: BodyPrinter[ReceivedMessage], how: Settle) -> None:
+        self._printer = printer
+        self._how = how
+        self._settled = 0
+        # Printed under --nack: given back after the last receive, or the next one would get them again.
+        self._held: dict[MessageId, ReceivedMessage] = {}
 
-    def text(self) -> str:
+    def account(self) -> str:
         """Say what was printed, and what became of it."""
-        text = f"{counted(self.printed, 'message')} printed, {self.settled:,} of them {self.how.value}."
-        if self.settled < self.printed:
-            text += f" The other {self.printed - self.settled:,} may come again."
+        printed = self._printer.printed
+        text = f"{counted(printed, 'message')} printed, {self._settled:,} of them {self._how.value}."
+        if self._settled < printed:
+            text += f" The other {printed - self._settled:,} may come again."
         return text
+
+    def run(
+        self, consumer: Consumer, interrupts: Interrupts, limit: int | None, wait: timedelta, *, follow: bool
+    ) -> None:
+        """Print until the limit is reached, nothing more is due, or Ctrl-C comes."""
+        while limit is None or self._printer.printed < limit:
+            want = BATCH if limit is None else min(BATCH, limit - self._printer.printed)
+            messages = consumer.receive(want, wait=wait)
+            if any(message.id in self._held for message in messages):
+                break  # a slow reader of a pipe let the first ones' timeout pass
+            if messages:
+                with interrupts.step():
+                    self._print_and_settle(consumer, messages)
+            elif not follow:
+                break
+            if not follow:
+                wait = timedelta()  # the wait was for the first one
+        if self._held:
+            with suppress(LeaseLost):  # a message whose timeout has passed is back already
+                consumer.nack(list(self._held.values()))
+            self._settled += len(self._held)
+
+    def _print_and_settle(self, consumer: Consumer, messages: list[ReceivedMessage]) -> None:
+        """Print messages, flush, and only then ack: a message that was not printed must come again."""
+        self._printer.print_all(messages)
+        if self._how is Settle.NACK:
+            self._held.update({message.id: message for message in messages})
+            return
+        if self._how is Settle.ACK:
+            consumer.ack(messages)
+        self._settled += len(messages)
 
 
 @command(app)
@@ -76,17 +106,13 @@ def receive(
             help=f"At most this many; by default {DEFAULT_MAX}, without limit under --follow.",
         ),
     ] = None,
-    wait: Annotated[
-        timedelta | None, duration("How long to wait for the first message; by default 0s.")
-    ] = None,
+    wait: Annotated[timedelta | None, "How long to wait for the first message; by default 0s."] = None,
     ack: Annotated[
         bool | None,
         typer.Option("--ack/--no-ack", help="Ack what is printed (the default), or leave it to its timeout."),
     ] = None,
-    nack: Annotated[
-        bool, typer.Option("--nack", help="Give all of them back at the end instead; the attempt counts.")
-    ] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    nack: Annotated[bool, "Give all of them back at the end instead; the attempt counts."] = False,
+    follow: Annotated[bool, "--follow -f", "Go on until Ctrl-C."] = False,
 ) -> None:
     """Receive messages and print them: a body a line, or with --json an object a line.
 
@@ -102,67 +128,16 @@ def receive(
         raise BadInput("--follow waits until Ctrl-C; leave --wait out.")
     how = Settle.NACK if nack else Settle.LEAVE if ack is False else Settle.ACK
     limit = max_ or (None if follow else DEFAULT_MAX)
-    account = Account(how)
+    patience = FOLLOW_WAIT if follow else wait or timedelta()
+    printer = received_printer(cli)
+    receiving = Receiving(printer, how)
     with open_client(cli) as client:
         queue = find_queue(client, name)
-        with accounted(cli, account.text) as interrupts, _consumer(queue, how) as consumer:
-            _loop(consumer, received_printer(cli), account, interrupts, limit, wait, follow=follow)
-            _give_back(consumer, account)
+        with accounted(cli, receiving.account) as interrupts, _consumer(queue, how) as consumer:
+            receiving.run(consumer, interrupts, limit, patience, follow=follow)
         say_left_out(cli, client, "messages")
-    if not account.printed:
+    if not printer.printed:
         cli.remark(f"Queue {name} has nothing that is due.")
-
-
-def _loop(
-    consumer: Consumer,
-    printer: BodyPrinter[ReceivedMessage],
-    account: Account,
-    interrupts: Interrupts,
-    limit: int | None,
-    wait: timedelta | None,
-    *,
-    follow: bool,
-) -> None:
-    patience = FOLLOW_WAIT if follow else wait or timedelta()
-    while limit is None or account.printed < limit:
-        want = BATCH if limit is None else min(BATCH, limit - account.printed)
-        messages = consumer.receive(want, wait=patience)
-        if any(message.id in account.held for message in messages):
-            return  # a slow reader of a pipe let the first ones' timeout pass
-        if messages:
-            with interrupts.step():
-                _print_and_settle(consumer, printer, account, messages)
-        elif not follow:
-            return
-        if not follow:
-            patience = timedelta()  # the wait was for the first one
-
-
-def _print_and_settle(
-    consumer: Consumer,
-    printer: BodyPrinter[ReceivedMessage],
-    account: Account,
-    messages: list[ReceivedMessage],
-) -> None:
-    """Print messages, flush, and only then ack: a message that was not printed must come again."""
-    for message in messages:
-        printer.print(message)
-        account.printed += 1
-    sys.stdout.flush()
-    if account.how is Settle.ACK:
-        consumer.ack(messages)
-    elif account.how is Settle.NACK:
-        account.held.update({message.id: message for message in messages})
-        return
-    account.settled += len(messages)
-
-
-def _give_back(consumer: Consumer, account: Account) -> None:
-    """Give back the messages that --nack printed; a message whose timeout has passed is back already."""
-    if account.held:
-        with suppress(LeaseLost):
-            consumer.nack(list(account.held.values()))
-        account.settled += len(account.held)
 
 
 @contextmanager

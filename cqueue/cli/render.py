@@ -6,18 +6,18 @@ records, which come one by one, are printed by `BodyPrinter`.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import CliContext, json_line
 from cqueue.cli.table import print_sheet, print_table
-from cqueue.cli.values import NONE, body_text, safe_for_terminal, show_moment
-from cqueue.runtime.durations import show_duration
+from cqueue.cli.values import body_text, safe_for_terminal, shown
+from cqueue.config import to_ms
 
-_WORDS = {("ttl_ms", None): "for ever", ("max_attempts", 0): "no limit"}
+_WORDS: Mapping[str, tuple[object, str]] = {"ttl_ms": (None, "for ever"), "max_attempts": (0, "no limit")}
 """Values that people would misread as figures."""
 
 
@@ -33,40 +33,81 @@ Thing = TypeVar("Thing")
 Content = TypeVar("Content", bound=_Content)
 
 
-def print_fields(cli: CliContext, fields: Mapping[str, Any], *, fixed: Collection[str] = ()) -> None:
-    """Print a sheet: a line for each field; the settings in `fixed` are marked, as nobody can change them."""
-    marks = {name: "  (fixed)" if name.removesuffix("_ms") in fixed else "" for name in fields}
-    print_sheet(cli, {_title(name): _shown(name, value) + marks[name] for name, value in fields.items()})
-
-
-def print_rows(
-    cli: CliContext,
-    rows: Sequence[Mapping[str, Any]],
-    columns: Sequence[str],
-    *,
-    left: int = 1,
-    spare: Sequence[str] = (),
+def emit_one(
+    cli: CliContext, fields: Mapping[str, Any], told: Mapping[str, Any] = {}, *, fixed: Collection[str] = ()
 ) -> None:
-    """Print a table of these fields of each row; all but the first `left` columns stand on the right."""
-    titles = [_title(column) for column in columns]
-    cells = [[_shown(column, row[column]) for column in columns] for row in rows]
-    print_table(cli, titles, cells, right=titles[left:], spare=spare)
+    """Print one thing: with --json its fields, otherwise a line for each field that has a value.
+
+    Args:
+        cli: the command's.
+        fields: of the thing.
+        told: what people read in place of some of them; None: nothing.
+        fixed: settings that are marked, as nobody can change them.
+    """
+    marks = {name: "  (fixed)" if name.removesuffix("_ms") in fixed else "" for name in fields}
+    for_people = {**fields, **told}
+    values = {name: _value(name, for_people) for name in for_people}
+    lines = {_title(name): value and shown(value) + marks[name] for name, value in values.items()}
+    cli.emit(fields, lambda: print_sheet(cli, lines))
 
 
-def print_each(
+def print_list(
     cli: CliContext,
     things: Sequence[Thing],
-    fields: Callable[[Thing], dict[str, Any]],
-    columns: Mapping[str, Callable[[Thing], str]],
+    fields: Callable[[Thing], Any],
+    columns: Mapping[str, Callable[[Thing], Any]],
+    *,
+    none: str,
+    lines: bool = False,
     **layout: Any,
 ) -> None:
-    """Print a line of JSON for each thing; or a table, with `layout` as `print_table` takes it."""
+    """Print a table of things, or `none` where there are none; with --json their fields.
+
+    Args:
+        cli: the command's.
+        things: what is listed.
+        fields: what --json shows of one.
+        columns: the value of each column.
+        none: a remark.
+        lines: with --json, print an object a line instead of one list.
+        layout: as `print_table` takes it.
+    """
     if cli.json:
-        sys.stdout.writelines(json_line(fields(thing)) for thing in things)
+        found = [fields(thing) for thing in things]
+        sys.stdout.writelines(map(json_line, found if lines else [found]))
         sys.stdout.flush()
     elif things:
-        cells = [[text(thing) for text in columns.values()] for thing in things]
-        print_table(cli, list(columns), cells, **layout)
+        rows = [[value(thing) for value in columns.values()] for thing in things]
+        print_table(cli, list(columns), rows, **layout)
+    else:
+        cli.remark(none)
+
+
+def columns_of(*names: str) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
+    """Return the columns of a table that shows these fields."""
+    return {_title(name): partial(_value, name) for name in names}
+
+
+def in_ms(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as --json shows them: each duration in ms, under a name that says so."""
+    durations = {name for name, value in settings.items() if isinstance(value, timedelta)}
+    return {
+        f"{name}_ms" if name in durations else name: to_ms(value) if name in durations else value
+        for name, value in settings.items()
+    }
+
+
+def _title(name: str) -> str:
+    return name.removesuffix("_ms").replace("_", " ")
+
+
+def _value(name: str, fields: Mapping[str, Any]) -> Any:
+    """Return a field's value for people."""
+    value = fields[name]
+    special, word = _WORDS.get(name, (None, None))
+    if value == special:
+        return word
+    return timedelta(milliseconds=value) if name.endswith("_ms") else value
 
 
 class BodyPrinter(Generic[Content]):
@@ -81,6 +122,15 @@ class BodyPrinter(Generic[Content]):
         self._cli = cli
         self._fields = fields
         self._about = about
+        self.printed = 0
+        self.last: Content | None = None
+
+    def print_all(self, contents: Sequence[Content]) -> None:
+        """Print some, and flush: what was not printed must not be taken for it."""
+        for content in contents:
+            self.print(content)
+            self.printed, self.last = self.printed + 1, content
+        sys.stdout.flush()
 
     def print(self, content: Content) -> None:
         """Print one; on a terminal after a dim line of what is known about it."""
@@ -101,33 +151,3 @@ class BodyPrinter(Generic[Content]):
 def header_pairs(headers: Mapping[str, str]) -> list[str]:
     """Headers as `name=value` texts, in order of their names."""
     return [f"{name}={value}" for name, value in sorted(headers.items())]
-
-
-def json_line(fields: Mapping[str, Any]) -> str:
-    """The fields as one line of JSON."""
-    return json.dumps(fields, ensure_ascii=False) + "\n"
-
-
-def figure(value: object) -> str:
-    """A number with its thousands apart; anything else as its text."""
-    plain = isinstance(value, bool) or not isinstance(value, int | float)
-    return str(value) if plain else f"{value:,}"
-
-
-def _title(name: str) -> str:
-    return name.removesuffix("_ms").replace("_", " ")
-
-
-def _shown(name: str, value: Any) -> str:
-    """A field's value for people."""
-    if isinstance(value, dict):
-        return ", ".join(f"{inner}={_shown('', one)}" for inner, one in value.items()) or NONE
-    if isinstance(value, list):
-        return "\n".join(map(str, value)) or NONE
-    if value == "" or (name, value) in _WORDS:
-        return _WORDS.get((name, value), NONE)
-    if value is None or isinstance(value, datetime):
-        return show_moment(value)
-    if name.endswith("_ms"):
-        return show_duration(timedelta(milliseconds=value))
-    return f"{value:,.1f}" if isinstance(value, float) else str(value)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,41 +15,28 @@ from cqueue.cli.arguments import encoded
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
-from cqueue.cli.options import Headers, Priority, QueueName, TaskArgs, duration, given, moment
-from cqueue.cli.render import print_fields
-from cqueue.cli.table import print_table
-from cqueue.cli.values import NONE, body_text, parse_headers, show_moment
-from cqueue.config import to_ms
+from cqueue.cli.options import Headers, Priority, QueueName, TaskArgs, given
+from cqueue.cli.render import emit_one, in_ms, print_list
+from cqueue.cli.values import body_text, parse_headers
 from cqueue.errors import BadInput, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.client import Client
-    from cqueue.dispatcher.schedules.schedules import Schedule, Schedules
+    from cqueue.dispatcher.schedules.schedules import Schedule
     from cqueue.dispatcher.schedules.triggers import Trigger
 
 app = typer.Typer(help="Make, look at, change and remove schedules.", no_args_is_help=True)
 
 UPCOMING = 5
 
-Key = Annotated[
-    str, typer.Argument(metavar="KEY", help="The schedule's key in its queue.", show_default=False)
-]
-
-
-@contextmanager
-def _schedules(cli: CliContext, queue: str) -> Iterator[Schedules]:
-    with open_queue(cli, queue) as opened:
-        yield opened.schedules
+Key = Annotated[str, "KEY", "The schedule's key in its queue."]
 
 
 @command(app, "list")
 def list_schedules(
-    cli: CliContext,
-    queue: Annotated[
-        str | None, typer.Argument(metavar="[QUEUE]", help="Which queue; by default all.")
-    ] = None,
+    cli: CliContext, queue: Annotated[str | None, "[QUEUE]", "Which queue; by default all."] = None
 ) -> None:
     """List the schedules of a queue, or of all queues.
 
@@ -61,13 +49,30 @@ def list_schedules(
         found = _all(client) if queue is None else find_queue(client, queue).schedules.list()
         workers, _ = listed(client)
         say_left_out(cli, client, "schedules")
-    orphans = {(one.queue, one.key) for one in found if is_orphan(one.task, one.queue, workers)}
-    if found or cli.json:
-        shown = [{**schedule_fields(one), "orphan": (one.queue, one.key) in orphans} for one in found]
-        cli.emit(shown, lambda: _print_all(cli, found, orphans=orphans, queues=queue is None))
-        return
+
+    def orphan(one: Schedule) -> bool:
+        return is_orphan(one.task, one.queue, workers)
+
+    columns: dict[str, Callable[[Schedule], Any]] = {
+        **({"queue": attrgetter("queue")} if queue is None else {}),
+        "key": attrgetter("key"),
+        "state": lambda one: "orphan" if one.state == "active" and orphan(one) else one.state,
+        "next": attrgetter("next_at"),
+        "when": _when,
+        "task": attrgetter("task"),
+        "previous": attrgetter("previous"),
+        "fired": attrgetter("fired"),
+    }
     whose, where = (f"Queue {queue} has", queue) if queue is not None else ("There is", "QUEUE")
-    cli.remark(f"{whose} no schedule yet. `cqueue schedule add {where} KEY …` makes one.")
+    none = f"{whose} no schedule yet. `cqueue schedule add {where} KEY …` makes one."
+    print_list(
+        cli,
+        found,
+        lambda one: {**schedule_fields(one), "orphan": orphan(one)},
+        columns,
+        none=none,
+        spare=("previous", "fired", "when"),
+    )
 
 
 def _all(client: Client) -> list[Schedule]:
@@ -87,54 +92,34 @@ def add(
     key: Key,
     *,
     cron: Annotated[
-        str | None,
-        typer.Option(
-            metavar="EXPRESSION", help="When: 5 fields, or 6 with seconds first, such as '*/5 * * * *'."
-        ),
+        str | None, "EXPRESSION", "When: 5 fields, or 6 with seconds first, such as '*/5 * * * *'."
     ] = None,
-    every: Annotated[timedelta | None, duration("When: at this interval, 100ms or more.", "--every")] = None,
-    at: Annotated[datetime | None, moment("When: once, at this time: ISO 8601 with a zone.", "--at")] = None,
-    in_: Annotated[timedelta | None, duration("When: once, after this time.", "--in")] = None,
-    timezone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Of --cron, such as Europe/Berlin; by default UTC.")
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The task that the messages are for.")
-    ] = None,
-    body: Annotated[
-        str | None, typer.Option(metavar="TEXT|-", help="The messages' body; - reads standard input.")
-    ] = None,
+    every: Annotated[timedelta | None, "When: at this interval, 100ms or more."] = None,
+    at: Annotated[datetime | None, "When: once, at this time: ISO 8601 with a zone."] = None,
+    in_: Annotated[timedelta | None, "When: once, after this time."] = None,
+    timezone: Annotated[str | None, "ZONE", "Of --cron, such as Europe/Berlin; by default UTC."] = None,
+    task: Annotated[str | None, "NAME", "The task that the messages are for."] = None,
+    body: Annotated[str | None, "TEXT|-", "The messages' body; - reads standard input."] = None,
     args: TaskArgs = None,
     header: Headers = None,
     priority: Priority = 0,
-    count: Annotated[int | None, typer.Option(metavar="N", help="Stop after N firings.")] = None,
-    until: Annotated[datetime | None, moment("Fire nothing after this time.", "--until")] = None,
+    count: Annotated[int | None, "Stop after N firings."] = None,
+    until: Annotated[datetime | None, "Fire nothing after this time."] = None,
     misfire: Annotated[
-        str | None,
-        typer.Option(
-            metavar="POLICY", help="Which missed times to fire: latest (the default), all, or skip for none."
-        ),
+        str | None, "POLICY", "Which missed times to fire: latest (the default), all, or skip for none."
     ] = None,
-    grace: Annotated[
-        timedelta | None, duration("Skip a firing later than this; by default 10s with skip.", "--grace")
-    ] = None,
-    jitter: Annotated[
-        timedelta | None, duration("Fire up to this much later, at random.", "--jitter")
-    ] = None,
-    auto_commit: Annotated[
-        bool, typer.Option("--auto-commit", help="Send the next firing before the handler runs, not after.")
-    ] = False,
-    exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="Succeed if it exists with the same definition.")
-    ] = False,
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Replace another definition; a paused one stays paused.")
-    ] = False,
+    grace: Annotated[timedelta | None, "Skip a firing later than this; by default 10s with skip."] = None,
+    jitter: Annotated[timedelta | None, "Fire up to this much later, at random."] = None,
+    auto_commit: Annotated[bool, "Send the next firing before the handler runs, not after."] = False,
+    exist_ok: Annotated[bool, "Succeed if it exists with the same definition."] = False,
+    replace: Annotated[bool, "Replace another definition; a paused one stays paused."] = False,
 ) -> None:
     """Make a schedule: give one of --cron, --every, --at and --in.
 
     It fires while a dispatcher serves the queue; nothing needs to be restarted.
     """
+    from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce  # noqa: PLC0415 - not for --help
+
     shared = given(misfire=misfire, grace=grace, jitter=jitter, auto_commit=auto_commit or None)
     repeated = given(count=count, until=until)
     whens = {"--cron": cron, "--every": every, "--at": at, "--in": in_}
@@ -145,31 +130,20 @@ def add(
         raise BadInput("--timezone belongs to --cron; --at carries its own zone.")
     if repeated and cron is None and every is None:
         raise BadInput("--count and --until belong to --cron and --every.")
-    trigger = _trigger(cron, every, at, in_, timezone, {**shared, **repeated})
+    trigger: Trigger
+    if cron is not None:
+        trigger = Cron(cron, timezone or "UTC", **shared, **repeated)
+    elif every is not None:
+        trigger = Repeating(every, **shared, **repeated)
+    else:
+        trigger = RunOnce(in_, at, **shared)
     content, codec = _body(body, args, task)
-    with _schedules(cli, queue) as schedules:
-        schedule = schedules.add(
+    with open_queue(cli, queue) as opened:
+        schedule = opened.schedules.add(
             key, trigger, content, task=task, codec=codec, headers=parse_headers(header or ()) or None,
             priority=priority, exist_ok=exist_ok, replace=replace,
         )  # fmt: skip
         _emit(cli, schedule, f"Schedule {key} is there; it fires at {_next(schedule)}.")
-
-
-def _trigger(
-    cron: str | None,
-    every: timedelta | None,
-    at: datetime | None,
-    in_: timedelta | None,
-    timezone: str | None,
-    options: dict[str, Any],
-) -> Trigger:
-    from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce  # noqa: PLC0415 - not for --help
-
-    if cron is not None:
-        return Cron(cron, timezone or "UTC", **options)
-    if every is not None:
-        return Repeating(every, **options)
-    return RunOnce(in_, at, **options)
 
 
 def _body(body: str | None, args: str | None, task: str | None) -> tuple[bytes, str | None]:
@@ -190,61 +164,65 @@ def _body(body: str | None, args: str | None, task: str | None) -> tuple[bytes, 
 @command(app)
 def show(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Show one schedule, and its next five times."""
-    with _schedules(cli, queue) as schedules:
-        _emit(cli, schedules.get(key))
+    with open_queue(cli, queue) as opened:
+        schedule = opened.schedules.get(key)
+        fields = schedule_fields(schedule, upcoming=UPCOMING)
+        emit_one(cli, fields, {"encoding": None})
 
 
 @command(app)
 def pause(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Let a schedule fire no more until `resume`. A firing that has begun goes on."""
-    with _schedules(cli, queue) as schedules:
-        _emit(cli, schedules.pause(key), f"Schedule {key} is paused.")
+    with open_queue(cli, queue) as opened:
+        _emit(cli, opened.schedules.pause(key), f"Schedule {key} is paused.")
 
 
 @command(app)
 def resume(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Undo `pause`: it goes on with the next time from now."""
-    with _schedules(cli, queue) as schedules:
-        schedule = schedules.resume(key)
+    with open_queue(cli, queue) as opened:
+        schedule = opened.schedules.resume(key)
         _emit(cli, schedule, f"Schedule {key} is {schedule.state}; it fires at {_next(schedule)}.")
 
 
 @command(app, "run-now")
 def run_now(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Fire a schedule now, beside its own times, whatever its state. Prints the message's id."""
-    with _schedules(cli, queue) as schedules:
-        id_ = schedules.run_now(key)
+    with open_queue(cli, queue) as opened:
+        id_ = opened.schedules.run_now(key)
     cli.emit({"queue": queue, "key": key, "id": id_}, id_)
 
 
 @command(app)
 def remove(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Remove a schedule. A firing that has begun runs to its end."""
-    with _schedules(cli, queue) as schedules:
-        schedules.remove(key)
+    with open_queue(cli, queue) as opened:
+        opened.schedules.remove(key)
     cli.emit({"queue": queue, "removed": key}, f"Schedule {key} is removed.")
 
 
 def schedule_fields(schedule: Schedule, *, upcoming: int = 0) -> dict[str, Any]:
-    """Return what --json shows of a schedule: times in ISO 8601, durations in ms."""
+    """Return what --json shows of a schedule."""
+    from cqueue.dispatcher.schedules.triggers import given as given_values  # noqa: PLC0415 - not needed for --help
+
     body, encoding = body_text(schedule.body)
     fields: dict[str, Any] = {
         "queue": schedule.queue,
         "key": schedule.key,
         "state": schedule.state,
         "when": _when(schedule),
-        "trigger": _trigger_fields(schedule),
+        "trigger": {"kind": type(schedule.trigger).__name__, **in_ms(given_values(schedule.trigger))},
         "task": schedule.task,
         "body": body,
         "encoding": encoding,
         "headers": dict(schedule.headers),
         "priority": schedule.priority,
-        "next": _iso(schedule.next_at),
-        "previous": _iso(schedule.previous),
+        "next": schedule.next_at and schedule.next_at.isoformat(),
+        "previous": schedule.previous and schedule.previous.isoformat(),
         "fired": schedule.fired,
     }
     if upcoming:
-        fields["upcoming"] = [_iso(time) for time in schedule.upcoming(upcoming)]
+        fields["upcoming"] = [time.isoformat() for time in schedule.upcoming(upcoming)]
     return fields
 
 
@@ -260,55 +238,8 @@ def _when(schedule: Schedule) -> str:
     return "once"
 
 
-def _trigger_fields(schedule: Schedule) -> dict[str, Any]:
-    from cqueue.dispatcher.schedules.triggers import given as given_values  # noqa: PLC0415 - not needed for --help
-
-    values: dict[str, Any] = {"kind": type(schedule.trigger).__name__}
-    for name, value in given_values(schedule.trigger).items():
-        if isinstance(value, timedelta):
-            values[f"{name}_ms"] = to_ms(value)
-        else:
-            values[name] = _iso(value) if isinstance(value, datetime) else value
-    return values
-
-
-def _print_all(
-    cli: CliContext, schedules: list[Schedule], *, orphans: Container[tuple[str, str]], queues: bool
-) -> None:
-    """Print a table of schedules; one whose task no worker knows is marked as an orphan.
-
-    queues: say which queue each is of.
-    """
-    columns: dict[str, Callable[[Schedule], str]] = {
-        "queue": lambda one: one.queue,
-        "key": lambda one: one.key,
-        "state": lambda one: (
-            "orphan" if one.state == "active" and (one.queue, one.key) in orphans else one.state
-        ),
-        "next": lambda one: show_moment(one.next_at),
-        "when": _when,
-        "task": lambda one: one.task or NONE,
-        "previous": lambda one: show_moment(one.previous),
-        "fired": lambda one: str(one.fired),
-    }
-    if not queues:
-        del columns["queue"]
-    rows = [[text(one) for text in columns.values()] for one in schedules]
-    print_table(cli, list(columns), rows, right=("fired",), spare=("previous", "fired", "when"))
-
-
-def _print_one(cli: CliContext, shown: dict[str, Any]) -> None:
-    fields = {name: value for name, value in shown.items() if name != "encoding"}
-    print_fields(cli, {**fields, "upcoming": shown.get("upcoming", [])})
-
-
-def _iso(moment: datetime | None) -> str | None:
-    return None if moment is None else moment.isoformat()
-
-
-def _emit(cli: CliContext, schedule: Schedule, text: str | None = None) -> None:
-    shown = schedule_fields(schedule, upcoming=UPCOMING)
-    cli.emit(shown, text or (lambda: _print_one(cli, shown)))
+def _emit(cli: CliContext, schedule: Schedule, text: str) -> None:
+    cli.emit(schedule_fields(schedule, upcoming=UPCOMING), text)
 
 
 def _next(schedule: Schedule) -> str:

@@ -21,45 +21,26 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Make a keyspace ready, bring it up to date, or check it.", no_args_is_help=True)
 
-Replication = Annotated[
-    str | None,
-    typer.Option(metavar="DC=N,…", help="Copies per data centre. \\[default: min(3, nodes) locally]"),
-]
-Compaction = Annotated[
-    str | None,
-    typer.Option(metavar="ucs|lcs|stcs|JSON", help="Compaction of the large tables. \\[default: ucs]"),
-]
-GcGrace = Annotated[
-    int | None,
-    typer.Option(metavar="SECONDS", help="How long deletions are kept, above 3 h. \\[default: 86400]"),
-]
-Serial = Annotated[
-    str | None,
-    typer.Option("--serial-consistency", metavar="local_serial|serial", help="Fixed once and for all."),
-]
-Settle = Annotated[
-    int | None,
-    typer.Option(metavar="MS", help="Bound on how long a send takes to become readable. \\[default: 2000]"),
-]
-Skew = Annotated[
-    int | None, typer.Option(metavar="MS", help="Bound on the disagreement of two clocks. \\[default: 500]")
-]
-OnlyPre = Annotated[
-    bool, typer.Option("--only-pre", help="Only migrations that are safe while old code is running.")
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Options of the keyspace that `plan` and `apply` share."""
 
-    replication: Replication = None
-    compaction: Compaction = None
-    gc_grace: GcGrace = None
-    serial_consistency: Serial = None
-    settle: Settle = None
-    skew: Skew = None
-    only_pre: OnlyPre = False
+    replication: Annotated[
+        str | None, "DC=N,…", "Copies per data centre. \\[default: min(3, nodes) locally]"
+    ] = None
+    compaction: Annotated[
+        str | None, "ucs|lcs|stcs|JSON", "Compaction of the large tables. \\[default: ucs]"
+    ] = None
+    gc_grace: Annotated[
+        int | None, "SECONDS", "How long deletions are kept, above 3 h. \\[default: 86400]"
+    ] = None
+    serial_consistency: Annotated[str | None, "local_serial|serial", "Fixed once and for all."] = None
+    settle: Annotated[
+        int | None, "MS", "Bound on how long a send takes to become readable. \\[default: 2000]"
+    ] = None
+    skew: Annotated[int | None, "MS", "Bound on the disagreement of two clocks. \\[default: 500]"] = None
+    only_pre: Annotated[bool, "Only migrations that are safe while old code is running."] = False
 
     def checked(self) -> Options:
         """Parse what was given.
@@ -85,9 +66,7 @@ def plan_command(
     cli: CliContext,
     wanted: Wanted,
     *,
-    offline: Annotated[
-        bool, typer.Option("--offline", help="Do not connect: assume nothing exists.")
-    ] = False,
+    offline: Annotated[bool, "Do not connect: assume nothing exists."] = False,
 ) -> None:
     """Print the CQL that `apply` would run, and change nothing. The output can be piped to cqlsh."""
     from cqueue.schema import State, plan, read_state, render_plan  # noqa: PLC0415 - the driver is slow to import
@@ -97,7 +76,7 @@ def plan_command(
     if offline:
         state = State(keyspace=settings.keyspace)
     else:
-        with cli.connection(use_keyspace=False) as connection:
+        with cli.connection() as connection:
             state = read_state(connection, settings.keyspace)
     planned = plan(options, state, settings, only_pre=wanted.only_pre)
     if cli.json:
@@ -116,7 +95,7 @@ def apply_command(cli: CliContext, wanted: Wanted) -> None:
 
     options = wanted.checked()
     settings = cli.settings()
-    with cli.connection(use_keyspace=False) as connection, _progress(cli) as report:
+    with cli.connection() as connection, _progress(cli) as report:
         result = apply(connection, settings, options, only_pre=wanted.only_pre, report=report)
     for note in result.notes:
         cli.remark(note)
@@ -135,7 +114,7 @@ def verify_command(cli: CliContext) -> None:
     from cqueue.schema import verify  # noqa: PLC0415 - as above
 
     settings = cli.settings()
-    with cli.connection(use_keyspace=False) as connection:
+    with cli.connection() as connection:
         drift = verify(connection, settings)
     if cli.json or not drift:
         cli.emit({"keyspace": settings.keyspace, "drift": drift}, f"{settings.address}: no drift.")
@@ -188,11 +167,5 @@ def _progress(cli: CliContext) -> Iterator[Callable[[Progress], None]]:
     if cli.json or not cli.err_console.is_terminal:
         yield lambda event: None if event.total else cli.remark(event.text)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415 - as above
-
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=cli.err_console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda event: bar.update(
-            task, description=event.text, completed=event.done, total=event.total or None
-        )
+    with cli.bar("", None) as tell:
+        yield lambda event: tell(event.done, total=event.total or None, text=event.text)

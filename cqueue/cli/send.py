@@ -15,7 +15,7 @@ from cqueue.cli.arguments import encoded
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue
-from cqueue.cli.options import BodyFile, Headers, Priority, QueueName, TaskArgs, duration, moment
+from cqueue.cli.options import BodyFile, Headers, Priority, QueueName, TaskArgs
 from cqueue.cli.sources import check_source, lines_of, read_body
 from cqueue.cli.values import parse_headers
 from cqueue.errors import BadInput, CqueueError
@@ -31,28 +31,18 @@ app = typer.Typer()
 def send(
     cli: CliContext,
     name: QueueName,
-    body: Annotated[
-        str | None, typer.Argument(metavar="[BODY|-]", help="The body as text; - reads standard input.")
-    ] = None,
+    body: Annotated[str | None, "[BODY|-]", "The body as text; - reads standard input."] = None,
     *,
     file: BodyFile = None,
-    lines: Annotated[
-        bool, typer.Option("--lines", help="Each line of standard input (or of --file) is a message.")
-    ] = False,
-    task: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Call this task, as its `enqueue` does.")
-    ] = None,
+    lines: Annotated[bool, "Each line of standard input (or of --file) is a message."] = False,
+    task: Annotated[str | None, "NAME", "Call this task, as its `enqueue` does."] = None,
     args: TaskArgs = None,
-    kwargs: Annotated[
-        str | None, typer.Option(metavar="JSON", help="The task's arguments by name, beside an array.")
-    ] = None,
-    delay: Annotated[timedelta | None, duration("Deliver later by this: 30s, 5m, 1h30m, 2d.")] = None,
-    due: Annotated[datetime | None, moment("Deliver then: ISO 8601 with a zone, 2030-01-31T08:00Z.")] = None,
+    kwargs: Annotated[str | None, "JSON", "The task's arguments by name, beside an array."] = None,
+    delay: Annotated[timedelta | None, "Deliver later by this: 30s, 5m, 1h30m, 2d."] = None,
+    due: Annotated[datetime | None, "Deliver then: ISO 8601 with a zone, 2030-01-31T08:00Z."] = None,
     priority: Priority = 0,
     header: Headers = None,
-    ttl: Annotated[
-        timedelta | None, duration("How long after it was sent the message may still be delivered.")
-    ] = None,
+    ttl: Annotated[timedelta | None, "How long after it was sent the message may still be delivered."] = None,
 ) -> None:
     """Send a message, with --lines one a line, or with --task a call of a task; done once it is stored.
 

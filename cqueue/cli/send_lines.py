@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO
 from typing import BinaryIO
@@ -13,10 +12,10 @@ from typing import BinaryIO
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.failures import ExitCode, exit_code
+from cqueue.cli.failures import error_fields, exit_code, worst
 from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.values import counted
-from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown
+from cqueue.errors import BadInput, CqueueError
 
 BATCH = 1000
 CHUNK = 1 << 18
@@ -37,15 +36,6 @@ class Tally:
     def cassandra_failed(self) -> bool:
         """Return whether a line failed by no fault of its own: the lines after it would fail too."""
         return any(not isinstance(error, BadInput) for _, error in self.failed)
-
-    @property
-    def code(self) -> ExitCode:
-        """Return the exit code of the worst error: an unknown outcome, then not done, then bad input."""
-        errors = [error for _, error in self.failed]
-        for kind in (OutcomeUnknown, NotDone):
-            if found := [error for error in errors if isinstance(error, kind)]:
-                return exit_code(found[0])
-        return exit_code(errors[0]) if errors else ExitCode.DONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +64,17 @@ def send_each(cli: CliContext, target: Target, source: BinaryIO) -> None:
         raise
     _report(cli, target, tally)
     if tally.failed:
-        raise typer.Exit(tally.code)
+        raise typer.Exit(exit_code(worst(error for _, error in tally.failed)))
 
 
 def _send_all(cli: CliContext, target: Target, source: BinaryIO, tally: Tally) -> None:
-    with held_back() as interrupts, _progress(cli, source) as advance:
+    read = 0
+    with held_back() as interrupts, cli.bar("0 lines", _size(source)) as tell:
         for bodies in batches(source):
             with interrupts.step():
                 _send_batch(target, bodies, tally)
-            advance(tally.read, sum(map(len, bodies)) + len(bodies))
+            read += sum(map(len, bodies)) + len(bodies)
+            tell(read, text=f"{tally.read:,} lines")
             if tally.cassandra_failed:
                 return
 
@@ -123,10 +115,7 @@ def _report(cli: CliContext, target: Target, tally: Tally, *, interrupted: bool 
         "lines": tally.read,
         "unknown": tally.under_way,
         "interrupted": interrupted,
-        "failed": [
-            {"line": line, "error": type(error).__name__, "message": str(error)}
-            for line, error in tally.failed
-        ],
+        "failed": [{"line": line, **error_fields(error)} for line, error in tally.failed],
     }
     if interrupted:
         after_ctrl_c(cli.err_console)
@@ -145,25 +134,6 @@ def _remarks(done: str, tally: Tally, *, interrupted: bool) -> Iterable[str]:
         last = tally.read + tally.under_way
         unknown = f" Lines {tally.read + 1:,} to {last:,} may be {done} or not." if tally.under_way else ""
         yield f"{how} after line {tally.read:,}.{unknown} Nothing after line {last:,} was {done}."
-
-
-@contextmanager
-def _progress(cli: CliContext, source: BinaryIO) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar on a terminal; call what this yields with the lines done and the bytes added."""
-    if cli.json or not cli.err_console.is_terminal:
-        yield lambda _lines, _bytes: None
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - takes long
-
-    size = _size(source)
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=cli.err_console, transient=True) as bar:
-        task = bar.add_task("0 lines", total=size)
-
-        def advance(lines: int, added: int) -> None:
-            bar.update(task, description=f"{lines:,} lines", advance=added)
-
-        yield advance
 
 
 def _size(source: BinaryIO) -> int | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+import signal
+from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,49 +14,42 @@ from cqueue.cli import spark_run
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.options import LogName, QueueName, moment
-from cqueue.cli.spark_run import Columns, DryRun, Format, Log, Queue, Rate, ReaderOptions, Session, Where
-from cqueue.cli.spark_stream import stream
+from cqueue.cli.interrupts import handled_by
+from cqueue.cli.options import LogName, QueueName, number
+from cqueue.cli.spark_run import DryRun, Format, Into, Log, Queue, ReaderOptions, Session, Where
 from cqueue.cli.table import print_table
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from cqueue.spark.jobs.enqueue import Enqueue
     from cqueue.spark.jobs.report import Reported
+    from cqueue.spark.jobs.summary import Summary
 
 app = typer.Typer(
     no_args_is_help=True, help="Jobs that Spark runs: files, reports, archives (extra `spark`)."
 )
 
-Files = Annotated[list[str], typer.Argument(metavar="FILE…", help="Files or directories, as in Spark.")]
-Directory = Annotated[str, typer.Argument(metavar="DIR", help="The archive, as Spark takes directories.")]
+Files = Annotated[list[str], "FILE…", "Files or directories, as in Spark."]
+Directory = Annotated[str, "DIR", "The archive, as Spark takes directories."]
 
 
 @command(app)
 def enqueue(
     cli: CliContext,
     files: Files,
+    into: Into,
     *,
-    queue: Queue = None,
-    log: Log = None,
-    file_format: Annotated[
-        str | None, typer.Option("--format", metavar="NAME", help="The format; by default by the file name.")
-    ] = None,
+    file_format: Format = None,
     option: ReaderOptions = None,
     where: Where = None,
-    columns: Columns = None,
-    row_id: Annotated[
-        str | None,
-        typer.Option("--id", metavar="SQL", help="Rows of the same id are one message; needs --due."),
-    ] = None,
-    due: Annotated[
-        datetime | None, moment("Of rows that have none; give it again when you run it again.")
-    ] = None,
-    rate: Rate = None,
+    row_id: Annotated[str | None, "--id SQL", "Rows of the same id are one message; needs --due."] = None,
+    due: Annotated[datetime | None, "Of rows that have none; give it again when you run it again."] = None,
     session: Session,
     dry_run: DryRun = False,
 ) -> None:
     """Send a message, or append a record, for each row of files. All rows are checked first."""
-    goes_to = spark_run.target(cli, queue, log, columns=columns, id_=row_id, at=due, rate=rate)
+    goes_to = into.target(cli, id_=row_id, at=due)
     from cqueue.spark.jobs import enqueue as module  # noqa: PLC0415 - PySpark is an extra
 
     job = module.Enqueue(
@@ -73,20 +68,12 @@ def report(
     *,
     queue: Queue = None,
     log: Log = None,
-    history: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="Or a history that cqueue.testing recorded.")
-    ] = None,
-    since: Annotated[datetime | None, moment("Of a log: records from this time on.")] = None,
-    until: Annotated[datetime | None, moment("Of a log: records before this time.")] = None,
-    latency: Annotated[
-        str | None, typer.Option(metavar="SQL", help="Of a log: seconds, whose percentiles are shown.")
-    ] = None,
-    top: Annotated[
-        int, typer.Option(min=1, max=1000, metavar="N", help="Topics, tasks, keys, reasons.")
-    ] = 10,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page with plots as well.")
-    ] = None,
+    history: Annotated[list[str] | None, "FILE", "Or a history that cqueue.testing recorded."] = None,
+    since: Annotated[datetime | None, "Of a log: records from this time on."] = None,
+    until: Annotated[datetime | None, "Of a log: records before this time."] = None,
+    latency: Annotated[str | None, "SQL", "Of a log: seconds, whose percentiles are shown."] = None,
+    top: Annotated[int, number("Topics, tasks, keys, reasons.", 1, 1000)] = 10,
+    html: Annotated[Path | None, "FILE", "Write a page with plots as well."] = None,
     session: Session,
 ) -> None:
     """Count what a queue or a log holds: backlog, ages, shards, dead letters; topics, keys, times."""
@@ -118,15 +105,9 @@ def archive(
     log: LogName,
     directory: Directory,
     *,
-    until: Annotated[
-        datetime | None, moment("Records before this time; by default all that is stable.")
-    ] = None,
-    file_rows: Annotated[
-        int, typer.Option(min=1, metavar="N", help="At most this many in a file.")
-    ] = 1_000_000,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Then compare all files with their checksums.")
-    ] = False,
+    until: Annotated[datetime | None, "Records before this time; by default all that is stable."] = None,
+    file_rows: Annotated[int, number("At most this many in a file.", 1)] = 1_000_000,
+    verify: Annotated[bool, "Then compare all files with their checksums."] = False,
     session: Session,
     dry_run: DryRun = False,
 ) -> None:
@@ -147,19 +128,16 @@ def archive(
 def replay(
     cli: CliContext,
     directory: Directory,
+    into: Into,
     *,
-    queue: Queue = None,
-    log: Log = None,
     where: Where = None,
-    columns: Columns = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Tells one replay from another.")] = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare checksums first.")] = False,
-    rate: Rate = None,
+    name: Annotated[str | None, "NAME", "Tells one replay from another."] = None,
+    check: Annotated[bool, "Compare checksums first."] = False,
     session: Session,
     dry_run: DryRun = False,
 ) -> None:
     """Send records of an archive to a queue or a log. Run again, it makes no copies."""
-    goes_to = spark_run.target(cli, queue, log, columns=columns, rate=rate)
+    goes_to = into.target(cli)
     from cqueue.spark.jobs import replay as module  # noqa: PLC0415 - PySpark is an extra
 
     job = module.Replay(path=directory, target=goes_to, where=where, name=name, check=check)
@@ -172,10 +150,8 @@ def redrive(
     name: QueueName,
     *,
     where: Where = None,
-    to: Annotated[str | None, typer.Option(metavar="NAME", help="Another queue to send them to.")] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="At most this many, oldest first.")
-    ] = None,
+    to: Annotated[str | None, "NAME", "Another queue to send them to."] = None,
+    limit: Annotated[int | None, number("At most this many, oldest first.", 1)] = None,
     session: Session,
     dry_run: DryRun = False,
 ) -> None:
@@ -196,23 +172,18 @@ def redrive(
 def dedup(
     cli: CliContext,
     files: Files,
+    into: Into,
     *,
-    queue: Queue = None,
-    log: Log = None,
-    against_queue: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Its keys count too.")
-    ] = None,
-    against_log: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Its keys count too.")] = None,
-    since: Annotated[datetime | None, moment("Of logs: keys of records from this time on.")] = None,
+    against_queue: Annotated[list[str] | None, "NAME", "Its keys count too."] = None,
+    against_log: Annotated[list[str] | None, "NAME", "Its keys count too."] = None,
+    since: Annotated[datetime | None, "Of logs: keys of records from this time on."] = None,
     file_format: Format = None,
     option: ReaderOptions = None,
-    columns: Columns = None,
-    rate: Rate = None,
     session: Session,
     dry_run: DryRun = False,
 ) -> None:
     """Write those rows of files whose key neither the queue or log nor another row has."""
-    goes_to = spark_run.target(cli, queue, log, columns=columns, rate=rate)
+    goes_to = into.target(cli)
     from cqueue.spark.jobs import dedup as module  # noqa: PLC0415 - PySpark is an extra
     from cqueue.spark.jobs import enqueue as reading  # noqa: PLC0415 - as above
 
@@ -226,7 +197,54 @@ def dedup(
     )
 
 
-command(app)(stream)
+@command(app)
+def stream(
+    cli: CliContext,
+    name: LogName,
+    into: Into,
+    *,
+    checkpoint: Annotated[str, "DIR", "Remembers how far the stream is."],
+    parquet: Annotated[str | None, "DIR", "Write Parquet files there."] = None,
+    since: Annotated[str, "TIME", "Where a new stream begins: earliest, latest, or a time."] = "earliest",
+    topic: Annotated[list[str] | None, "NAME", "Of this topic only."] = None,
+    where: Where = None,
+    every: Annotated[timedelta | None, "Go on for ever, and look so often, such as 10s."] = None,
+    batch_rows: Annotated[int | None, number("Records of a batch.", 1)] = None,
+    ignore_loss: Annotated[bool, "Go on where the log has forgotten records."] = False,
+    session: Session,
+    dry_run: DryRun = False,
+) -> None:
+    """Stream a log to Parquet files, a queue or another log, each record once, whatever breaks.
+
+    Without --every it ends when all is done that was there when it began. Ctrl-C ends it; the next run with
+    the same checkpoint goes on where it was.
+    """
+    spark_run.need_spark()
+    from cqueue.spark.jobs import stream as module  # noqa: PLC0415 - PySpark is an extra
+
+    if parquet is not None and (into.queue is not None or into.log is not None):
+        raise typer.BadParameter("give one of --parquet, --queue and --log.")
+    job = module.Stream(
+        log=name,
+        checkpoint=checkpoint,
+        target=into.target(cli) if parquet is None else None,
+        path=parquet,
+        url=cli.url,
+        since=since,
+        topics=tuple(topic or ()),
+        where=where,
+        every_s=None if every is None else every.total_seconds(),
+        batch_rows=batch_rows,
+        fail_on_loss=not ignore_loss,
+    )
+
+    def until_asked(spark: SparkSession) -> Summary:
+        asked = Event()
+        # Spark's own handler, which this replaces, would cancel all jobs.
+        with handled_by(lambda *_: asked.set(), signal.SIGINT, signal.SIGTERM):
+            return module.run(spark, job, dry_run=dry_run, stopped=asked.is_set)
+
+    session.run(cli, "stream", until_asked)
 
 
 def _print_tables(cli: CliContext, found: Reported) -> None:

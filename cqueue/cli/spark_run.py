@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.render import figure
 from cqueue.cli.table import print_sheet
+from cqueue.cli.values import shown
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
@@ -23,36 +23,51 @@ if TYPE_CHECKING:
 
 Done = TypeVar("Done", bound="Summary")
 
-Queue = Annotated[str | None, typer.Option(metavar="NAME", help="A queue.", show_default=False)]
-Log = Annotated[str | None, typer.Option(metavar="NAME", help="A log.", show_default=False)]
-Where = Annotated[str | None, typer.Option(metavar="SQL", help="Only rows that this holds for.")]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        "--format", metavar="NAME", help="parquet, csv, json, text or orc; else by the file's name."
-    ),
-]
-ReaderOptions = Annotated[
-    list[str] | None, typer.Option("--option", metavar="NAME=VALUE", help="Of Spark's reader, such as sep=;")
-]
-Columns = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="COLUMN=SQL", help="What a column of the target takes; else its namesake."),
-]
-Rate = Annotated[float | None, typer.Option(metavar="N", help="Rows a second, over all tasks.")]
-Master = Annotated[
-    str | None, typer.Option(metavar="URL", help="Spark's master; by default spark-submit's, or local[*].")
-]
-Conf = Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and count; write nothing.")]
+Queue = Annotated[str | None, "NAME", "A queue."]
+Log = Annotated[str | None, "NAME", "A log."]
+Where = Annotated[str | None, "SQL", "Only rows that this holds for."]
+Format = Annotated[str | None, "--format NAME", "parquet, csv, json, text or orc; else by the file's name."]
+ReaderOptions = Annotated[list[str] | None, "--option NAME=VALUE", "Of Spark's reader, such as sep=;"]
+DryRun = Annotated[bool, "Check and count; write nothing."]
+
+
+@dataclass(frozen=True, slots=True)
+class Into:
+    """Options of the queue or the log that rows go to."""
+
+    queue: Queue = None
+    log: Log = None
+    columns: Annotated[
+        list[str] | None, "--set COLUMN=SQL", "What a column of the target takes; else its namesake."
+    ] = None
+    rate: Annotated[float | None, "Rows a second, over all tasks."] = None
+
+    def target(self, cli: CliContext, *, id_: str | None = None, at: datetime | None = None) -> Target:
+        """Make the target.
+
+        Raises:
+            BadInput: PySpark is not installed; neither a queue nor a log is named, or both are.
+        """
+        need_spark()
+        from cqueue.spark.jobs.target import Target  # noqa: PLC0415 - PySpark is an extra
+
+        return Target(
+            queue=self.queue,
+            log=self.log,
+            url=cli.url,
+            columns=pairs(self.columns, "--set"),
+            id=id_,
+            at=at,
+            rate=self.rate,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """Options of the session of Spark that a command runs its job in."""
 
-    master: Master = None
-    conf: Conf = None
+    master: Annotated[str | None, "URL", "Spark's master; by default spark-submit's, or local[*]."] = None
+    conf: Annotated[list[str] | None, "NAME=VALUE", "A setting of Spark."] = None
 
     def run(self, cli: CliContext, name: str, job: Callable[[SparkSession], Done]) -> Done:
         """Run the job, with a progress bar on a terminal, and print its summary.
@@ -100,25 +115,6 @@ def pairs(given: list[str] | None, option: str) -> dict[str, str]:
     return found
 
 
-def target(
-    cli: CliContext,
-    queue: str | None,
-    log: str | None,
-    *,
-    columns: list[str] | None,
-    id_: str | None = None,
-    at: datetime | None = None,
-    rate: float | None = None,
-) -> Target:
-    """Make the target that rows go to: the queue or the log that was named."""
-    need_spark()
-    from cqueue.spark.jobs.target import Target  # noqa: PLC0415 - PySpark is an extra
-
-    return Target(
-        queue=queue, log=log, url=cli.url, columns=pairs(columns, "--set"), id=id_, at=at, rate=rate
-    )
-
-
 def print_summary(cli: CliContext, summary: Summary) -> None:
     """Print a job's summary for people."""
     figures = {
@@ -134,4 +130,4 @@ def _text(value: Any) -> str:
         return "\n".join(f"{name}: {_text(inner)}" for name, inner in value.items())
     if isinstance(value, list):
         return "\n".join(map(_text, value))
-    return figure(value)
+    return shown(value)

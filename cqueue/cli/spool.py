@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,13 +16,16 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.opening import open_client
-from cqueue.cli.options import duration
-from cqueue.cli.table import one_line, print_table
+from cqueue.cli.options import number
+from cqueue.cli.render import print_list
+from cqueue.cli.table import one_line
 from cqueue.cli.values import body_text, counted, show_moment
+from cqueue.errors import BadInput, NotDone
 
 if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.spool import QueueStatus, Spool, SpoolRecord
+    from cqueue.spool.damage import Finding
 
 app = typer.Typer(help="Look into a spool, check it, forward what its producer left.", no_args_is_help=True)
 
@@ -29,14 +34,9 @@ LOOK_S = 0.2
 MEGABYTE = 1 << 20
 
 SpoolPath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="PATH", help="The spool's directory.", exists=True, file_okay=False, show_default=False
-    ),
+    Path, typer.Argument(metavar="PATH", help="The spool's directory.", exists=True, file_okay=False)
 ]
-Topic = Annotated[
-    str | None, typer.Option(metavar="TOPIC", help="Only this one: queue.NAME or log.NAME; by default all.")
-]
+Topic = Annotated[str | None, "TOPIC", "Only this one: queue.NAME or log.NAME; by default all."]
 
 
 @command(app)
@@ -44,16 +44,20 @@ def status(cli: CliContext, path: SpoolPath) -> None:
     """Show what waits in a spool, also while its producer runs."""
     with _look(path) as spool:
         found = spool.status()
-    if cli.json:
-        cli.emit([_fields(each) for each in found])
-    elif found:
-        _print(cli, found)
-    else:
-        cli.remark("Nothing was ever appended to this spool.")
+    columns: dict[str, Callable[[QueueStatus], Any]] = {
+        "topic": attrgetter("topic"),
+        "waiting": lambda one: one.end - one.progress,
+        "oldest": lambda one: None if one.oldest_ms is None else _moment(one.oldest_ms),
+        "lost": lambda one: sum(map(len, one.lost)),
+        "MiB": lambda one: round(one.bytes / MEGABYTE, 1),
+        "progress": attrgetter("progress"),
+        "end": attrgetter("end"),
+    }
+    none = "Nothing was ever appended to this spool."
+    print_list(cli, found, _fields, columns, none=none, spare=("end", "progress", "MiB"))
 
 
 def _fields(one: QueueStatus) -> dict[str, Any]:
-    oldest = None if one.oldest_ms is None else _moment(one.oldest_ms).isoformat()
     return {
         "topic": one.topic,
         "waiting": one.end - one.progress,
@@ -63,25 +67,8 @@ def _fields(one: QueueStatus) -> dict[str, Any]:
         "bytes": one.bytes,
         "segments": one.segments,
         "lost": [[each.start, each.stop] for each in one.lost],
-        "oldest": oldest,
+        "oldest": None if one.oldest_ms is None else _moment(one.oldest_ms),
     }
-
-
-def _print(cli: CliContext, found: list[QueueStatus]) -> None:
-    rows = [
-        (
-            one.topic,
-            f"{one.end - one.progress:,}",
-            "–" if one.oldest_ms is None else show_moment(_moment(one.oldest_ms)),
-            f"{sum(map(len, one.lost)):,}",
-            f"{one.bytes / MEGABYTE:,.1f}",
-            f"{one.progress:,}",
-            f"{one.end:,}",
-        )
-        for one in found
-    ]
-    header = ("topic", "waiting", "oldest", "lost", "MiB", "progress", "end")
-    print_table(cli, header, rows, right=set(header) - {"topic", "oldest"}, spare=("end", "progress", "MiB"))
 
 
 @command(app)
@@ -89,82 +76,67 @@ def verify(cli: CliContext, path: SpoolPath) -> None:
     """Read every record and check it; exit code 1 if something is damaged. Changes nothing."""
     with _look(path) as spool:
         found = spool.verify()
-    if cli.json:
-        cli.emit(
-            [
-                {
-                    "path": str(each.path),
-                    "text": each.text,
-                    "offsets": [each.offsets.start, each.offsets.stop],
-                }
-                for each in found
-            ]
-        )
-    for each in () if cli.json else found:
-        costs = f" Lost: {each.offsets.start} to {each.offsets.stop - 1}." if each.offsets else ""
-        cli.emit(None, f"{each.path.relative_to(path)}: {each.text}.{costs}")
+    if found or cli.json:
+        fields = [
+            {"path": each.path, "text": each.text, "offsets": [each.offsets.start, each.offsets.stop]}
+            for each in found
+        ]
+        cli.emit(fields, lambda: cli.line("\n".join(_damage(each, path) for each in found)))
     if found:
         raise typer.Exit(ExitCode.CHECK_FAILED)
     cli.remark("All records are whole.")
+
+
+def _damage(one: Finding, path: Path) -> str:
+    costs = f" Lost: {one.offsets.start} to {one.offsets.stop - 1}." if one.offsets else ""
+    return f"{one.path.relative_to(path)}: {one.text}.{costs}"
 
 
 @command(app)
 def dump(
     cli: CliContext,
     path: SpoolPath,
-    topic: Topic = None,
     *,
-    everything: Annotated[
-        bool, typer.Option("--all", help="Also what is forwarded already and still on the disk.")
-    ] = False,
-    limit: Annotated[int | None, typer.Option(min=1, metavar="N", help="At most N of each topic.")] = None,
+    topic: Topic = None,
+    all_: Annotated[bool, "Also what is forwarded already and still on the disk."] = False,
+    limit: Annotated[int | None, number("At most N of each topic.", 1)] = None,
 ) -> None:
     """Print what waits in a spool, one a line, also while its producer runs. Changes nothing."""
     with _look(path) as spool:
         for one in _chosen(spool, topic):
-            start = one.first if everything else one.progress
-            for count, record in enumerate(spool.records(one.topic, 0, start), 1):
-                fields = _record(one.topic, record)
-                cli.emit(fields, lambda fields=fields: _show(cli, fields))
-                if count == limit:
-                    break
+            start = one.first if all_ else one.progress
+            for record in islice(spool.records(one.topic, 0, start), limit):
+                _print_record(cli, one.topic, record)
 
 
-def _record(topic: str, record: SpoolRecord) -> dict[str, Any]:
+def _print_record(cli: CliContext, topic: str, record: SpoolRecord) -> None:
     from cqueue.spool.forward_frame import Frame  # noqa: PLC0415 - not for --help
 
     frame = Frame.unpack(record.payload)
+    spooled = _moment(frame.at_us // 1000)
     body, encoding = body_text(frame.body)
-    return {
+    fields = {
         "topic": topic,
         "offset": record.offset,
-        "spooled": _moment(frame.at_us // 1000).isoformat(),
-        "due": _moment(frame.due_us // 1000).isoformat(),
+        "spooled": spooled,
+        "due": _moment(frame.due_us // 1000),
         "priority": frame.priority,
         **frame.more,
         "body": body,
         "encoding": encoding,
     }
-
-
-def _show(cli: CliContext, fields: dict[str, Any]) -> None:
-    spooled = show_moment(datetime.fromisoformat(fields["spooled"]))
-    line = f"{fields['topic']}  {fields['offset']}  {spooled}  {one_line(fields['body'])}"
-    cli.line(line)
+    text = f"{topic}  {record.offset}  {show_moment(spooled)}  {one_line(body)}"
+    cli.emit(fields, lambda: cli.line(text))
 
 
 @command(app)
 def forward(
     cli: CliContext,
     path: SpoolPath,
-    topic: Topic = None,
     *,
-    again: Annotated[
-        bool, typer.Option("--again", help="Also what is older than gc_grace: some may be delivered twice.")
-    ] = False,
-    wait: Annotated[
-        timedelta | None, duration("When to give up; by default try until all is forwarded.")
-    ] = None,
+    topic: Topic = None,
+    again: Annotated[bool, "Also what is older than gc_grace: some may be delivered twice."] = False,
+    wait: Annotated[timedelta | None, "When to give up; by default try until all is forwarded."] = None,
 ) -> None:
     """Forward what the producer of a spool has left. No other process may have the spool open.
 
@@ -183,8 +155,6 @@ def _forward(
     cli: CliContext, client: Client, spool: Spool, topic: str, *, again: bool, end_s: float | None
 ) -> None:
     """Forward one topic, until an error that lasts or until the time is over."""
-    from cqueue.errors import NotDone  # noqa: PLC0415 - as above
-
     forwarder = client._spools.forwarder(spool, topic, again=again)  # noqa: SLF001 - the library's own
     forwarder.start()
     try:
@@ -215,8 +185,6 @@ def _chosen(spool: Spool, topic: str | None) -> Iterator[QueueStatus]:
     Raises:
         BadInput: the spool has no topic of that name.
     """
-    from cqueue.errors import BadInput  # noqa: PLC0415 - as above
-
     found = [one for one in spool.status() if topic in {None, one.topic}]
     if topic is not None and not found:
         raise BadInput(f"the spool has no topic {topic!r}; `cqueue spool status` shows what there is")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.table import print_table
+from cqueue.cli.opening import NO_QUEUE, find_queue, open_client, say_left_out
+from cqueue.cli.render import columns_of, print_list
+from cqueue.cli.values import NONE
 from cqueue.errors import QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.runtime.durations import show_duration
+from cqueue.runtime.durations import show_age
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -29,13 +32,10 @@ _EXACT_COLUMNS = (*_COLUMNS, "live", "wide_rows")
 def stats(
     cli: CliContext,
     names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[QUEUE]…", help="Which queues; by default all but dead-letter queues."),
+        list[str] | None, "[QUEUE]…", "Which queues; by default all but dead-letter queues."
     ] = None,
     *,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Count every message: reads every id, so it takes long if many.")
-    ] = False,
+    exact: Annotated[bool, "Count every message: reads every id, so it takes long if many."] = False,
 ) -> None:
     """Show what queues hold: ready, delayed, claimed by consumers, waiting to be delivered again, dead.
 
@@ -45,14 +45,16 @@ def stats(
     with open_client(cli) as client:
         rows = _all(cli, client, names or [], exact=exact)
         say_left_out(cli, client, "messages")
-    if cli.json:
-        cli.emit(rows)
-    elif rows:
-        _print(cli, rows, exact=exact)
-        if not exact:
-            cli.remark("~ marks estimates; --exact counts every message.")
-    else:
-        cli.remark("There is no queue yet. `cqueue queue create NAME` makes one.")
+    counts = _EXACT_COLUMNS if exact else _COLUMNS
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        **columns_of("queue", "state"),
+        **{name.replace("_", " "): partial(_figure, name=name) for name in counts},
+        "oldest": _age,
+    }
+    spare = ("wide rows", "live", "waiting", "state")
+    print_list(cli, rows, dict, columns, none=NO_QUEUE, right=list(columns)[2:], spare=spare)
+    if rows and not exact:
+        cli.remark("~ marks estimates; --exact counts every message.")
 
 
 def _all(cli: CliContext, client: Client, names: list[str], *, exact: bool) -> list[dict[str, Any]]:
@@ -79,39 +81,20 @@ def _one(client: Client, name: str, *, exact: bool) -> dict[str, Any]:
         "queue": name,
         "state": "paused" if queue.paused else "active",
         **asdict(found),
-        "oldest": found.oldest and found.oldest.isoformat(),
         "oldest_age_s": None if age_s is None else round(age_s, 1),
         "at_least": sorted(found.at_least),
     }
 
 
-def _print(cli: CliContext, rows: list[dict[str, Any]], *, exact: bool) -> None:
-    columns = _EXACT_COLUMNS if exact else _COLUMNS
-    cells = [
-        (row["queue"], row["state"], *(_figure(row, column) for column in columns), _age(row)) for row in rows
-    ]
-    titles = [*(column.replace("_", " ") for column in columns), "oldest"]
-    print_table(
-        cli, ("queue", "state", *titles), cells, right=titles, spare=("wide rows", "live", "waiting", "state")
-    )
-
-
 def _figure(row: dict[str, Any], name: str) -> str:
     """Show a count: `1,200` if exact, `~1,200` if estimated, `10,000+` if it is a lower bound."""
     if row[name] is None:
-        return "–"
+        return NONE
     if name in row["at_least"]:
         return f"{row[name]:,}+"
     return f"{'' if row['exact'] else '~'}{row[name]:,}"
 
 
 def _age(row: dict[str, Any]) -> str:
-    """Show how long the oldest message has been ready, in at most two units."""
-    if row["oldest_age_s"] is None:
-        return "–"
-    age = timedelta(seconds=int(row["oldest_age_s"]))
-    for unit in (timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)):
-        if age >= 24 * unit:
-            age -= age % unit
-            break
-    return show_duration(age)
+    """Show how long the oldest message has been ready."""
+    return NONE if row["oldest_age_s"] is None else show_age(timedelta(seconds=row["oldest_age_s"]))

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli import log_lines
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import after_ctrl_c, held_back
-from cqueue.cli.log_read import Partitions, Topics, parse_position
+from cqueue.cli.log_lines import LogFormat
+from cqueue.cli.log_read import Partitions, Topics, parse_position, position
 from cqueue.cli.opening import find_log, open_client, say_left_out
-from cqueue.cli.options import AppDir, LogFormat, LogName, Yes, log_format
+from cqueue.cli.options import AppDir, LogName, Yes
 from cqueue.cli.table import print_table
-from cqueue.cli.values import NONE, counted
+from cqueue.cli.values import counted
 from cqueue.errors import BadInput, Closed
-from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at and move subscriptions to logs; run listeners.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The subscription's name.", show_default=False)]
+Name = Annotated[str, "NAME", "The subscription's name."]
 LOOK_S = 0.2
 
 
@@ -52,9 +53,9 @@ def show(cli: CliContext, log: LogName, name: Name) -> None:
 
     Counting the lag reads records, so it takes a while.
     """
-    with open_client(cli) as client:
-        _emit(cli, _opened(client, log, name))
-        say_left_out(cli, client, "subscriptions")
+    with _existing(cli, log, name) as subscription, cli.status("Counting…"):
+        shown = subscription_fields(subscription)
+    cli.emit(shown, lambda: _print(cli, shown))
 
 
 @command(app)
@@ -73,9 +74,7 @@ def seek(
     ],
     *,
     partition: Partitions = None,
-    or_earliest: Annotated[
-        bool, typer.Option("--or-earliest", help="Go to earliest if the log no longer has the position.")
-    ] = False,
+    or_earliest: Annotated[bool, "Go to earliest if the log no longer has the position."] = False,
 ) -> None:
     """Move a subscription back or on, in all partitions or in some. Members follow within two seconds."""
     on_expired = "earliest" if or_earliest else "error"
@@ -106,7 +105,6 @@ def resume(cli: CliContext, log: LogName, name: Name) -> None:
 def delete(cli: CliContext, log: LogName, name: Name, *, yes: Yes = False) -> None:
     """Forget a subscription with all its positions. Members that still run end with an error."""
     with open_client(cli) as client:
-        find_log(client, log)
         _check_name(client, log, name)
         confirm(cli, f"Forget where subscription {name} of {log} stands?", yes=yes)
         client.delete_subscription(log, name)
@@ -118,45 +116,26 @@ def run(
     cli: CliContext,
     log: LogName,
     name: Name,
-    targets: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="MODULE:LISTENER…",
-            help="Functions that take a record, called in turn.",
-            show_default=False,
-        ),
-    ],
+    targets: Annotated[list[str], "MODULE:LISTENER…", "Functions that take a record, called in turn."],
     *,
     app_dir: AppDir = None,
     start: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="POSITION",
-            parser=parse_position,
-            help="Where a new subscription begins; by default earliest.",
-            show_default=False,
-        ),
+        str | None, position("Where a new subscription begins; by default earliest.", "--from")
     ] = None,
     topic: Topics = None,
     partition: Partitions = None,
-    max_attempts: Annotated[
-        int, typer.Option(metavar="N", help="Calls of a record before it goes to LOG.dead; 0: no limit.")
-    ] = 5,
-    or_earliest: Annotated[
-        bool, typer.Option("--or-earliest", help="Go on at earliest if the log no longer has a position.")
-    ] = False,
-    log_lines: LogFormat = None,
+    max_attempts: Annotated[int, "Calls of a record before it goes to LOG.dead; 0: no limit."] = 5,
+    or_earliest: Annotated[bool, "Go on at earliest if the log no longer has a position."] = False,
+    log_format: LogFormat = None,
 ) -> None:
     """Be a member of a subscription, which is made if it does not exist, until Ctrl-C or SIGTERM.
 
     Either ends it after the call under way: positions are written down, and other members go on at once.
     A second one ends the process; what was done since the last checkpoint is then done again.
     """
-    from cqueue.dispatcher.application.import_string import load  # noqa: PLC0415 - as above
-    from cqueue.dispatcher.service import logs  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.application.import_string import load  # noqa: PLC0415 - not for --help
 
-    logs.configure(logs.Format(log_format(cli, log_lines).value), verbose=cli.verbose)
+    log_lines.configure(cli, log_format)
     listeners = [_listener(target, load(target, app_dir)) for target in targets]
     with open_client(cli) as client:
         find_log(client, log)
@@ -224,35 +203,27 @@ def _existing(cli: CliContext, log: str, name: str) -> Iterator[Subscription]:
         BadInput: there is none of that name; the message suggests the nearest.
     """
     with open_client(cli) as client:
-        yield _opened(client, log, name)
-
-
-def _opened(client: Client, log: str, name: str) -> Subscription:
-    find_log(client, log)
-    _check_name(client, log, name)
-    return client.subscribe(log, name=name, listeners=[_nobody])
+        _check_name(client, log, name)
+        yield client.subscribe(log, name=name, listeners=[_nobody])
+        say_left_out(cli, client, "subscriptions")
 
 
 def _check_name(client: Client, log: str, name: str) -> None:
+    find_log(client, log)
     names = client.subscriptions(log)
-    if name in names:
-        return
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"`cqueue subscription list {log}` shows what there is."
-    raise BadInput(f"Log {log} has no subscription {name!r}. {hint}")
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        list_them = f"`cqueue subscription list {log}` shows what there is."
+        hint = f"Did you mean {near[0]!r}?" if near else list_them
+        raise BadInput(f"Log {log} has no subscription {name!r}. {hint}")
 
 
 def _nobody(_record: Any) -> None:
     """Ignore a record: the listener of a member that never starts."""
 
 
-def _emit(cli: CliContext, subscription: Subscription, text: str | None = None) -> None:
-    if text is not None and not cli.json:
-        cli.emit(None, text)
-        return
-    with cli.status("Counting…"):
-        shown = subscription_fields(subscription)
-    cli.emit(shown, lambda: _print(cli, shown))
+def _emit(cli: CliContext, subscription: Subscription, text: str) -> None:
+    cli.emit(subscription_fields(subscription) if cli.json else None, text)
 
 
 def subscription_fields(subscription: Subscription) -> dict[str, Any]:
@@ -282,7 +253,6 @@ def _print(cli: CliContext, shown: dict[str, Any]) -> None:
     cli.line(f"{shown['subscription']} of {shown['log']}: {shown['state']}, {members}")
     rows = []
     for row in shown["partitions"]:
-        behind = show_duration(timedelta(milliseconds=row["lag_ms"])) if row["lag"] else NONE
-        rows.append((str(row["partition"]), f"{row['lag']:,}", behind, row["member"] or NONE))
-    header = ("partition", "lag", "behind", "member")
-    print_table(cli, header, rows, right=header[:-1])
+        behind = timedelta(milliseconds=row["lag_ms"]) if row["lag"] else None
+        rows.append((row["partition"], row["lag"], behind, row["member"]))
+    print_table(cli, ("partition", "lag", "behind", "member"), rows, right=("behind",))

@@ -8,13 +8,15 @@ pipe gets all.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
 from typing import Any
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.values import safe_for_terminal
+from cqueue.cli.values import safe_for_terminal, shown
 
 GAP = "  "
 _AS_IT_IS: Any = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
+_NUMBERS = (int, float, timedelta)
 LEAST = 8
 """Characters that the last column gets at least, even if lines become wider than the terminal."""
 
@@ -22,7 +24,7 @@ LEAST = 8
 def print_table(
     cli: CliContext,
     header: Sequence[str],
-    rows: Iterable[Sequence[str]],
+    rows: Iterable[Sequence[object]],
     *,
     right: Collection[str] = (),
     spare: Sequence[str] = (),
@@ -30,20 +32,21 @@ def print_table(
 ) -> None:
     """Print rows in columns as wide as they need.
 
-    right: names of columns that are aligned to the right.
+    right: names of columns that are aligned to the right, besides those with numbers or durations.
     spare: names of columns to leave out on a terminal that is too narrow, in this order.
     cut: on a terminal, cut the last column to the space that is left.
     """
     from rich.cells import cell_len  # noqa: PLC0415 - not needed for --help
 
-    cells = [[one_line(text) for text in row] for row in rows]
-    columns = {name: (name, *texts) for name, *texts in zip(header, *cells, strict=True)}
+    values = {name: column for name, *column in zip(header, *rows, strict=True)}
+    right = {*right, *(name for name in values if any(isinstance(one, _NUMBERS) for one in values[name]))}
+    columns = {name: [name, *(one_line(shown(one)) for one in values[name])] for name in values}
     widths = {name: max(map(cell_len, column)) for name, column in columns.items()}
     if cli.console.is_terminal:
         _leave_out(widths, spare, cli.console.width, cut=cut)
     *names, last = widths
     room = max(LEAST, cli.console.width - _width([widths[name] for name in names]) - len(GAP))
-    for number in range(len(cells) + 1):
+    for number in range(len(columns[last])):
         texts = [_padded(columns[name][number], widths[name], right=name in right) for name in names]
         end = columns[last][number]
         if cli.console.is_terminal and cut:
@@ -70,8 +73,8 @@ def print_sheet(cli: CliContext, fields: Mapping[str, object]) -> None:
     """Print a line for each field that has a value; a value of several lines stands below its name."""
     width = max(map(len, fields)) + len(GAP)
     for name, value in fields.items():
-        text = safe_for_terminal(str(value)) if value is not None else ""
-        if text:
+        if value is not None and value != "":
+            text = safe_for_terminal(shown(value))
             cli.console.print(name.ljust(width), style="bold", end="", **_AS_IT_IS)
             cli.console.print("\n" + text if "\n" in text else text, **_AS_IT_IS)
 

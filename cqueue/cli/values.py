@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 
 import typer
 
+from cqueue.runtime.durations import show_duration
+
 NONE = "–"
 """Stands in tables and sheets for a value that there is not."""
 
@@ -86,6 +88,21 @@ def safe_for_terminal(text: str) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 message`, `2,000 messages`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def shown(value: object) -> str:
+    """Show a value of any kind: numbers with their thousands apart, pairs and lines of what is in others."""
+    if value in (None, "", [], {}):
+        return NONE
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={shown(one)}" for name, one in value.items())
+    if isinstance(value, list):
+        return "\n".join(map(str, value))
+    if isinstance(value, datetime):
+        return show_moment(value)
+    if isinstance(value, timedelta):
+        return show_duration(value)
+    return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
 def show_moment(moment: datetime | None) -> str:

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli import log_lines
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.options import LogFormat, log_format
+from cqueue.cli.interrupts import handled_by
+from cqueue.cli.log_lines import LogFormat
+from cqueue.cli.options import number
 from cqueue.errors import BadInput, ConfigError, Unavailable
 
 if TYPE_CHECKING:
@@ -41,15 +44,9 @@ GOODBYE_S = 5
 def web(
     cli: CliContext,
     *,
-    host: Annotated[
-        str, typer.Option(metavar="HOST", help="Address to listen on; another one asks for a token.")
-    ] = LOOPBACK,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, metavar="N", help="Port to listen on; 0 takes any free one.")
-    ] = PORT,
-    prefix: Annotated[
-        str, typer.Option(metavar="PATH", help="Path before all addresses, such as /queues.")
-    ] = "",
+    host: Annotated[str, "HOST", "Address to listen on; another one asks for a token."] = LOOPBACK,
+    port: Annotated[int, number("Port to listen on; 0 takes any free one.", 0, 65535)] = PORT,
+    prefix: Annotated[str, "PATH", "Path before all addresses, such as /queues."] = "",
     token_file: Annotated[
         Path | None,
         typer.Option(
@@ -59,25 +56,16 @@ def web(
             help=f"A line each: TOKEN, NAME ROLES TOKEN, or NAME ROLES HASH. Also {TOKEN_VARIABLE}.",
         ),
     ] = None,
-    proxy_header: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Header by which a reverse proxy says who asks."),
-    ] = None,
+    proxy_header: Annotated[str | None, "NAME", "Header by which a reverse proxy says who asks."] = None,
     proxy_address: Annotated[
-        list[str] | None,
-        typer.Option(metavar="IP", help="Address of that proxy; by default this machine. May be repeated."),
+        list[str] | None, "IP", "Address of that proxy; by default this machine. May be repeated."
     ] = None,
     host_name: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Further name by which browsers may ask. May be repeated."),
+        list[str] | None, "NAME", "Further name by which browsers may ask. May be repeated."
     ] = None,
-    roles: Annotated[
-        str, typer.Option(metavar="A,B", help="What people without a role of their own may do.")
-    ] = "read,operate",
+    roles: Annotated[str, "A,B", "What people without a role of their own may do."] = "read,operate",
     log: LogFormat = None,
-    hash_password: Annotated[
-        bool, typer.Option("--hash-password", help="Ask for a password, print its HASH, and serve nothing.")
-    ] = False,
+    hash_password: Annotated[bool, "Ask for a password, print its HASH, and serve nothing."] = False,
 ) -> None:
     """Serve the dashboard: queues, messages, dead letters, schedules, logs and workers.
 
@@ -86,8 +74,7 @@ def web(
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise ConfigError(f"The dashboard needs {', '.join(missing)}: pip install 'cassandra-cqueue[web]'.")
-    from cqueue.dispatcher.service import logs  # noqa: PLC0415 - keeps `cqueue --help` quick
-    from cqueue.web import Access  # noqa: PLC0415 - as above
+    from cqueue.web import Access  # noqa: PLC0415 - an extra
     from cqueue.web.access import (  # noqa: PLC0415 - as above
         LOOPBACK_NAMES,
         Password,
@@ -113,7 +100,7 @@ def web(
     )
     if not access.asks and proxy_header is None and not _is_loopback(host):
         raise BadInput(f"Other machines reach {host}: give --token-file, {TOKEN_VARIABLE} or --proxy-header.")
-    logs.configure(logs.Format(log_format(cli, log).value), verbose=cli.verbose)
+    log_lines.configure(cli, log)
     with _listening(host, port) as listener, _client(cli) as client:
         _serve(cli, client, access, listener, _checked(prefix))
 
@@ -214,18 +201,8 @@ def _serve(cli: CliContext, client: Client, access: Access, listener: socket.soc
     bound, port = listener.getsockname()[:2]
     shown = f"[{bound}]" if ":" in bound else bound
     cli.remark(f"The dashboard is at http://{shown}:{port}{prefix}/ – Ctrl-C ends it.")
-    with _ended_by_signal(server):
+    # A second signal does not wait for answers under way.
+    with handled_by(server.handle_exit, signal.SIGINT, signal.SIGTERM):
         page.state.site.start()
         server.run(sockets=[listener])
     page.state.site.close()  # the lifespan of a mounted page is not run
-
-
-@contextmanager
-def _ended_by_signal(server: Any) -> Iterator[None]:
-    """Let SIGINT and SIGTERM end the server; a second one does not wait for answers under way."""
-    before = {number: signal.signal(number, server.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -11,16 +14,13 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import open_client, say_left_out
-from cqueue.cli.table import print_table
-from cqueue.cli.values import show_moment
+from cqueue.cli.render import print_list
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.service.membership import Worker
 
 app = typer.Typer()
 
-_NUMBERS = ("threads", "running", "unstarted")
-_OUTCOMES = ("succeeded", "retried", "dead")
 _SPARE = ("started", "threads", "app", "unstarted", "retried", "heartbeat", "succeeded", "dead", "running")
 
 
@@ -35,18 +35,29 @@ def workers(cli: CliContext) -> None:
     with open_client(cli) as client:
         found, now_s = listed(client)
         say_left_out(cli, client, "workers")
-    if cli.json:
-        cli.emit([_fields(worker, now_s) for worker in found])
-    elif found:
-        _print(cli, found, now_s)
-    else:
-        cli.remark("No process runs handlers. `cqueue dispatch MODULE:APP` starts one.")
+    columns: dict[str, Callable[[Worker], Any]] = {
+        "worker": attrgetter("name"),
+        "queues": lambda worker: ", ".join(worker.queues),
+        "state": attrgetter("state"),
+        **{name: attrgetter(name) for name in ("threads", "running", "unstarted")},
+        **{name: partial(_count, name) for name in ("succeeded", "retried", "dead")},
+        "heartbeat": lambda worker: f"{_age_s(worker, now_s):.0f}s ago",
+        "started": lambda worker: _moment(worker.started),
+        "app": attrgetter("app"),
+    }
+    none = "No process runs handlers. `cqueue dispatch MODULE:APP` starts one."
+    print_list(
+        cli, found, partial(_fields, now_s=now_s), columns, none=none, right=("heartbeat",), spare=_SPARE
+    )
 
 
 def _fields(worker: Worker, now_s: float) -> dict[str, Any]:
-    fields = asdict(worker)
-    moments = {name: _moment(fields[name]).isoformat() for name in ("started", "seen")}
-    return {**fields, **moments, "age_s": _age_s(worker, now_s)}
+    moments = {name: _moment(getattr(worker, name)) for name in ("started", "seen")}
+    return {**asdict(worker), **moments, "age_s": _age_s(worker, now_s)}
+
+
+def _count(name: str, worker: Worker) -> int:
+    return worker.counters.get(name, 0)
 
 
 def _age_s(worker: Worker, now_s: float) -> float:
@@ -55,21 +66,3 @@ def _age_s(worker: Worker, now_s: float) -> float:
 
 def _moment(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
-
-
-def _print(cli: CliContext, found: list[Worker], now_s: float) -> None:
-    rows = [
-        (
-            worker.name,
-            ", ".join(worker.queues),
-            worker.state,
-            *(f"{getattr(worker, name):,}" for name in _NUMBERS),
-            *(f"{worker.counters.get(name, 0):,}" for name in _OUTCOMES),
-            f"{_age_s(worker, now_s):.0f}s ago",
-            show_moment(_moment(worker.started)),
-            worker.app,
-        )
-        for worker in found
-    ]
-    header = ("worker", "queues", "state", *_NUMBERS, *_OUTCOMES, "heartbeat", "started", "app")
-    print_table(cli, header, rows, right=(*_NUMBERS, *_OUTCOMES, "heartbeat"), spare=_SPARE)

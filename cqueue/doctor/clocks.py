@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.finding import Finding, Severity, Subject
 from cqueue.doctor.site import unanswered
 from cqueue.errors import CqueueError
 from cqueue.schema.options import DEFAULT_SKEW_MS
@@ -17,7 +17,7 @@ from cqueue.schema.statements import SELECT_TIME_MS
 if TYPE_CHECKING:
     from cqueue.doctor.site import Answer, Site
 
-SUBJECT: Final = "clocks"
+SUBJECT: Final = Subject("clocks")
 ROUNDS: Final = 3
 """Questions to each node. The quickest answer counts, because its error is the smallest."""
 CLIENT_US: Final = 1_000_000
@@ -74,9 +74,8 @@ def judged(clocks: Sequence[Clock], epsilon_us: int) -> Iterator[Finding]:
     }
     far = spread_us - 2 * error_us > epsilon_us // 2
     if far:
-        yield Finding(
+        yield SUBJECT.found(
             Severity.ERROR if spread_us - 2 * error_us > epsilon_us else Severity.WARNING,
-            SUBJECT,
             f"nodes differ by {_ms(spread_us)}; ε is {_ms(epsilon_us)}: {_apart(clocks, median_us)}",
             reason="Due times, leases and write times come from the nodes' clocks. Beyond ε a message may be "
             "delivered early, or by two consumers at once.",
@@ -86,9 +85,7 @@ def judged(clocks: Sequence[Clock], epsilon_us: int) -> Iterator[Finding]:
     client_off = abs(median_us) - error_us > CLIENT_US
     if client_off:
         side = "behind" if median_us > 0 else "ahead of"
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"this machine is {_ms(abs(median_us))} {side} the nodes",
             reason="Due times that programs compute from its clock are off by as much. cqueue itself goes by "
             "the nodes' clocks.",
@@ -97,9 +94,7 @@ def judged(clocks: Sequence[Clock], epsilon_us: int) -> Iterator[Finding]:
         )
     if not far and not client_off:
         nodes = "1 node" if len(clocks) == 1 else f"{len(clocks)} nodes within {_ms(spread_us)} of each other"
-        yield Finding(
-            Severity.OK,
-            SUBJECT,
+        yield SUBJECT.ok(
             f"{nodes}; this machine is {_ms(abs(median_us))} off, ± {_ms(error_us)}",
             figures=figures,
         )

@@ -7,14 +7,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from cqueue.doctor import node_values as values
-from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.finding import Finding, Severity, Subject
 from cqueue.doctor.site import unanswered
 from cqueue.errors import CqueueError
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Site
 
-SUBJECT: Final = "settings"
+SUBJECT: Final = Subject("settings")
 WARNED_TOMBSTONES: Final = 1000
 """Tombstones at which Cassandra has to warn: from its warnings readers learn how many they have crossed."""
 LEAST_TOMBSTONES: Final = 10_000
@@ -36,7 +36,7 @@ def check(site: Site) -> Iterator[Finding]:
         yield from found
         if all(finding.severity is Severity.INFO for finding in found):
             modes = sorted({str(mode) for mode in values.by_value(settings, "commitlog_sync")})
-            yield Finding(Severity.OK, SUBJECT, f"Paxos v2, commitlog_sync {', '.join(modes)}, hints on")
+            yield SUBJECT.ok(f"Paxos v2, commitlog_sync {', '.join(modes)}, hints on")
 
 
 def judged(settings: values.NodeSettings, copies: int | None) -> Iterator[Finding]:
@@ -53,9 +53,8 @@ def _paxos(settings: values.NodeSettings) -> Iterator[Finding]:
         if variant == "v2":
             continue
         exact = "without_linearizable" in str(variant)
-        yield Finding(
+        yield SUBJECT.found(
             Severity.ERROR if exact else Severity.WARNING,
-            SUBJECT,
             f"paxos_variant is {variant} {values.on(nodes, settings)}",
             reason="Reads may miss a claim that was made: two consumers may get one message."
             if exact
@@ -73,9 +72,7 @@ def _purging(settings: values.NodeSettings) -> Iterator[Finding]:
     """
     modes = values.by_value(settings, "paxos_state_purging")
     if "legacy" in modes and len(modes) > 1:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"paxos_state_purging is legacy {values.on(modes['legacy'], settings)} and "
             f"{', '.join(str(mode) for mode in modes if mode != 'legacy')} on others",
             reason="A cluster that has left legacy must not go back to it: old proposals may come back.",
@@ -84,18 +81,14 @@ def _purging(settings: values.NodeSettings) -> Iterator[Finding]:
         )
     v1 = [node for node in modes.get("repaired", []) if settings[node].get("paxos_variant") == "v1"]
     if v1:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"paxos_state_purging is repaired with paxos_variant v1 {values.on(v1, settings)}",
             reason="Only v2 keeps what a Paxos repair needs.",
             remedy=f"cassandra.yaml of those nodes: paxos_variant: v2; {_RESTART}",
             figures={"nodes": v1},
         )
     elif "repaired" in modes:
-        yield Finding(
-            Severity.INFO,
-            SUBJECT,
+        yield SUBJECT.info(
             f"paxos_state_purging is repaired {values.on(modes['repaired'], settings)}",
             reason="system.paxos grows until each node is repaired, and claims write to it all the time.",
             remedy="nodetool repair --paxos-only, every hour on every node",
@@ -117,9 +110,8 @@ def _commit_log(settings: values.NodeSettings, copies: int | None) -> Iterator[F
             "A node acknowledges what only its memory holds. What was acknowledged in the last "
             f"{periods} is lost when {'the node is' if copies == 1 else 'nodes are'} killed."
         )
-    yield Finding(
+    yield SUBJECT.found(
         severity,
-        SUBJECT,
         f"commitlog_sync is periodic {values.on(nodes, settings)}",
         reason=reason,
         remedy=f"cassandra.yaml of those nodes: commitlog_sync: batch; {_RESTART}",
@@ -130,9 +122,7 @@ def _commit_log(settings: values.NodeSettings, copies: int | None) -> Iterator[F
 def _hints(settings: values.NodeSettings) -> Iterator[Finding]:
     nodes = values.by_value(settings, "hinted_handoff_enabled").get("false")
     if nodes and len(settings) > 1:
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"hinted_handoff_enabled is false {values.on(nodes, settings)}",
             reason="A node that was away for a moment lacks what it missed until it is repaired.",
             remedy="nodetool enablehandoff on those nodes, and the same in cassandra.yaml",
@@ -144,9 +134,7 @@ def _tombstones(settings: values.NodeSettings) -> Iterator[Finding]:
     for text, nodes in values.by_value(settings, "tombstone_warn_threshold").items():
         warned = values.number(text)
         if warned is None or not 0 < warned <= WARNED_TOMBSTONES:
-            yield Finding(
-                Severity.WARNING,
-                SUBJECT,
+            yield SUBJECT.warning(
                 f"tombstone_warn_threshold is {text} {values.on(nodes, settings)}",
                 reason="Consumers learn from Cassandra's warnings how many tombstones a read has crossed. "
                 "Without them they read too much at once.",
@@ -157,9 +145,8 @@ def _tombstones(settings: values.NodeSettings) -> Iterator[Finding]:
     for text, nodes in values.by_value(settings, "tombstone_failure_threshold").items():
         most = values.number(text)
         if most is not None and 0 < most < LEAST_TOMBSTONES:
-            yield Finding(
+            yield SUBJECT.found(
                 Severity.ERROR if most < 2 * WARNED_TOMBSTONES else Severity.WARNING,
-                SUBJECT,
                 f"tombstone_failure_threshold is {text} {values.on(nodes, settings)}",
                 reason="Acked messages are tombstones until compaction. Reads across more than these are "
                 "refused, and the messages behind them wait.",

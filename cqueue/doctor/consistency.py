@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.finding import Finding, Subject, not_checked
 from cqueue.errors import CqueueError
 from cqueue.schema.migrations import map_literal
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cqueue.schema import Deployment
     from cqueue.settings import Settings
 
-SUBJECT: Final = "consistency"
+SUBJECT: Final = Subject("consistency")
 NETWORK: Final = "NetworkTopologyStrategy"
 WANTED_COPIES: Final = 3
 """Copies in a data centre, so that one node can be away."""
@@ -38,23 +38,19 @@ def check(site: Site) -> Iterator[Finding]:
     if not found:
         copies = ", ".join(f"{dc} {count}" for dc, count in sorted(replication.copies.items()))
         levels = f"{site.settings.consistency} and {site.settings.serial_consistency}"
-        yield Finding(Severity.OK, SUBJECT, f"{levels}, copies: {copies}", figures=dict(replication.copies))
+        yield SUBJECT.ok(f"{levels}, copies: {copies}", figures=dict(replication.copies))
 
 
 def judged(replication: Replication, nodes: Mapping[str, int], settings: Settings) -> Iterator[Finding]:
     """Judge the copies of each data centre. nodes: numbers of nodes by data centre."""
     if replication.strategy != NETWORK:
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"keyspace {settings.keyspace} has {replication.strategy}",
             reason="It places copies without regard to data centres, and LOCAL_QUORUM may find none here.",
             remedy=_alter(settings, {str(settings.local_dc): WANTED_COPIES}),
         )
     elif str(settings.local_dc) not in replication.copies:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"local_dc {settings.local_dc} has no copies; {_listed(replication.copies)} have",
             reason="No quorum can be had there: every call fails.",
             remedy="Another local_dc in the URL, or "
@@ -66,9 +62,7 @@ def judged(replication: Replication, nodes: Mapping[str, int], settings: Setting
             yield from _centre(dc, replication.copies, nodes.get(dc, 0), settings)
         yield from _two_equal(replication.copies, settings)
     if not replication.durable:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"keyspace {settings.keyspace} has durable_writes = false",
             reason="Nothing is written to the commit log: a node that stops loses what it acknowledged.",
             remedy=f"ALTER KEYSPACE {settings.keyspace} WITH durable_writes = true",
@@ -82,27 +76,21 @@ def _centre(dc: str, all_copies: Mapping[str, int], nodes: int, settings: Settin
     votes = dc == settings.local_dc or settings.serial_consistency == "serial"
     fewer = _alter(settings, {**all_copies, dc: max(1, nodes)})
     if nodes < quorum and votes:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"{dc}: {copies} copies on {_nodes(nodes)}; a quorum is {quorum}",
             reason="Nothing can be stored or delivered.",
             remedy=f"Add nodes to {dc}, or {fewer}",
             figures=figures,
         )
     elif nodes < copies:
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"{dc}: {copies} copies on {_nodes(nodes)}",
             reason="The missing copies count as nodes that are away.",
             remedy=f"Add nodes to {dc}, or {fewer}",
             figures=figures,
         )
     elif copies == 1 and nodes == 1:
-        yield Finding(
-            Severity.INFO,
-            SUBJECT,
+        yield SUBJECT.info(
             f"{dc}: one node with the only copy",
             reason="A crash of the node is an outage, and its disk holds all there is. Good for development.",
             figures=figures,
@@ -113,9 +101,7 @@ def _centre(dc: str, all_copies: Mapping[str, int], nodes: int, settings: Settin
             if copies == 1
             else "A quorum of two is both: a crash of one node stops its part of the messages."
         )
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"{dc}: {copies} {'copy' if copies == 1 else 'copies'} on {nodes} nodes",
             reason=reason,
             remedy=f"{_alter(settings, {**all_copies, dc: WANTED_COPIES})}, then nodetool repair -full on "
@@ -128,9 +114,7 @@ def _two_equal(copies: Mapping[str, int], settings: Settings) -> Iterator[Findin
     total = sum(copies.values())
     if settings.serial_consistency == "serial" and len(copies) > 1 and 2 * max(copies.values()) >= total:
         large = max(copies, key=lambda dc: copies[dc])
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"serial over {_listed(copies)}: without {large} there is no majority of {total} copies",
             reason="With serial the data centres vote together. When that one fails, the others stand still.",
             remedy="A further data centre, if only with one copy",
@@ -141,35 +125,27 @@ def _two_equal(copies: Mapping[str, int], settings: Settings) -> Iterator[Findin
 def home(row: Deployment, replication: Replication, settings: Settings) -> Iterator[Finding]:
     """Judge the deployment row against the URL."""
     if row.serial_consistency != settings.serial_consistency:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"the keyspace has serial_consistency={row.serial_consistency}, the URL "
             f"{settings.serial_consistency}",
             reason="Conditional mutations of both kinds do not see each other; the client is refused.",
             remedy=f"serial_consistency={row.serial_consistency} in the URL",
         )
     if row.home_dc is not None and row.home_dc != settings.local_dc:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"clients work in {row.home_dc}, the URL says local_dc={settings.local_dc}",
             reason="Claims of two data centres do not see each other; the client is refused.",
             remedy=f"local_dc={row.home_dc} in the URL, or `cqueue dc switch {settings.local_dc}`",
         )
     by_centre = replication.strategy == NETWORK
     if by_centre and row.home_dc is not None and row.home_dc not in replication.copies:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"clients work in {row.home_dc}, which has no copies",
             reason="No quorum can be had there: every call fails.",
             remedy="cqueue dc switch to a data centre that has copies",
         )
     if not row.retiring:
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"partitions are all kept since the home was moved to {row.home_dc}",
             reason="Disk use grows, and what consumers look at. Not longer than gc_grace: then the return of "
             "the old home brings acked messages back.",

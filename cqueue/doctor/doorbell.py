@@ -16,7 +16,7 @@ from threading import Event
 from typing import TYPE_CHECKING, Final
 
 from cqueue.client import address_of
-from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.finding import Finding, Subject
 from cqueue.doorbell import Address, HintCounts, Ring
 from cqueue.doorbell.datagram import encode, short_name
 from cqueue.doorbell.listener import Listener
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.doctor.site import Site
 
-SUBJECT: Final = "doorbell"
+SUBJECT: Final = Subject("doorbell")
 REFUSAL_S: Final = 0.3
 """Seconds to wait for a refusal: a few round trips within a data centre."""
 OWN_S: Final = 1.0
@@ -40,7 +40,7 @@ MOST: Final = 200
 def check(site: Site) -> Iterator[Finding]:
     """Send one datagram to each process that listens, and one to this process itself."""
     if not site.settings.notify:
-        yield Finding(Severity.INFO, SUBJECT, "notify=off: messages are found by polling, up to 1 s later")
+        yield SUBJECT.info("notify=off: messages are found by polling, up to 1 s later")
         return
     address = address_of(site.settings, site.connection)
     if address is not None:
@@ -63,9 +63,7 @@ def own(address: Address) -> Finding:
     try:
         listener = Listener(address, lambda _: arrived.set(), HintCounts())
     except OSError as exc:
-        return Finding(
-            Severity.WARNING,
-            SUBJECT,
+        return SUBJECT.warning(
             f"this process cannot listen: {exc.strerror or exc}",
             reason="Messages of other processes are found by polling, up to 2 s later.",
             remedy="notify_host and notify_port in the URL: an address of this machine, and free ports",
@@ -76,7 +74,7 @@ def own(address: Address) -> Finding:
         with socket.socket(family, socket.SOCK_DGRAM) as sender:
             sender.sendto(encode(TO_NOBODY, listener.key), (listener.host, listener.port))
             if arrived.wait(OWN_S):
-                return Finding(Severity.OK, SUBJECT, f"this process is reached at {where}")
+                return SUBJECT.ok(f"this process is reached at {where}")
     except OSError as exc:
         return _not_reached(where, exc.strerror or str(exc))
     finally:
@@ -85,9 +83,7 @@ def own(address: Address) -> Finding:
 
 
 def _not_reached(where: str, why: str) -> Finding:
-    return Finding(
-        Severity.WARNING,
-        SUBJECT,
+    return SUBJECT.warning(
         f"this process is not reached at {where}: {why}",
         reason="Others would send there. Messages are then found by polling, up to 2 s later.",
         remedy="notify_host in the URL: the address at which others reach this machine; let UDP through",
@@ -126,9 +122,7 @@ def judged(
     """
     for row in rows:
         if row.listener in refused:
-            yield Finding(
-                Severity.WARNING,
-                SUBJECT,
+            yield SUBJECT.warning(
                 f"{row.listener} at {row.address} port {row.port}: {refused[row.listener]}",
                 reason="The process is gone, which the table forgets within 30 s, or the network is closed. "
                 "Its messages are found by polling, up to 2 s later.",
@@ -137,9 +131,7 @@ def judged(
             )
     hidden = [] if all_here else [row for row in rows if _is_loopback(row.address)]
     if hidden:
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"{len(hidden)} of {len(rows)} listen at an address of their own machine only: "
             f"{hidden[0].listener} at {hidden[0].address}",
             reason="No other machine reaches them. Their messages are found by polling, up to 2 s later.",
@@ -148,11 +140,9 @@ def judged(
         )
     left = len(rows) - len({row.listener for row in rows if row.listener in refused})
     if not rows:
-        yield Finding(Severity.INFO, SUBJECT, "no process listens, so nobody is told of a send")
+        yield SUBJECT.info("no process listens, so nobody is told of a send")
     elif left and not hidden:
-        yield Finding(
-            Severity.OK,
-            SUBJECT,
+        yield SUBJECT.ok(
             f"{left} of {len(rows)} listeners refused nothing; that a datagram arrived cannot be seen",
             figures={"listeners": len(rows), "refused": len(refused)},
         )

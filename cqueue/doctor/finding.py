@@ -49,6 +49,39 @@ class Finding:
     figures: Mapping[str, Any] = field(default_factory=dict)
 
 
+class Subject(str):
+    """The name of a check, with which it says what it has found."""
+
+    __slots__ = ()
+
+    def found(
+        self,
+        severity: Severity,
+        found: str,
+        reason: str = "",
+        remedy: str = "",
+        figures: Mapping[str, Any] | None = None,
+    ) -> Finding:
+        """Return a finding of this check."""
+        return Finding(severity, self, found, reason, remedy, figures or {})
+
+    def error(self, found: str, **more: Any) -> Finding:
+        """Return a finding of something that is wrong; more: as `found` takes it."""
+        return self.found(Severity.ERROR, found, **more)
+
+    def warning(self, found: str, **more: Any) -> Finding:
+        """Return a finding of something that will go wrong."""
+        return self.found(Severity.WARNING, found, **more)
+
+    def info(self, found: str, **more: Any) -> Finding:
+        """Return a finding that asks for nothing."""
+        return self.found(Severity.INFO, found, **more)
+
+    def ok(self, found: str, **more: Any) -> Finding:
+        """Return the finding that all is in order."""
+        return self.found(Severity.OK, found, **more)
+
+
 def not_checked(subject: str, why: str) -> Finding:
     """Return the finding for a check, or a part of one, that could not be made."""
     return Finding(Severity.NOT_CHECKED, subject, brief(why))

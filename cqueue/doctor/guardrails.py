@@ -6,12 +6,12 @@ own limits, imported where they have a name.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cqueue.doctor import node_values as values
-from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.finding import Finding, Severity, Subject
 from cqueue.doctor.site import unanswered
 from cqueue.log.protocol.shards import SHARDS_AT_ONCE
 from cqueue.message import MAX_BODY, MAX_DELAY
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cqueue.doctor.site import Site
     from cqueue.settings import Settings
 
-SUBJECT: Final = "guardrails"
+SUBJECT: Final = Subject("guardrails")
 LARGEST_PAGE: Final = 5000
 """Rows in a page, at most: the driver's default, which holds for reads of the schema as well."""
 ID_BYTES: Final = 20
@@ -144,7 +144,7 @@ def judged(settings: values.NodeSettings, client: Settings) -> Iterator[Finding]
     yield from found
     if not any(finding.severity is not Severity.INFO for finding in found):
         count = len(RULES) + len(SWITCHES) + 4
-        yield Finding(Severity.OK, SUBJECT, f"none of {count} refuses what cqueue does")
+        yield SUBJECT.ok(f"none of {count} refuses what cqueue does")
 
 
 def _at_least(rule: AtLeast, settings: values.NodeSettings) -> Iterator[Finding]:
@@ -153,9 +153,8 @@ def _at_least(rule: AtLeast, settings: values.NodeSettings) -> Iterator[Finding]
         on = [node for node in nodes if rule.only_if is None or settings[node].get(rule.only_if) == "true"]
         if value is None or value <= 0 or value >= rule.least or not on:
             continue
-        yield Finding(
+        yield SUBJECT.found(
             Severity.ERROR if value < rule.fatal else Severity.WARNING,
-            SUBJECT,
             f"{rule.name} is {text} {values.on(on, settings)}; {rule.shown} is needed",
             reason=f"Refused: {rule.refused}.",
             remedy=f"cassandra.yaml of those nodes: {rule.name}: {rule.shown}",
@@ -166,9 +165,8 @@ def _at_least(rule: AtLeast, settings: values.NodeSettings) -> Iterator[Finding]
 def _switch(name: str, refused: str, fatal: bool, settings: values.NodeSettings) -> Iterator[Finding]:  # noqa: FBT001 - a row of a table
     nodes = values.by_value(settings, name).get("false")
     if nodes:
-        yield Finding(
+        yield SUBJECT.found(
             Severity.ERROR if fatal else Severity.WARNING,
-            SUBJECT,
             f"{name} is false {values.on(nodes, settings)}",
             reason=f"Refused: {refused}.",
             remedy=f"cassandra.yaml of those nodes: {name}: true",
@@ -181,36 +179,31 @@ def _levels(settings: values.NodeSettings, client: Settings) -> Iterator[Finding
     own = {client.consistency.upper(), client.serial_consistency.upper()}
     rare = {"QUORUM", "SERIAL", "EACH_QUORUM", "LOCAL_ONE"} - own
     for name in ("read_consistency_levels_disallowed", "write_consistency_levels_disallowed"):
-        for text, nodes in values.by_value(settings, name).items():
-            levels = {level.strip().upper() for level in str(text or "").strip("[]{}").split(",")}
-            for mine, severity, refused in (
-                (levels & own, Severity.ERROR, "what every client does"),
-                (levels & rare, Severity.WARNING, "`cqueue schema apply`, `cqueue dc` or this check"),
-            ):
-                if mine:
-                    listed = ", ".join(sorted(mine))
-                    yield Finding(
-                        severity,
-                        SUBJECT,
-                        f"{name} has {listed} {values.on(nodes, settings)}",
-                        reason=f"Refused: {refused}.",
-                        remedy=f"cassandra.yaml of those nodes: {name} without {listed}",
-                        figures={"setting": name, "levels": sorted(mine), "nodes": nodes},
-                    )
+        yield from _disallowed(name, own, Severity.ERROR, "what every client does", settings)
+        commands = "`cqueue schema apply`, `cqueue dc` or this check"
+        yield from _disallowed(name, rare, Severity.WARNING, commands, settings)
 
 
 def _properties(settings: values.NodeSettings) -> Iterator[Finding]:
-    name = "table_properties_disallowed"
+    apply = "`cqueue schema apply`, which makes tables"
+    yield from _disallowed("table_properties_disallowed", _PROPERTIES, Severity.WARNING, apply, settings)
+
+
+def _disallowed(
+    name: str, needed: Collection[str], severity: Severity, refused: str, settings: values.NodeSettings
+) -> Iterator[Finding]:
+    """Judge a setting that lists what is not allowed."""
     for text, nodes in values.by_value(settings, name).items():
-        mine = [one for one in _PROPERTIES if one in str(text or "")]
+        words = {word.strip().upper() for word in str(text or "").strip("[]{}").split(",")}
+        mine = sorted(word for word in needed if word.upper() in words)
         if mine:
-            yield Finding(
-                Severity.WARNING,
-                SUBJECT,
-                f"{name} has {', '.join(mine)} {values.on(nodes, settings)}",
-                reason="Refused: `cqueue schema apply`, which makes tables.",
-                remedy=f"cassandra.yaml of those nodes: {name} without {', '.join(mine)}",
-                figures={"setting": name, "nodes": nodes},
+            listed = ", ".join(mine)
+            yield SUBJECT.found(
+                severity,
+                f"{name} has {listed} {values.on(nodes, settings)}",
+                reason=f"Refused: {refused}.",
+                remedy=f"cassandra.yaml of those nodes: {name} without {listed}",
+                figures={"setting": name, "disallowed": mine, "nodes": nodes},
             )
 
 
@@ -219,9 +212,7 @@ def _disk(settings: values.NodeSettings) -> Iterator[Finding]:
     for text, nodes in values.by_value(settings, name).items():
         percent = values.number(text)
         if percent is not None and percent > 0:
-            yield Finding(
-                Severity.INFO,
-                SUBJECT,
+            yield SUBJECT.info(
                 f"{name} is {text} {values.on(nodes, settings)}",
                 reason=f"Sends and acks are refused while a replica's disk is more than {text} % full.",
                 figures={"setting": name, "value": percent, "nodes": nodes},

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.doctor import statements as cql
-from cqueue.doctor.finding import Finding, Severity, brief, not_checked
+from cqueue.doctor.finding import Finding, Subject, brief, not_checked
 from cqueue.doctor.site import Answer, address_of, unanswered
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Site
     from cqueue.settings import Settings
 
-SUBJECT: Final = "nodes"
+SUBJECT: Final = Subject("nodes")
 
 
 def check(site: Site) -> Iterator[Finding]:
@@ -33,9 +33,7 @@ def judged(answers: Sequence[Answer]) -> Iterator[Finding]:
     away = [answer for answer in answers if answer.error is not None]
     for answer in away:
         others = sum(one.dc == answer.dc for one in away)
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"{answer.node} does not answer; away in {answer.dc}: {others} of {totals[answer.dc]} nodes",
             reason=f"The driver says: {brief(str(answer.error))}.",
             remedy=f"On {answer.node}: nodetool status; start Cassandra there, or mend the network to it",
@@ -43,7 +41,7 @@ def judged(answers: Sequence[Answer]) -> Iterator[Finding]:
         )
     if not away:
         named = ", ".join(f"{count} in {dc}" for dc, count in sorted(totals.items()))
-        yield Finding(Severity.OK, SUBJECT, f"all answer: {named}", figures={"nodes": len(answers)})
+        yield SUBJECT.ok(f"all answer: {named}", figures={"nodes": len(answers)})
 
 
 def _quorums(site: Site, away: set[str]) -> Iterator[Finding]:
@@ -67,18 +65,14 @@ def quorums(ring: Iterable[Mapping[str, str]], away: set[str], settings: Setting
     ranges = [_that_count(replicas, settings) for replicas in ring]
     short = sum(len(nodes - away) <= len(nodes) // 2 for nodes in ranges if nodes)
     if short:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"{short:,} of {len(ranges):,} token ranges have no quorum",
             reason="Messages in those ranges are neither stored nor delivered until enough nodes are back.",
             remedy="Start the nodes that are away; `cqueue dc switch` where a whole data centre is lost",
             figures={"short": short, "ranges": len(ranges)},
         )
     elif ranges:
-        yield Finding(
-            Severity.OK,
-            SUBJECT,
+        yield SUBJECT.ok(
             f"every one of {len(ranges):,} token ranges has a quorum without them",
             figures={"short": 0, "ranges": len(ranges)},
         )
@@ -97,9 +91,7 @@ def hints(answers: Iterable[Answer], away: set[str]) -> Iterator[Finding]:
     for answer in answers:
         for row in answer.rows:
             old = f", the oldest of {row.oldest:%Y-%m-%d %H:%M:%S} UTC" if row.oldest else ""
-            yield Finding(
-                Severity.INFO,
-                SUBJECT,
+            yield SUBJECT.info(
                 f"{answer.node} keeps {row.files:,} files of hints for {row.address}{old}",
                 reason="They are delivered when that node is back, if that is within gc_grace.",
                 figures={"node": answer.node, "for": str(row.address), "files": row.files},

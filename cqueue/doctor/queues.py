@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Final
 from cqueue import quarantine
 from cqueue.dispatcher.service.membership import Worker, listed
 from cqueue.doctor.doorbell import listeners_of
-from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.finding import Finding, Severity, Subject, not_checked
 from cqueue.doctor.queue_figures import LATE_US, Figures, letters_since, read
 from cqueue.doorbell.datagram import short_name
 from cqueue.doorbell.directory import names_contain
 from cqueue.errors import CqueueError
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.runtime.durations import show_duration
+from cqueue.runtime.durations import show_age
 from cqueue.store.control import ListenerRow
 from cqueue.store.quarantine import MESSAGES, Damage
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cqueue.doctor.site import Site
     from cqueue.runtime.catalog import QueueEntry
 
-SUBJECT: Final = "queues"
+SUBJECT: Final = Subject("queues")
 RECENT: Final = timedelta(hours=1)
 """Age of a dead letter up to which it counts as recent: whatever made it is probably still at work."""
 _US: Final = 1_000_000
@@ -69,7 +69,7 @@ def of_client(client: Client) -> Iterator[Finding]:
     yield from damaged(client._quarantine.of(MESSAGES, *quarantine.TABLES))  # noqa: SLF001 - as above
     if clean or not own:
         what = f"{clean:,} of {_counted(len(own), 'queue')}: nothing is late, nothing dead"
-        yield Finding(Severity.OK, SUBJECT, what, figures={"clean": clean, "queues": len(own)})
+        yield SUBJECT.ok(what, figures={"clean": clean, "queues": len(own)})
 
 
 def _goes_with_its_queue(name: str, names: set[str]) -> bool:
@@ -120,18 +120,15 @@ def late(name: str, figures: Figures, serving: int, *, paused: bool = False) -> 
         age_s = (figures.now_us - figures.oldest_us) / _US
         plus = "+" if figures.partial else ""
         severity, why, reason, remedy = _why(name, figures, serving, paused=paused)
-        yield Finding(
+        yield SUBJECT.found(
             severity,
-            SUBJECT,
             f"{name}: {_counted(figures.late, 'message', plus)} due for up to {_age(age_s)}; {why}",
             reason,
             remedy,
             {**told, "oldest_s": round(age_s), "stragglers": figures.stragglers},
         )
     if figures.implausible:
-        yield Finding(
-            Severity.INFO,
-            SUBJECT,
+        yield SUBJECT.info(
             f"{name}: {_counted(figures.implausible, 'time')} further ahead than any client can have put it",
             reason="A wrong clock or a hand at CQL wrote it. It stops nobody; the next claim writes it anew.",
             remedy="See the finding on clocks",
@@ -179,9 +176,8 @@ def dead(name: str, letters: Letters) -> Iterator[Finding]:
     plus = "+" if letters.plus else ""
     old = "" if letters.oldest_s is None else f"; the oldest died {_age(letters.oldest_s)} ago"
     new = f", {letters.recent:,} of them in the last hour" if letters.recent else ""
-    yield Finding(
+    yield SUBJECT.found(
         Severity.WARNING if letters.recent else Severity.INFO,
-        SUBJECT,
         f"{name}: {letters.count:,}{plus} dead letter{'' if letters.count == 1 else 's'}{new}{old}",
         reason="Their messages are not tried any more.",
         remedy=f"cqueue dead list {name}",
@@ -198,9 +194,7 @@ def damaged(found: Sequence[Damage]) -> Iterator[Finding]:
     """Judge rows that cannot be read, one finding for each queue, log or table."""
     for owner, some in _by_owner(found).items():
         rows = "1 row" if len(some) == 1 else f"{len(some):,} rows"
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"{owner}: {rows} of table {some[0].table} cannot be read: {some[0].reason}",
             reason="What such a row holds is not delivered until it is mended or dropped.",
             remedy=f"cqueue quarantine dump {some[0].address}",
@@ -216,10 +210,4 @@ def _by_owner(found: Iterable[Damage]) -> dict[str, list[Damage]]:
 
 
 def _age(seconds: float) -> str:
-    """Show an age in its largest two units."""
-    left = timedelta(seconds=max(0, int(seconds)))
-    for unit, finest in ((timedelta(days=1), timedelta(hours=1)), (timedelta(hours=1), timedelta(minutes=1))):
-        if left >= unit:
-            left -= left % finest
-            break
-    return show_duration(left)
+    return show_age(timedelta(seconds=max(0.0, seconds)))

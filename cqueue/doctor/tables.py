@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.doctor import node_values as values
 from cqueue.doctor import statements as cql
-from cqueue.doctor.finding import Finding, Severity, not_checked
+from cqueue.doctor.finding import Finding, Severity, Subject, not_checked
 from cqueue.doctor.site import unanswered
 from cqueue.errors import CqueueError, SchemaMismatch
 from cqueue.runtime.durations import show_duration
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from cqueue.doctor.site import Answer, Site
     from cqueue.schema import Migration, State
 
-SUBJECT: Final = "tables"
+SUBJECT: Final = Subject("tables")
 LARGE_MIB: Final = 100
 """MiB of a partition from which its reads, repairs and compactions take long."""
 MANY_TOMBSTONES: Final = 1000
@@ -47,16 +49,12 @@ def check(site: Site) -> Iterator[Finding]:
         yield from schema(state, load_migrations())
         yield from _graces(site, state)
     silent: set[str] = set()
-    for statement, judge in (
-        (cql.SELECT_PARTITION_SIZES, partitions),
-        (cql.SELECT_TOMBSTONES, tombstones),
-        (cql.SELECT_READ_LATENCY, latency),
-    ):
-        answers = site.ask_each(statement)
+    for measure in (PARTITIONS, TOMBSTONES, LATENCY):
+        answers = site.ask_each(measure.statement)
         new = [answer for answer in answers if answer.error is not None and answer.node not in silent]
         silent |= {answer.node for answer in new}
         yield from unanswered(SUBJECT, new, "sizes, tombstones and reads of ")
-        yield from judge(figures_of(answers, keyspace))
+        yield from measure.judge(figures_of(answers, keyspace))
 
 
 # ── Drift ──
@@ -67,9 +65,7 @@ def schema(state: State, known: tuple[Migration, ...]) -> Iterator[Finding]:
     try:
         state.check_not_newer(known)
     except SchemaMismatch as exc:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"{exc}".rstrip("."),
             reason="This version would misread what newer ones store, so it refuses to connect.",
             remedy="Install the version that the other processes have",
@@ -81,9 +77,8 @@ def schema(state: State, known: tuple[Migration, ...]) -> Iterator[Finding]:
 def drift(found: Sequence[Drift]) -> Iterator[Finding]:
     """Judge the differences from the schema. A table's structure matters more than its options."""
     for one in found:
-        yield Finding(
+        yield SUBJECT.found(
             Severity.WARNING if _may_wait(one) else Severity.ERROR,
-            SUBJECT,
             f"{one.where} {one.problem}".rstrip("."),
             reason="Clients work all the same; `cqueue schema verify` says so until it is mended."
             if _may_wait(one)
@@ -91,9 +86,7 @@ def drift(found: Sequence[Drift]) -> Iterator[Finding]:
             remedy="; ".join([*one.cql, *([one.remedy] if one.remedy else [])]) or "cqueue schema plan",
         )
     if not found:
-        yield Finding(
-            Severity.OK, SUBJECT, "the schema is as this version wants it: tables, compaction, gc_grace"
-        )
+        yield SUBJECT.ok("the schema is as this version wants it: tables, compaction, gc_grace")
 
 
 def _may_wait(one: Drift) -> bool:
@@ -133,9 +126,7 @@ def hint_window(graces: Mapping[str, int], settings: values.NodeSettings) -> Ite
     window = _time(window_s)
     if short:
         named = ", ".join(f"{name} {_time(grace_s)}" for name, grace_s in sorted(short.items()))
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             f"gc_grace is not above the hint window of {window}: {named}",
             reason="A node that was away for that long may lack deletions that the others have forgotten: "
             "acked messages come back.",
@@ -143,9 +134,7 @@ def hint_window(graces: Mapping[str, int], settings: values.NodeSettings) -> Ite
             figures={"hint_window_s": window_s, **{f"{name}_s": one for name, one in short.items()}},
         )
     else:
-        yield Finding(
-            Severity.OK,
-            SUBJECT,
+        yield SUBJECT.ok(
             f"gc_grace is {_time(min(graces.values()))} or more, above the hint window of {window}",
             figures={"gc_grace_s": min(graces.values()), "hint_window_s": window_s},
         )
@@ -166,15 +155,11 @@ def repairs(
     last = max(done, default=None)
     age_s = None if last is None else (now - last).total_seconds()
     if age_s is not None and age_s <= grace_s:
-        yield Finding(
-            Severity.OK, SUBJECT, f"the last repair ended {_time(age_s)} ago", figures={"repair_age_s": age_s}
-        )
+        yield SUBJECT.ok(f"the last repair ended {_time(age_s)} ago", figures={"repair_age_s": age_s})
         return
     young_s = None if since is None else (now - since).total_seconds()
     if age_s is None and young_s is not None and young_s <= grace_s:
-        yield Finding(
-            Severity.INFO,
-            SUBJECT,
+        yield SUBJECT.info(
             f"no repair yet; the keyspace is {_time(young_s)} old",
             reason=f"Each node has to be repaired within every gc_grace, {_time(grace_s)}.",
             remedy=f"nodetool repair -full {keyspace}, on every node",
@@ -182,9 +167,7 @@ def repairs(
         )
         return
     ended = "none in the history" if age_s is None else f"the last one ended {_time(age_s)} ago"
-    yield Finding(
-        Severity.WARNING,
-        SUBJECT,
+    yield SUBJECT.warning(
         f"no repair within gc_grace of {_time(grace_s)}: {ended}",
         reason="A node that missed a deletion for longer brings acked messages back. A tool that writes no "
         "history is not seen here.",
@@ -203,101 +186,106 @@ class Figure:
     node: str
     table: str
     value: float
-    other: float | None = None
+    other: float = 0
 
 
 def figures_of(answers: Iterable[Answer], keyspace: str) -> list[Figure]:
     """Return the figures of a keyspace's tables, on each node that answered."""
     return [
-        Figure(answer.node, row.table_name, float(row.figure), getattr(row, "other", None))
+        Figure(answer.node, row.table_name, float(row.figure), getattr(row, "other", None) or 0)
         for answer in answers
         for row in answer.rows
         if row.keyspace_name == keyspace and row.figure is not None
     ]
 
 
-def partitions(figures: Sequence[Figure]) -> Iterator[Finding]:
-    """Judge the largest partition of each table, in MiB, as last compacted or flushed."""
-    for table, worst in _worst(figures).items():
-        if worst.value >= LARGE_MIB:
-            yield Finding(
-                Severity.WARNING,
-                SUBJECT,
-                f"{table}: a partition of {worst.value:,.0f} MiB on {worst.node}",
-                reason="Reads across it, compaction and repair take long and much memory.",
-                remedy="A narrower time shard or more shards for new queues, more partitions for logs: "
-                "docs/how-to/operate.md",
-                figures={"table": table, "node": worst.node, "mib": worst.value},
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Figures of one kind: from where on they are bad, and what is said about the worst of a table.
+
+    Texts are formatted with the `Figure`, whose `other` is the table's highest.
+
+    Attributes:
+        statement: reads the figures.
+        warns, fails: the value and the `other` from which a figure is a warning, and an error.
+        fewest: figures with a lower `other` say nothing.
+        bad, reason, remedy: the finding about a bad figure.
+        fine: said about the worst of all tables, where none is bad.
+        key, other_key: names of value and `other` in the finding's figures.
+    """
+
+    statement: str
+    warns: float
+    bad: str
+    reason: str
+    remedy: str
+    fine: str
+    key: str
+    other_key: str = ""
+    fails: float = math.inf
+    fewest: float = 0
+
+    def judge(self, figures: Iterable[Figure]) -> Iterator[Finding]:
+        """Judge the worst figure of each table."""
+        tables: dict[str, list[Figure]] = {}
+        for one in figures:
+            if one.other >= self.fewest:
+                tables.setdefault(one.table, []).append(one)
+        worst = [
+            replace(max(some, key=attrgetter("value")), other=max(one.other for one in some))
+            for _, some in sorted(tables.items())
+        ]
+        bad = [one for one in worst if one.value >= self.warns or one.other >= self.fails]
+        for one in bad:
+            more = {self.other_key: one.other} if self.other_key else {}
+            yield SUBJECT.found(
+                Severity.ERROR if one.other >= self.fails else Severity.WARNING,
+                self.bad.format(one),
+                reason=self.reason,
+                remedy=self.remedy.format(one),
+                figures={"table": one.table, "node": one.node, self.key: one.value, **more},
             )
-    if figures and not any(one.value >= LARGE_MIB for one in figures):
-        largest = max(figures, key=lambda one: one.value)
-        yield Finding(
-            Severity.OK,
-            SUBJECT,
-            f"no partition of {LARGE_MIB} MiB; the largest has {max(1, largest.value):,.0f} MiB or less "
-            f"({largest.table})",
-            figures={"table": largest.table, "mib": largest.value},
-        )
+        if worst and not bad:
+            most = max(worst, key=attrgetter("value"))
+            yield SUBJECT.ok(self.fine.format(most), figures={"table": most.table, self.key: most.value})
 
 
-def tombstones(figures: Sequence[Figure]) -> Iterator[Finding]:
-    """Judge how many tombstones recent reads crossed: value is the 99th percentile, other the maximum."""
-    bad = False
-    for table, worst in _worst(figures).items():
-        most = max((one.other or 0.0) for one in figures if one.table == table)
-        if worst.value < MANY_TOMBSTONES and most < REFUSED_TOMBSTONES:
-            continue
-        bad = True
-        yield Finding(
-            Severity.ERROR if most >= REFUSED_TOMBSTONES else Severity.WARNING,
-            SUBJECT,
-            f"{table}: 1 read in 100 crosses {worst.value:,.0f} tombstones or more on {worst.node}, at most "
-            f"{most:,.0f}",
-            reason="Reads are slow, and refused from 100,000 on. Acked messages are tombstones until their "
-            "partition is dropped.",
-            remedy="A narrower time shard for new queues; nodetool compact of the table now",
-            figures={"table": table, "node": worst.node, "p99": worst.value, "max": most},
-        )
-    if figures and not bad:
-        worst = max(figures, key=lambda one: one.value)
-        yield Finding(
-            Severity.OK,
-            SUBJECT,
-            f"tombstones: 99 reads in 100 cross {worst.value:,.0f} at most ({worst.table})",
-            figures={"table": worst.table, "p99": worst.value},
-        )
-
-
-def latency(figures: Sequence[Figure]) -> Iterator[Finding]:
-    """Judge recent reads on each node: value is the 99th percentile in ms, other the number of reads."""
-    counted = [one for one in figures if (one.other or 0) >= FEW_READS]
-    for table, worst in _worst(counted).items():
-        if worst.value >= SLOW_MS:
-            yield Finding(
-                Severity.WARNING,
-                SUBJECT,
-                f"{table}: 1 read in 100 takes {worst.value:,.0f} ms or more on {worst.node}",
-                reason="A claim makes several reads, one after the other.",
-                remedy=f"On {worst.node}: nodetool tpstats, nodetool compactionstats; iostat -x 5",
-                figures={"table": table, "node": worst.node, "p99_ms": worst.value},
-            )
-    if counted and not any(one.value >= SLOW_MS for one in counted):
-        worst = max(counted, key=lambda one: one.value)
-        yield Finding(
-            Severity.OK,
-            SUBJECT,
-            f"99 reads in 100 take {worst.value:,.1f} ms at most on their node ({worst.table})",
-            figures={"table": worst.table, "p99_ms": worst.value},
-        )
-
-
-def _worst(figures: Iterable[Figure]) -> dict[str, Figure]:
-    """Return the highest figure of each table."""
-    found: dict[str, Figure] = {}
-    for one in figures:
-        if one.table not in found or one.value > found[one.table].value:
-            found[one.table] = one
-    return dict(sorted(found.items()))
+PARTITIONS: Final = Measure(
+    cql.SELECT_PARTITION_SIZES,
+    warns=LARGE_MIB,
+    bad="{0.table}: a partition of {0.value:,.0f} MiB on {0.node}",
+    reason="Reads across it, compaction and repair take long and much memory.",
+    remedy="A narrower time shard or more shards for new queues, more partitions for logs: "
+    "docs/how-to/operate.md",
+    fine=f"no partition of {LARGE_MIB} MiB; the largest has {{0.value:,.0f}} MiB or less ({{0.table}})",
+    key="mib",
+)
+"""The largest partition, as last compacted or flushed."""
+TOMBSTONES: Final = Measure(
+    cql.SELECT_TOMBSTONES,
+    warns=MANY_TOMBSTONES,
+    fails=REFUSED_TOMBSTONES,
+    bad="{0.table}: 1 read in 100 crosses {0.value:,.0f} tombstones or more on {0.node}, at most "
+    "{0.other:,.0f}",
+    reason="Reads are slow, and refused from 100,000 on. Acked messages are tombstones until their "
+    "partition is dropped.",
+    remedy="A narrower time shard for new queues; nodetool compact of the table now",
+    fine="tombstones: 99 reads in 100 cross {0.value:,.0f} at most ({0.table})",
+    key="p99",
+    other_key="max",
+)
+"""Tombstones that recent reads crossed: `value` is the 99th percentile, `other` the maximum."""
+LATENCY: Final = Measure(
+    cql.SELECT_READ_LATENCY,
+    warns=SLOW_MS,
+    fewest=FEW_READS,
+    bad="{0.table}: 1 read in 100 takes {0.value:,.0f} ms or more on {0.node}",
+    reason="A claim makes several reads, one after the other.",
+    remedy="On {0.node}: nodetool tpstats, nodetool compactionstats; iostat -x 5",
+    fine="99 reads in 100 take {0.value:,.1f} ms at most on their node ({0.table})",
+    key="p99_ms",
+)
+"""Recent reads: `value` is the 99th percentile, `other` the number of reads."""
 
 
 def _time(seconds: float) -> str:

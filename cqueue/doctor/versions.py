@@ -12,14 +12,14 @@ import cassandra
 
 from cqueue._version import __version__
 from cqueue.doctor import statements as cql
-from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.finding import Finding, Severity, Subject
 from cqueue.doctor.site import unanswered
 from cqueue.store import driver
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Answer, Site
 
-SUBJECT: Final = "versions"
+SUBJECT: Final = Subject("versions")
 CASSANDRA: Final = (5, 0)
 """The release that cqueue is tested on."""
 PYTHONS: Final = ((3, 11), (3, 13))
@@ -35,7 +35,7 @@ def check(site: Site) -> Iterator[Finding]:
     yield from own
     if not own:
         text = f"cqueue {__version__}, Python {platform.python_version()}, driver {cassandra.__version__}"
-        yield Finding(Severity.OK, SUBJECT, text)
+        yield SUBJECT.ok(text)
     answers = site.ask_each(cql.SELECT_VERSIONS)
     yield from unanswered(SUBJECT, answers)
     yield from of_nodes([answer for answer in answers if answer.error is None])
@@ -44,16 +44,12 @@ def check(site: Site) -> Iterator[Finding]:
 def of_process(python: tuple[int, int], driver_version: str) -> Iterator[Finding]:
     """Judge the versions of this process."""
     if not PYTHONS[0] <= python <= PYTHONS[1]:
-        yield Finding(
-            Severity.INFO,
-            SUBJECT,
+        yield SUBJECT.info(
             f"Python {'.'.join(map(str, python))}; tested: {_named(PYTHONS[0])} to {_named(PYTHONS[1])}",
             reason="Another one may work.",
         )
     if not DRIVERS[0] <= _numbers(driver_version) < DRIVERS[1]:
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"cassandra-driver {driver_version}; tested: {_named(DRIVERS[0])} to below {_named(DRIVERS[1])}",
             reason="cqueue uses parts of the driver that other versions may lack.",
             remedy=f"pip install 'cassandra-driver>={_named(DRIVERS[0])},<{_named(DRIVERS[1])}'",
@@ -64,9 +60,7 @@ def of_process(python: tuple[int, int], driver_version: str) -> Iterator[Finding
 def missing_parts(names: Sequence[str]) -> Iterator[Finding]:
     """Judge the parts of the driver that cqueue cannot use in this process."""
     if names:
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"the driver lacks {', '.join(names)}",
             reason="The driver's own way is taken instead: all is correct, and slower.",
             remedy=f"pip install 'cassandra-driver>={_named(DRIVERS[0])},<{_named(DRIVERS[1])}'",
@@ -84,9 +78,8 @@ def of_nodes(answers: Sequence[Answer]) -> Iterator[Finding]:
             schemas.setdefault(str(row.schema_version), []).append(answer.node)
     for release, nodes in sorted(releases.items()):
         if _numbers(release)[:2] != CASSANDRA:
-            yield Finding(
+            yield SUBJECT.found(
                 Severity.ERROR if _numbers(release) < CASSANDRA else Severity.WARNING,
-                SUBJECT,
                 f"Cassandra {release} on {', '.join(nodes)}; tested: {_named(CASSANDRA)}",
                 reason="Older releases lack what cqueue needs."
                 if _numbers(release) < CASSANDRA
@@ -95,9 +88,7 @@ def of_nodes(answers: Sequence[Answer]) -> Iterator[Finding]:
                 figures={"release": release, "nodes": nodes},
             )
     if len(releases) > 1:
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             "nodes of several releases: "
             + "; ".join(f"{release} on {', '.join(nodes)}" for release, nodes in sorted(releases.items())),
             reason="Meant for the time of an upgrade: schema changes and repairs have to wait.",
@@ -105,9 +96,7 @@ def of_nodes(answers: Sequence[Answer]) -> Iterator[Finding]:
             figures={"releases": sorted(releases)},
         )
     if len(schemas) > 1:
-        yield Finding(
-            Severity.ERROR,
-            SUBJECT,
+        yield SUBJECT.error(
             "nodes disagree about the schema: "
             + "; ".join(
                 f"{', '.join(nodes)} have {version[:8]}" for version, nodes in sorted(schemas.items())
@@ -119,7 +108,7 @@ def of_nodes(answers: Sequence[Answer]) -> Iterator[Finding]:
     if len(releases) == len(schemas) == 1 and _numbers(next(iter(releases)))[:2] == CASSANDRA:
         count = len(answers)
         nodes_ = "1 node" if count == 1 else f"{count} nodes, one schema"
-        yield Finding(Severity.OK, SUBJECT, f"Cassandra {next(iter(releases))} on {nodes_}")
+        yield SUBJECT.ok(f"Cassandra {next(iter(releases))} on {nodes_}")
 
 
 def _numbers(version: str) -> tuple[int, ...]:

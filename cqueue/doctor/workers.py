@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from cqueue._version import __version__
 from cqueue.dispatcher.service.membership import BEAT_EVERY_S, STOPPING, TTL_S, Worker, listed
-from cqueue.doctor.finding import Finding, Severity
+from cqueue.doctor.finding import Finding, Subject
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Site
 
-SUBJECT: Final = "workers"
+SUBJECT: Final = Subject("workers")
 LATE_S: Final = 1.5 * BEAT_EVERY_S
 """Seconds after which a heartbeat is late: a half more than the time between two."""
 
@@ -27,9 +27,7 @@ def judged(workers: Sequence[Worker], now_s: float) -> Iterator[Finding]:
     late = [worker for worker in workers if now_s - worker.seen > LATE_S]
     for worker in late:
         age_s = now_s - worker.seen
-        yield Finding(
-            Severity.WARNING,
-            SUBJECT,
+        yield SUBJECT.warning(
             f"{worker.name}: the last heartbeat is {age_s:.0f} s old; {worker.running} messages run there",
             reason=f"One comes every {BEAT_EVERY_S:.0f} s. The process was killed, hangs, or does not reach "
             f"Cassandra; after {TTL_S} s it is forgotten, and its messages come again after their timeout.",
@@ -38,17 +36,13 @@ def judged(workers: Sequence[Worker], now_s: float) -> Iterator[Finding]:
         )
     others = sorted({worker.version for worker in workers if worker.version not in {__version__, ""}})
     if others:
-        yield Finding(
-            Severity.INFO,
-            SUBJECT,
+        yield SUBJECT.info(
             f"workers run cqueue {', '.join(others)}; this is {__version__}",
             reason="Versions side by side are meant for the time of an upgrade.",
             figures={"versions": others, "own": __version__},
         )
     if not workers:
-        yield Finding(
-            Severity.INFO,
-            SUBJECT,
+        yield SUBJECT.info(
             "no dispatcher runs",
             reason="Tasks and schedules need one; consumers of your own do not.",
             remedy="cqueue dispatch MODULE:APP",
@@ -56,4 +50,4 @@ def judged(workers: Sequence[Worker], now_s: float) -> Iterator[Finding]:
     elif not late:
         stopping = sum(worker.state == STOPPING for worker in workers)
         named = f"{len(workers)} with heartbeats" + (f", {stopping} of them stopping" if stopping else "")
-        yield Finding(Severity.OK, SUBJECT, named, figures={"workers": len(workers), "stopping": stopping})
+        yield SUBJECT.ok(named, figures={"workers": len(workers), "stopping": stopping})

@@ -27,6 +27,15 @@ def show_duration(duration: timedelta) -> str:
     return sign + "".join(parts) if parts else "0s"
 
 
+def show_age(age: timedelta) -> str:
+    """Format an age of no less than 0 in its largest two units, whole seconds at the finest."""
+    age -= age % timedelta(seconds=1)
+    for unit, finest in ((timedelta(days=1), timedelta(hours=1)), (timedelta(hours=1), timedelta(minutes=1))):
+        if age >= unit:
+            return show_duration(age - age % finest)
+    return show_duration(age)
+
+
 def given(value: object) -> str:
     """Format the value that a caller gave for a duration, for an error message."""
     return show_duration(value) if isinstance(value, timedelta) else repr(value)

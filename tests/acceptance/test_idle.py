@@ -3,7 +3,8 @@
 import pytest
 
 from cqueue.bench.idle import idle, idle_queues
-from cqueue.bench.setup import Options, open_bench
+from cqueue.bench.options import Options
+from cqueue.bench.setup import open_bench
 from cqueue.settings import load
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(180)]

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from cqueue.bench import bare, children, followers, growth, latency
 from cqueue.bench.bare import Pace
-from cqueue.bench.setup import Options, open_bench
+from cqueue.bench.options import Options
+from cqueue.bench.setup import open_bench
 from cqueue.cli import bench as command
 from cqueue.cli.context import CliContext
 from cqueue.cli.main import main

@@ -3,14 +3,19 @@
 import json
 import subprocess
 import sys
+from datetime import timedelta
+from typing import Annotated
 
 import pytest
+import typer
 
 from cqueue import errors
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, exit_code
 from cqueue.cli.groups import ENTRIES, Deferred
 from cqueue.cli.main import main
+from cqueue.cli.options import number
 
 DOWN = "cassandra://127.0.0.1:1/k?local_dc=dc1"
 
@@ -122,3 +127,30 @@ def test_help_imports_no_driver():
 def test_python_m_cqueue_is_the_command():
     done = subprocess.run([sys.executable, "-m", "cqueue", "--version"], capture_output=True, check=False)
     assert done.stdout.startswith(b"cqueue ")
+
+
+def test_an_option_is_its_type_and_its_help(capsys):
+    """A command's function says what it takes; the type says how people write it."""
+    app, called = typer.Typer(), []
+
+    @command(app)
+    def probe(
+        cli: CliContext,
+        name: Annotated[str, "NAME", "An argument."],
+        *,
+        all_: Annotated[bool, "A flag."] = False,
+        wait: Annotated[timedelta | None, "A duration."] = None,
+        start: Annotated[str | None, "--from POSITION", "Another name."] = None,
+        rate: Annotated[int, number("A range.", 1, 9)] = 2,
+    ) -> None:
+        called.append((cli.json, name, all_, wait, start, rate))
+
+    run = typer.main.get_command(app)
+    for words in (["x", "--all", "--wait", "5m", "--from", "here", "--rate", "9", "--json"], ["x"]):
+        run.main(words, standalone_mode=False)
+    assert called == [(True, "x", True, timedelta(minutes=5), "here", 9), (False, "x", False, None, None, 2)]
+    run.main(["--help"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    for text in ("NAME", "DURATION", "--from", "POSITION", "--all"):
+        assert text in shown
+    assert "--no-all" not in shown

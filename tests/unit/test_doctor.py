@@ -485,24 +485,24 @@ def test_a_young_keyspace_need_not_have_been_repaired():
 
 def test_large_partitions_are_named():
     """100 MiB in one partition, compacted, would take the shared node minutes."""
-    found = only(tables.partitions([Figure("a", "messages", 250), Figure("b", "messages", 3)]))
+    found = only(tables.PARTITIONS.judge([Figure("a", "messages", 250), Figure("b", "messages", 3)]))
     assert found.severity is WARNING
     assert "messages: a partition of 250 MiB on a" in found.found
-    assert only(tables.partitions([Figure("a", "messages", 3)])).severity is OK
+    assert only(tables.PARTITIONS.judge([Figure("a", "messages", 3)])).severity is OK
 
 
 def test_tombstones_are_an_error_where_reads_were_refused():
     """Tombstones of a warning are made in the acceptance tests; 100,000 would take minutes."""
-    assert only(tables.tombstones([Figure("a", "messages", 900, 99_999)])).severity is OK
-    assert only(tables.tombstones([Figure("a", "messages", 1200, 5000)])).severity is WARNING
-    assert only(tables.tombstones([Figure("a", "messages", 10, 100_001)])).severity is ERROR
+    assert only(tables.TOMBSTONES.judge([Figure("a", "messages", 900, 99_999)])).severity is OK
+    assert only(tables.TOMBSTONES.judge([Figure("a", "messages", 1200, 5000)])).severity is WARNING
+    assert only(tables.TOMBSTONES.judge([Figure("a", "messages", 10, 100_001)])).severity is ERROR
 
 
 def test_slow_reads_are_named_once_there_are_enough_of_them():
     """The shared node cannot be slowed down."""
-    assert list(tables.latency([Figure("a", "messages", 900, 5)])) == []
-    assert only(tables.latency([Figure("a", "messages", 900, 5000)])).severity is WARNING
-    assert only(tables.latency([Figure("a", "messages", 9, 5000)])).severity is OK
+    assert list(tables.LATENCY.judge([Figure("a", "messages", 900, 5)])) == []
+    assert only(tables.LATENCY.judge([Figure("a", "messages", 900, 5000)])).severity is WARNING
+    assert only(tables.LATENCY.judge([Figure("a", "messages", 9, 5000)])).severity is OK
 
 
 # ── Queues ──

@@ -138,7 +138,7 @@ def roles_command(
     if make:
         from cqueue.schema.execute import run  # noqa: PLC0415 - as above
 
-        with cli.connection(use_keyspace=False) as connection:
+        with cli.connection() as connection:
             for cql in wanted:
                 run(connection.session, cql)
         cli.emit({"statements": wanted}, f"{settings.address}: {len(wanted)} statements run.")

@@ -193,6 +193,7 @@ def _disallowed(
     name: str, needed: Collection[str], severity: Severity, refused: str, settings: values.NodeSettings
 ) -> Iterator[Finding]:
     """Judge a setting that lists what is not allowed."""
+    key = "levels" if "levels" in name else "properties"
     for text, nodes in values.by_value(settings, name).items():
         words = {word.strip().upper() for word in str(text or "").strip("[]{}").split(",")}
         mine = sorted(word for word in needed if word.upper() in words)
@@ -203,7 +204,7 @@ def _disallowed(
                 f"{name} has {listed} {values.on(nodes, settings)}",
                 reason=f"Refused: {refused}.",
                 remedy=f"cassandra.yaml of those nodes: {name} without {listed}",
-                figures={"setting": name, "disallowed": mine, "nodes": nodes},
+                figures={"setting": name, key: mine, "nodes": nodes},
             )
 
 

@@ -175,9 +175,9 @@ class Tracing:
 
         return partial(self.end, span), inside if is_async else partial(self.inside, context, call)
 
-    def injected(self, context: Context, headers: Mapping[str, str]) -> dict[str, str]:
-        """Return headers that carry a context as well."""
-        carrier = dict(headers)
+    def headers(self, context: Context) -> dict[str, str]:
+        """Return the headers that carry a context."""
+        carrier: dict[str, str] = {}
         try:
             inject(carrier, context)
         except Exception as exc:  # noqa: BLE001 - as above

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,7 +12,6 @@ from cqueue.message import check_headers
 from cqueue.sending.results import Result
 
 if TYPE_CHECKING:
-    from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
     from cqueue.runtime.tracing import Tracing
@@ -37,9 +36,8 @@ def sent(
     if not entries:
         return store([])
     span, context = tracing.start(operation, name, entries)
-    carrying = [
-        entry if tracing.source(entry).is_valid else _carrying(tracing, context, entry) for entry in entries
-    ]
+    headers = tracing.headers(context)
+    carrying = [entry if tracing.source(entry).is_valid else _carrying(entry, headers) for entry in entries]
     try:
         result = tracing.inside(context, lambda: store(carrying))
     except BaseException as exc:
@@ -52,11 +50,10 @@ def sent(
     return result
 
 
-def _carrying(tracing: Tracing, context: Context, entry: Any) -> Any:
-    """Return an entry that carries a context; the entry itself if that does not fit."""
+def _carrying(entry: Any, headers: Mapping[str, str]) -> Any:
+    """Return an entry that has these headers too; the entry itself if they do not fit."""
     try:
-        headers = tracing.injected(context, check_headers(entry.headers or {}))
-        return replace(entry, headers=check_headers(headers))
+        return replace(entry, headers=check_headers({**check_headers(entry.headers or {}), **headers}))
     except (AttributeError, TypeError, BadInput):  # what is no entry is refused as it is
         return entry
 

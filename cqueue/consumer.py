@@ -87,6 +87,7 @@ class Consumer:
         if prefetch:
             self._prefetch = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
         self._closed = False
+        self._is_pulled = wake is None  # who waits for several consumers hands the messages on
 
     def __repr__(self) -> str:
         return f"<consumer of {self.name}>"
@@ -131,6 +132,20 @@ class Consumer:
             BadInput: an argument is out of range.
             Closed: the consumer has been closed.
         """
+        tracing = self._driver.tracing
+        if tracing is None or not self._is_pulled:
+            return self._receive_some(max_messages, wait)
+        since_ns = time.time_ns()
+        try:
+            messages = self._receive_some(max_messages, wait)
+        except CqueueError as exc:
+            tracing.end(tracing.start("receive", self.name, (), since_ns=since_ns)[0], exc)
+            raise
+        if messages:  # idle consumers would make a span for each poll
+            tracing.end(tracing.start("receive", self.name, messages, since_ns=since_ns)[0])
+        return messages
+
+    def _receive_some(self, max_messages: int, wait: timedelta) -> list[ReceivedMessage]:
         if type(max_messages) is not int or not 1 <= max_messages <= MAX_RECEIVE:
             raise BatchTooLarge(f"max_messages is {max_messages!r}; it goes from 1 to {MAX_RECEIVE:,}")
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), MAX_WAIT)

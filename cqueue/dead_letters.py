@@ -333,7 +333,7 @@ class DeadLetters:
             priority=row.priority,
             headers=redriving.own_headers(row),
             reason=headers.get(HEADER_REASON, ""),
-            attempts=int(attempts) if attempts is not None and attempts.isdecimal() else None,
+            attempts=int(attempts) if attempts and attempts.isdecimal() and len(attempts) < 10 else None,
             died_at=to_datetime(ids.time_us(row.id) // 1000),
             traceback=headers.get(HEADER_TRACEBACK),
             size=len(row.body or b"") if row.size is None else row.size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -27,6 +28,8 @@ from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.sending.group_commit import GroupCommit
+from cqueue.sending.results import listed
+from cqueue.sending.spans import sent
 from cqueue.store.operations import MessageRow, ReadBodies
 
 if TYPE_CHECKING:
@@ -206,7 +209,10 @@ class Queue:
             NotDone: the message was not stored; sending again is safe.
             SendUnknown: the message may be stored; sending again may make a second copy.
         """
-        return self._send(Message(body, delay, due, priority, headers, ttl))
+        message, tracing = Message(body, delay, due, priority, headers, ttl), self._driver.tracing
+        if tracing is None:
+            return self._send(message)
+        return sent(tracing, "send", self.name, [message], lambda entries: self._send(entries[0]))
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
         """Store up to 10,000 messages. The result says which entries failed; the others are stored.
@@ -216,7 +222,11 @@ class Queue:
             QueueNotFound: there is no such queue.
             Closed: the client has been closed.
         """
-        return self._producer.send_many(messages)
+        tracing = self._driver.tracing
+        if tracing is None:
+            return self._producer.send_many(messages)
+        entries = listed(messages, Message, "send_many")
+        return sent(tracing, "send", self.name, entries, self._producer.send_many)
 
     def send_many_async(self, messages: Iterable[Message]) -> Future[SendResult]:
         """As `send_many`, on a thread of the client. The future gives the result or raises the error.
@@ -230,7 +240,8 @@ class Queue:
         several = isinstance(messages, Iterable) and not isinstance(messages, Message)
         entries = list(messages) if several else messages
         self._producer.check_open()
-        return self._sends.submit(partial(self._producer.send_many, entries))
+        call = partial(self.send_many, entries)
+        return self._sends.submit(call if self._driver.tracing is None else partial(copy_context().run, call))
 
     def consumer(
         self,

@@ -32,5 +32,5 @@ def encoded(args: str | None, kwargs: str | None = None) -> tuple[bytes, str]:
 def _json(option: str, text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:
         raise BadInput(f'{option} takes JSON such as \'["a@b", 3]\' or \'{{"to": "a@b"}}\': {exc}') from exc

@@ -39,7 +39,10 @@ def parse_position(text: str) -> str | datetime:
     if _TIME.match(stripped):
         return parse_moment(stripped)
     if _AGO.match(stripped):
-        return datetime.now(UTC) - parse_duration(stripped)
+        try:
+            return datetime.now(UTC) - parse_duration(stripped)
+        except OverflowError as exc:
+            raise typer.BadParameter(f"{text!r} is too long.") from exc
     if stripped not in {EARLIEST, LATEST}:
         _check_id(stripped)
     return stripped

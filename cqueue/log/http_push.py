@@ -35,7 +35,7 @@ class HttpPush:
     def __init__(
         self, url: str, *, headers: Mapping[str, str] | None = None, timeout: timedelta = DEFAULT_TIMEOUT
     ) -> None:
-        if not isinstance(url, str) or urlsplit(url).scheme not in {"http", "https"}:
+        if not _is_address(url):
             raise BadInput("url takes an http or https address")
         self.url = url
         self._headers = dict(headers or {})
@@ -64,6 +64,13 @@ class HttpPush:
             raise NotDone(f"{self.url} answered {exc.code} {exc.reason}") from exc
         except (OSError, HTTPException) as exc:
             raise OutcomeUnknown(f"{self.url} gave no answer: {exc}") from exc
+
+
+def _is_address(url: Any) -> bool:
+    try:
+        return isinstance(url, str) and urlsplit(url).scheme in {"http", "https"}
+    except ValueError:  # brackets without an address in them, for example
+        return False
 
 
 class _NoRedirects(HTTPRedirectHandler):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from tenacity import RetryCallState, Retrying
 from tenacity.wait import wait_base, wait_random_exponential
@@ -21,6 +22,10 @@ from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import LogRecord
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES
+from cqueue.runtime.driver import BlockingDriver
+
+if TYPE_CHECKING:
+    from cqueue.runtime.tracing import Tracing
 
 DEAD_SUFFIX: Final = ".dead"
 """What follows a log's name in the name of its dead-letter log."""
@@ -143,7 +148,9 @@ class ListenerCalls:
         bury: Callable[[LogRecord, int, str], None],
         *,
         about: Mapping[str, str],
+        driver: BlockingDriver,
     ) -> None:
+        self._driver = driver
         self._listeners = checked_listeners(listeners)
         self._policy = policy
         self._bury = bury
@@ -166,10 +173,24 @@ class ListenerCalls:
     def _call_all(self, chunk: list[Waiting]) -> Failure | None:
         for stage, listener in enumerate(self._listeners):
             try:
-                _call(listener, [one for one in chunk if one.stage == stage])
+                self._call(listener, [one for one in chunk if one.stage == stage])
             except Exception as exc:  # noqa: BLE001 - whatever a listener raises is a failure of this record
                 return Failure(exc, listener, next((one for one in chunk if one.stage == stage), chunk[0]))
         return None
+
+    def _call(self, listener: Listener, pending: list[Waiting]) -> None:
+        """Call a listener with the records that it has not handled, in spans if somebody traces."""
+        tracing = self._driver.tracing
+        call = listener if tracing is None else partial(self._traced, tracing, listener)
+        _call(call, getattr(listener, "batch_size", 0), pending)
+
+    def _traced(self, tracing: Tracing, listener: Listener, told: LogRecord | list[LogRecord]) -> None:
+        records = told if isinstance(told, list) else [told]
+        more = {
+            "messaging.destination.subscription.name": self._about["subscription"],
+            "messaging.destination.partition.id": str(records[0].partition),
+        }
+        tracing.around("process", self._about["log"], records, lambda: listener(told), more)
 
     def _is_dead(
         self, backlog: PartitionBacklog, chunk: list[Waiting], failure: Failure, now_s: float
@@ -220,10 +241,9 @@ class ListenerCalls:
         backlog.until_s = 0.0
 
 
-def _call(listener: Listener, pending: list[Waiting]) -> None:
-    """Call a listener with the records that it has not handled."""
+def _call(listener: Listener, size: int, pending: list[Waiting]) -> None:
+    """Call a listener with records, `size` at a time; 0: with each record."""
     records = [one.record for one in pending]
-    size: int = getattr(listener, "batch_size", 0)
     if not size:
         for one, record in zip(pending, records, strict=True):
             listener(record)

@@ -21,6 +21,7 @@ from cqueue.message import to_datetime
 from cqueue.protocol.writing import WriterState
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.sending.results import Failed, Result, States, checked, failures, listed
+from cqueue.sending.spans import sent
 
 
 class AppendResult(Result[Write, LogId]):
@@ -133,7 +134,12 @@ class Log:
             LogNotFound: there is no such log.
             Closed: the client has been closed.
         """
-        found = listed(records, Record, "append_many")
+        found, tracing = listed(records, Record, "append_many"), self._driver.tracing
+        if tracing is None:
+            return self._store(found)
+        return sent(tracing, "append", self.name, found, self._store)
+
+    def _store(self, found: list[Record]) -> AppendResult:
         spec = self._catalog.entry(self.name).spec
         entries, places, failed = checked(found, lambda record: entry_of(record, spec.partitions))
         writes: list[Write] = []

@@ -101,6 +101,7 @@ class Subscription:
             policy,
             DeadLetters(catalog, Log(log + DEAD_SUFFIX, catalog, driver, notifier), log, name).bury,
             about={"log": log, "subscription": name},
+            driver=driver,
         )
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
         self._member = Member(driver, self._key, _member_name(), self._specs, readable)

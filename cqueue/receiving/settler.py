@@ -6,6 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
 from threading import Lock
@@ -134,7 +135,19 @@ class Settler:
 
     def ack(self, messages: Messages) -> None:
         """See `Consumer.ack`."""
-        some = listed(messages)
+        self._settle("ack", messages, self._ack_some)
+
+    def _settle(self, verb: str, messages: Messages, settle: Callable[[list[ReceivedMessage]], None]) -> None:
+        """Settle messages, in a span if somebody traces."""
+        some, tracing = listed(messages), self._driver.tracing
+        if tracing is None or not some:
+            settle(some)
+            return
+        names = {message._settler.name for message in some}  # noqa: SLF001 - the same class
+        name = names.pop() if len(names) == 1 else None
+        tracing.around(verb, name, some, lambda: settle(some))
+
+    def _ack_some(self, some: list[ReceivedMessage]) -> None:
         if not some:
             return
         try:
@@ -173,15 +186,19 @@ class Settler:
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """See `Consumer.ack_async`."""
-        return self._executor.submit(partial(self.ack, list(listed(messages))))
+        call = partial(self.ack, list(listed(messages)))
+        traced = self._driver.tracing is not None
+        return self._executor.submit(partial(copy_context().run, call) if traced else call)
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """See `Consumer.nack`."""
-        self._give_back(_taken(messages), -(-delay_us(delay) // 1000), count=True)
+        delay_ms = -(-delay_us(delay) // 1000)
+        self._settle("nack", messages, lambda some: self._give_back(_taken(some), delay_ms, count=True))
 
     def snooze(self, messages: Messages, delay: timedelta) -> None:
         """See `Consumer.snooze`."""
-        self._give_back(_taken(messages), -(-delay_us(delay) // 1000), count=False)
+        delay_ms = -(-delay_us(delay) // 1000)
+        self._settle("snooze", messages, lambda some: self._give_back(_taken(some), delay_ms, count=False))
 
     def _give_back(self, taken: Sequence[Taken], delay_ms: int, *, count: bool) -> None:
         by_lease: dict[Lease, list[int]] = {}
@@ -206,7 +223,7 @@ class Settler:
             with self._lock_of(lease):
                 self._driver.run(acks.extend(lease, to_ms(duration)))
 
-        _call_for_each({one.lease for one in _taken(messages)}, extend)
+        _call_for_each({one.lease for one in _taken(listed(messages))}, extend)
 
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """See `Consumer.dead`."""
@@ -220,7 +237,7 @@ class Settler:
             with self._lock_of(taken.lease):
                 self._bury(taken, spec, reason, headers)
 
-        _call_for_each(_taken(messages), bury_one)
+        self._settle("dead", messages, lambda some: _call_for_each(_taken(some), bury_one))
 
 
 def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
@@ -237,8 +254,8 @@ def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     return fits
 
 
-def _taken(messages: Messages) -> list[Taken]:
-    return [message._taken for message in listed(messages)]  # noqa: SLF001
+def _taken(messages: Sequence[ReceivedMessage]) -> list[Taken]:
+    return [message._taken for message in messages]  # noqa: SLF001
 
 
 def _call_for_each(items: Iterable[T], call: Callable[[T], None]) -> None:

@@ -20,6 +20,7 @@ from cqueue.store.quarantine import Damage
 
 if TYPE_CHECKING:
     from cqueue.runtime.call_metrics import CallMetrics
+    from cqueue.runtime.tracing import Tracing
 
 T = TypeVar("T")
 
@@ -42,6 +43,8 @@ class _TimeIsOver(tenacity.stop.stop_base):
 
 class BlockingDriver:
     """Performs the operations that a protocol function yields, and sends back their results."""
+
+    tracing: Tracing | None = None  # makes spans, once somebody asks: here of all drivers, or of one
 
     def __init__(
         self,

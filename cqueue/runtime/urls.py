@@ -97,7 +97,8 @@ def _host(text: str) -> tuple[str, int]:
     else:
         name, _, port = text.partition(":")
         valid = ":" not in port
-    number = int(port) if port.isascii() and port.isdigit() else DEFAULT_PORT if not port else 0
+    is_number = port.isascii() and port.isdigit() and len(port) <= 5
+    number = int(port) if is_number else DEFAULT_PORT if not port else 0
     if not valid or not name or not 1 <= number <= 65535:
         # Without the host, `user:password` stands in its place: the part is not quoted.
         raise ConfigError(

@@ -54,8 +54,8 @@ class Frame(NamedTuple):
             version, priority, at_us, due_us, source_length, more_length = _HEAD.unpack_from(payload)
             start = _HEAD.size + source_length
             end = start + more_length
-            more = json.loads(payload[start:end]) if more_length else {}
-        except (struct.error, ValueError) as exc:
+            more = dict(json.loads(payload[start:end])) if more_length else {}
+        except (struct.error, ValueError, TypeError, RecursionError) as exc:
             raise DamagedRow(f"a record of the spool is no message: {exc}") from exc
         if version != VERSION or end > len(payload):
             raise DamagedRow(

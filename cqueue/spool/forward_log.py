@@ -19,6 +19,7 @@ from cqueue.log.records import Record, entry_of
 from cqueue.message import check_duration, check_headers
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.sending.results import listed
+from cqueue.sending.spans import sent
 from cqueue.spool.forward_frame import Frame, new_source
 from cqueue.spool.forward_known import look_up, recall, remember
 from cqueue.spool.forwarder import MAX_WAIT, Forwarder, Stored
@@ -48,7 +49,7 @@ class LogTarget:
         self.name = log.name
         self._log = log
         self._catalog = catalog
-        self._driver = driver
+        self.driver = driver
         self._root = root
         self._stored: set[int] = set()  # offsets behind one that failed
         known = recall(root, topic_of(self.name))
@@ -68,7 +69,7 @@ class LogTarget:
             BadInput: as `Log.append`.
         """
         one = entry_of(record, self.partitions)
-        source, at_us = new_source(), self._driver.clock.guess_us()
+        source, at_us = new_source(), self.driver.clock.guess_us()
         headers = {**(one.headers or {}), HEADER: source.hex()}
         more = {"topic": record.topic, "headers": check_headers(headers)}
         for name in ("key", "partition"):
@@ -136,7 +137,14 @@ class SpooledLog:
         """
         if self._forwarder.refusal is not None:
             raise self._forwarder.refusal
-        payloads = [self._target.spooled(each) for each in listed(records, Record, "append_many")]
+        found, tracing = listed(records, Record, "append_many"), self._target.driver.tracing
+        if tracing is None:
+            self._store(found)
+        else:
+            sent(tracing, "append", self.name, found, self._store)
+
+    def _store(self, found: list[Record]) -> None:
+        payloads = [self._target.spooled(each) for each in found]
         if not payloads:
             return
         try:

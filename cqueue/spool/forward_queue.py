@@ -13,6 +13,7 @@ from cqueue.producer import SendResult
 from cqueue.queue import Queue
 from cqueue.runtime.conditions import Future
 from cqueue.sending.results import Failed, checked, listed
+from cqueue.sending.spans import sent
 from cqueue.spool.forward_message import QueueTarget, Spooled, topic_of
 from cqueue.spool.forwarder import MAX_WAIT, Forwarder
 
@@ -97,7 +98,13 @@ class SpooledQueue(Queue):
             BadInput, SpoolFull, SpoolTooOld: as `send`, at once.
         """
         self._check()
-        one = self._target.spooled(Message(body, delay, due, priority, headers, ttl))
+        message, tracing = Message(body, delay, due, priority, headers, ttl), self._driver.tracing
+        if tracing is None:
+            return self._spool_one(message)
+        return sent(tracing, "send", self.name, [message], lambda entries: self._spool_one(entries[0]))
+
+    def _spool_one(self, message: Message) -> Future[MessageId]:
+        one = self._target.spooled(message)
         appended = self._spool.append(self._forwarder.topic, one.payload)
         return _then(appended, lambda error: _told(one.id, error))
 
@@ -112,7 +119,12 @@ class SpooledQueue(Queue):
 
     def _append(self, messages: Iterable[Message]) -> Future[Any]:
         self._check()
-        entries = listed(messages, Message, "send_many")
+        entries, tracing = listed(messages, Message, "send_many"), self._driver.tracing
+        if tracing is None:
+            return self._spool_many(entries)
+        return sent(tracing, "send", self.name, entries, self._spool_many)
+
+    def _spool_many(self, entries: list[Message]) -> Future[Any]:
         good, places, failed = checked(entries, self._target.spooled)
         done: Future[Any] = Future()
         if good:

@@ -101,7 +101,7 @@ def _parse(line: bytes, where: str) -> HistoryLine:
     try:
         values = json.loads(line)
         return HistoryLine(**{**values, "messages": tuple(values.get("messages", ()))})
-    except (ValueError, TypeError, AttributeError) as exc:
+    except (ValueError, TypeError, AttributeError, RecursionError) as exc:
         raise HistoryError(f"{where} is not a line of a history: {exc}") from exc
 
 

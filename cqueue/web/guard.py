@@ -159,7 +159,7 @@ class Guard:
         if fetch_site is not None:
             allowed = fetch_site in {"same-origin", "none"}
         elif origin is not None:
-            allowed = urlsplit(origin).netloc.lower() == host.lower()
+            allowed = _host_of(origin) == host.lower()
         else:  # no browser; a token in a header is nothing that a page of another site has
             allowed = request.headers.get("authorization", "").lower().startswith("bearer ")
         if not allowed:
@@ -173,6 +173,13 @@ class Guard:
                 person.name if person else None, address, request.method, request.url.path, refusal.title
             )
         return self._site.refusal(request, refusal)
+
+
+def _host_of(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:  # no browser sends such an origin
+        return None
 
 
 async def _form(request: Request) -> Form:

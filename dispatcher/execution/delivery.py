@@ -12,6 +12,8 @@ from cqueue.dispatcher.execution.interrupt import Interruptible
 from cqueue.runtime.logs import describe, is_ours
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.execution.actions import Action
     from cqueue.dispatcher.execution.context import Binding, Context
@@ -93,6 +95,7 @@ class Delivery(Interruptible):
     told_s: float | None = None  # when the handler was interrupted
     told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
     is_abandoned = False  # the handler cannot be ended, and nobody waits for it any more
+    end_span: Callable[..., None] | None = None  # ends the span of the run; None if nobody traces
 
     def __init__(self, message: ReceivedMessage, poller: Poller) -> None:
         self.message = message

@@ -141,7 +141,16 @@ class Runner:
             delivery.error = exc
             return None
         delivery.begun_s = time.monotonic()
-        return partial(binding.call, message, context)
+        call, tracing = partial(binding.call, message, context), delivery.poller.consumer.driver.tracing
+        if tracing is None:
+            return call
+        more = {
+            "messaging.cqueue.task": delivery.name,
+            "messaging.cqueue.message.delivery_attempt": message.attempt,
+        }
+        name, is_async = delivery.poller.name, binding.is_async
+        delivery.end_span, traced = tracing.run(name, message, call, more, is_async=is_async)
+        return traced
 
     # ── after ──
 
@@ -151,6 +160,7 @@ class Runner:
         if delivery.is_firing and context and delivery.override is None and settlement is not INTERRUPTED:
             settlement = self._moved_on(delivery, context, settlement)
         self.telemetry.settled(delivery, settlement)
+        _end_span(delivery, settlement)
         if settlement.verb is Verb.ACK or not delivery.is_abandoned:  # else `give_up` has settled it
             self._settle(delivery, settlement)
 
@@ -169,6 +179,7 @@ class Runner:
         self.telemetry.count(delivery.poller.name, "interrupted")
         self._settle(delivery, settlement)
         self.telemetry.of(event, delivery)
+        _end_span(delivery, settlement)
 
     # ── decisions ──
 
@@ -259,6 +270,15 @@ def _error_of(delivery: Delivery) -> BaseException | None:
         delivery.is_own_error = True
         return TypeError(f"handler {delivery.name!r} returned {what}")
     return delivery.error
+
+
+def _end_span(delivery: Delivery, settlement: Settlement) -> None:
+    """End the span of a run, if there is one that has not ended."""
+    end, error = delivery.end_span, delivery.error
+    if end is not None:
+        delivery.end_span = None
+        said = None if error is None else delivery.said(error)
+        end(error, said, cqueue_outcome=settlement.outcome)
 
 
 def _for_logs(delivery: Delivery, reason: str, error: BaseException | None) -> str:

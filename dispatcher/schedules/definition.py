@@ -101,7 +101,7 @@ class ScheduleDefinition:
             values["body"] = base64.b64decode(values.get("body", ""))
             start_ms, due_ms = _moment_ms(values.pop("start")), _moment_ms(values.pop("due", 0))
             return cls(start_ms=start_ms, due_ms=due_ms, **values)
-        except (ValueError, KeyError, TypeError, AttributeError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as exc:
             # The message leaves the text out: it holds the messages' body, and errors are logged
             raise ConfigError(
                 f"this version of cqueue cannot read the schedule's definition: {type(exc).__name__}: {exc}"
@@ -167,7 +167,7 @@ class FiringId:
             values: dict[str, Any] = json.loads(text)
             generation, number, time_ms, previous_ms = (int(value) for value in values["firing"])
             return cls(str(values["schedule"]), generation, number, time_ms, previous_ms)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
 

@@ -10,6 +10,7 @@ grant for example, it does so after some seconds, so that an operator learns of 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -155,6 +156,11 @@ def serving(
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a slow client must not delay the exit
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of a client that has gone away: a traceback between lines of JSON helps nobody."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -28,6 +28,8 @@ ELSEWHERE = {
     "docs/how-to/dev-cassandra.md": "starts Cassandra; tests/acceptance/test_dev_cassandra.py does the same",
     "docs/how-to/spark.md": "needs Spark; tests/spark/test_job_enqueue.py does the same",
 }
+# Pages of an extra that may be missing.
+NEEDS = {"docs/how-to/tracing.md": "opentelemetry.sdk"}
 PAGES = markdown.pages()
 _OUTPUT = re.compile(r"#\s→\s(.*)$", re.MULTILINE)
 
@@ -45,6 +47,8 @@ def test_python_runs(path, monkeypatch, tmp_path):
     """
     if reason := ELSEWHERE.get(markdown.name(path)):
         pytest.skip(reason)
+    if needed := NEEDS.get(markdown.name(path)):
+        pytest.importorskip(needed)
     monkeypatch.chdir(tmp_path)
     sleep = time.sleep
     monkeypatch.setattr(time, "sleep", lambda seconds: sleep(min(seconds, 0.3)))  # in memory W is less

@@ -263,9 +263,7 @@ def test_any_line_of_a_history(text):
 
 
 @FUZZ
-@given(
-    TEXT | damaged('{"class": "x", "min_threshold": 4}') | st.from_regex(r"dc=[0-9]{1,5000}", fullmatch=True)
-)
+@given(TEXT)
 def test_any_option_of_a_schema(text):
     for parse in (schema_options.parse_compaction, schema_options.parse_replication):
         accepts(errors.ConfigError, parse, text)

@@ -122,6 +122,7 @@ PROMISED = {
     "cassandra",
     "cassandra.auth",
     "cassandra.cluster",
+    "cassandra.connection",  # ConnectionShutdown
     "cassandra.policies",
     "cassandra.pool",  # Host
     "cassandra.query",

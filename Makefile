@@ -70,10 +70,10 @@ demo: setup  ## Run the main job on an embedded Cassandra, and account for every
 	@echo "== Running the demo"
 	@$(BIN)/cqueue demo
 
-check: $(STAMP)  ## Style, types, and the tests that need no Cassandra and no real time (about a minute on two cores).
+check: $(STAMP)  ## Style, types, and the tests that need no Cassandra and no real time (75 seconds on two cores).
 	$(BESIDE) types style unit
 
-test: setup  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (about four minutes).
+test: setup  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (five minutes).
 	$(BESIDE) types style features
 
 features: $(STAMP)
@@ -196,7 +196,7 @@ $(PEERS)/dyno/target/.built: $(PEERS)/dyno/pom.xml $(wildcard $(PEERS)/dyno/src/
 	echo "== Building the Java peer"; \
 	if mvn --quiet --batch-mode -f $< package; then touch $@; else echo "Not built: dyno-queues is left out"; fi
 
-faults-quick: setup  ## Before a change to what is stored: nodes killed and cut off, packs with a replica away (15 minutes).
+faults-quick: setup  ## Before a change to what is stored: nodes killed and cut off, packs with a replica away (eight minutes).
 	@CQUEUE_FAULTS=storage $(BIN)/python -m pytest -q tests/faults
 
 faults: setup  ## Kill, stop and cut real processes and nodes, and write docs/reference/faults.md (long).

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from cqueue.errors import ConfigError
-from cqueue.runtime.urls import ParsedUrl, parse_url, suggest
+from cqueue.runtime.urls import ParsedUrl, is_loopback, parse_url, suggest
 
 DEFAULT_URL: Final = "cassandra://127.0.0.1:9042/cqueue?local_dc=datacenter1"
 DEFAULT_KEYSPACE: Final = "cqueue"
@@ -135,7 +135,7 @@ class Settings:
         """
         if self.username is None or self.tls or self.allow_plaintext_credentials:
             return
-        if not all(_is_loopback(host) for host, _ in self.hosts):
+        if not all(is_loopback(host) for host, _ in self.hosts):
             raise ConfigError(
                 f"The password would travel to {self.address} unencrypted. Add tls=true (and tls_ca) to the "
                 "URL; or allow_plaintext_credentials=true, if nobody can listen on that network."
@@ -277,13 +277,6 @@ def _tls_verify(values: Mapping[str, str]) -> TlsVerify:
     if values.get("tls_verify", "").lower() in {"ca", "full", "none"}:
         return cast("TlsVerify", values["tls_verify"].lower())
     return "full" if _flag("tls_verify", values, default=True) else "none"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _notify_host(values: Mapping[str, str]) -> str | None:

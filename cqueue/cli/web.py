@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import signal
 import socket
@@ -21,6 +20,7 @@ from cqueue.cli.interrupts import handled_by
 from cqueue.cli.log_lines import LogFormat
 from cqueue.cli.options import number
 from cqueue.errors import BadInput, ConfigError, Unavailable
+from cqueue.runtime.urls import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def web(
         roles=shared,
         host_names=frozenset(host_name or ()),
     )
-    if not access.asks and proxy_header is None and not _is_loopback(host):
+    if not access.asks and proxy_header is None and not is_loopback(host):
         raise BadInput(f"Other machines reach {host}: give --token-file, {TOKEN_VARIABLE} or --proxy-header.")
     log_lines.configure(cli, log)
     with _listening(host, port) as listener, _client(cli) as client:
@@ -125,13 +125,6 @@ def _token_lines(token_file: Path | None) -> list[str]:
         raise ConfigError(f"{token_file} can be read by others: chmod 600 {token_file}")
     lines = token_file.read_text(encoding="utf-8").splitlines()
     return lines or [""]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _checked(prefix: str) -> str:

@@ -20,6 +20,7 @@ from cqueue.doctor.finding import Finding, Subject
 from cqueue.doorbell import Address, HintCounts, Ring
 from cqueue.doorbell.datagram import encode, short_name
 from cqueue.doorbell.listener import Listener
+from cqueue.runtime.urls import is_loopback
 from cqueue.store.control import ListenerRow, ReadDigests, ReadListeners
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def check(site: Site) -> Iterator[Finding]:
     if address is not None:
         yield own(address)
     rows = listeners_of(site.client())
-    loopback = all(_is_loopback(server) for server, _ in (address.servers if address is not None else ()))
+    loopback = all(is_loopback(server) for server, _ in (address.servers if address is not None else ()))
     yield from judged(rows, refusals(rows[:MOST]), all_here=loopback)
 
 
@@ -129,7 +130,7 @@ def judged(
                 remedy="If it stays: let UDP through to that address and port; notify_host of that process",
                 figures={"listener": row.listener, "address": row.address, "port": row.port},
             )
-    hidden = [] if all_here else [row for row in rows if _is_loopback(row.address)]
+    hidden = [] if all_here else [row for row in rows if is_loopback(row.address)]
     if hidden:
         yield SUBJECT.warning(
             f"{len(hidden)} of {len(rows)} listen at an address of their own machine only: "
@@ -146,7 +147,3 @@ def judged(
             f"{left} of {len(rows)} listeners refused nothing; that a datagram arrived cannot be seen",
             figures={"listeners": len(rows), "refused": len(refused)},
         )
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")

@@ -17,6 +17,7 @@ from cqueue.doorbell.datagram import LONGEST, Ring, decode
 from cqueue.doorbell.limiter import Limiter
 from cqueue.errors import NotDone
 from cqueue.runtime.logs import describe, logger
+from cqueue.runtime.urls import is_loopback
 from cqueue.store.decode import KEY_BYTES
 
 MAX_WAIT_S: Final = 0.1
@@ -51,7 +52,7 @@ class Address:
         if self.host is not None:
             return str(socket.getaddrinfo(self.host, None, type=socket.SOCK_DGRAM)[0][4][0])
         routes = [route for server in self.servers if (route := _route_to(server)) is not None]
-        far = [route for route in routes if not _is_loopback(route)]
+        far = [route for route in routes if not is_loopback(route)]
         if not routes:
             raise OSError("no route leads to a node of Cassandra")
         return (far or routes)[0]
@@ -66,10 +67,6 @@ def _route_to(server: tuple[str, int]) -> str | None:
             own: str = probe.getsockname()[0]
             return own
     return None
-
-
-def _is_loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")
 
 
 class Listener:

@@ -8,6 +8,7 @@ part.
 from __future__ import annotations
 
 import difflib
+import ipaddress
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -123,3 +124,11 @@ def _query(text: str, known: tuple[str, ...], *, has_secret: bool) -> dict[str, 
         if value:
             options[key] = value
     return options
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine's loopback: an address, or `localhost`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from cqueue.errors import AppendUnknown, CqueueError, LogNotFound, NotDone, OutcomeUnknown
+from cqueue.errors import CqueueError, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig
 from cqueue.runtime.logs import logger
 from cqueue.web import reading
@@ -89,7 +89,7 @@ class Trail:
     def _begin(self, id_: str, fields: Mapping[str, Any]) -> None:
         try:
             self._append(id_, {**fields, "outcome": "begun"})
-        except AppendUnknown as exc:
+        except OutcomeUnknown as exc:  # of the append, or of the first use's creation of the log
             raise NotDone(f"not begun, as it may not have been written down: {exc}") from exc
 
     def _end(self, id_: str, fields: Mapping[str, Any]) -> None:

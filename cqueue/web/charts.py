@@ -51,15 +51,15 @@ def of_queue(points: Sequence[Point], *, hours: int, step_s: int) -> list[Chart]
     end_s = max(time.time(), points[-1].at_s)
     times_s = [point.at_s for point in points]
 
-    def draw(title: str, **figures: Callable[[Point], float | None]) -> Chart:
-        lines = [(label, [take(point) for point in points]) for label, take in figures.items()]
+    def draw(title: str, *figures: tuple[str, str]) -> Chart:
+        lines = [(label, [getattr(point, field) for point in points]) for label, field in figures]
         return chart(title, times_s, lines, step_s=step_s, begin_s=end_s - hours * 3600, end_s=end_s)
 
     return [
-        draw("Depth", **{"": lambda point: point.depth}),
-        draw("Oldest", **{"": lambda point: point.oldest_s}),
-        draw("Messages a minute", arriving=lambda point: point.arrived, finished=lambda point: point.handled),
-        draw("In flight", **{"": lambda point: point.in_flight}),
+        draw("Depth", ("", "depth")),
+        draw("Oldest", ("", "oldest_s")),
+        draw("Messages a minute", ("arriving", "arrived"), ("finished", "handled")),
+        draw("In flight", ("", "in_flight")),
     ]
 
 

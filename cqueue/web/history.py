@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cqueue.errors import CqueueError, LogNotFound
 from cqueue.log.config import LogConfig
 from cqueue.log.records import Record
-from cqueue.runtime.logs import logger
+from cqueue.runtime.logs import describe, logger
 from cqueue.web import reading
 from cqueue.web.shared import LOGGER, Known, Shared
 
@@ -59,19 +59,24 @@ class Finished:
     """How many messages workers have finished by queue, from what their heartbeats say of them in total."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], int] | None = None
+        self._seen: dict[str, Worker] = {}
+        self._at_s: float | None = None
 
-    def since(self, workers: Iterable[Worker]) -> dict[str, int]:
-        """Return the messages finished since the last call; none at the first call.
+    def since(self, workers: Iterable[Worker], now_s: float) -> dict[str, int]:
+        """Return the messages finished since the last call, by queue; none at the first call.
 
-        A worker that was not seen before began after the last call, so its whole count is new.
+        The whole count of a worker that has started since is new. One that was there and was not seen, as
+        its heartbeat had expired, counts from the next call on.
         """
-        now = {(worker.name, queue): count for worker in workers for queue, count in worker.finished.items()}
-        before, self._seen = self._seen, now
+        before, last_s = self._seen, self._at_s
+        self._seen, self._at_s = {worker.name: worker for worker in workers}, now_s
         found: dict[str, int] = {}
-        if before is not None:
-            for (name, queue), count in now.items():
-                found[queue] = found.get(queue, 0) + max(0, count - before.get((name, queue), 0))
+        for name, worker in self._seen.items():
+            if last_s is None or (name not in before and worker.started < last_s):
+                continue
+            old = before[name].finished if name in before else {}
+            for queue, count in worker.finished.items():
+                found[queue] = found.get(queue, 0) + max(0, count - old.get(queue, 0))
         return found
 
 
@@ -113,13 +118,20 @@ class History:
             now_s = datetime.now(UTC).timestamp()
             if self._stop.wait(MINUTE_S - now_s % MINUTE_S):
                 return
-            try:
-                self.count(int(datetime.now(UTC).timestamp()) // MINUTE_S * MINUTE_S)
-                self.trouble = None
-            except CqueueError as exc:
-                if self.trouble is None:  # once for each outage
-                    logger(LOGGER).warning("history_not_kept", error=str(exc))
-                self.trouble = str(exc)
+            self.minute(int(datetime.now(UTC).timestamp()) // MINUTE_S * MINUTE_S)
+
+    def minute(self, at_s: int) -> None:
+        """Count, and keep in `trouble` why that failed; the next minute tries again."""
+        try:
+            self.count(at_s)
+            self.trouble = None
+        except Exception as exc:  # noqa: BLE001 - whatever it was, the thread goes on
+            if self._stop.is_set():  # reads are refused from then on
+                return
+            error = str(exc) if isinstance(exc, CqueueError) else describe(exc)
+            if self.trouble is None:  # once for each outage
+                logger(LOGGER).warning("history_not_kept", error=error)
+            self.trouble = error
 
     def count(self, at_s: int) -> None:
         """Count all queues, and append the figures as those of the minute `at_s`.
@@ -129,8 +141,8 @@ class History:
         """
         names = self._shared.get("queues", lambda: reading.names(self._client)).value
         states = reading.queue_states(self._client, self._shared, names)
-        workers = self._shared.get("workers", lambda: reading.workers(self._client)).value.workers
-        finished = self._finished.since(workers)
+        fleet = self._shared.get("workers", lambda: reading.workers(self._client)).value
+        finished = self._finished.since(fleet.workers, fleet.now_s)
         points = {
             name: self._point(at_s, known.value, finished.get(name, 0))
             for name, known in states.items()
@@ -173,7 +185,7 @@ class History:
                 point = _point_of(record.body, queue)
                 if point is not None:
                     found[point.at_s] = point
-        return _thinned([found[at_s] for at_s in sorted(found)], step_s(span))
+        return _thinned([found[at_s] for at_s in sorted(found)], spacing_s(span))
 
     def known(self, queue: str, span: str) -> Known[list[Point]] | None:
         """Return what `read` returns, as the pages share it; None if that failed or takes longer."""
@@ -182,7 +194,7 @@ class History:
         return found if isinstance(found, Known) else None
 
 
-def step_s(span: str) -> int:
+def spacing_s(span: str) -> int:
     """Return the seconds between two points of a chart: whole minutes."""
     return max(MINUTE_S, SPANS[span] * 3600 // POINTS)
 

@@ -13,7 +13,7 @@ from cqueue.errors import BadInput
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web import charts, reading, shown
 from cqueue.web.access import Role
-from cqueue.web.history import SPANS, step_s
+from cqueue.web.history import SPANS, spacing_s
 from cqueue.web.site import audited, field_of, go, require, site_of, url_of
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def queue(request: Request) -> Response:
         spans=SPAN_WORDS,
         charts=None
         if points is None
-        else charts.of_queue(points.value, hours=SPANS[span], step_s=step_s(span)),
+        else charts.of_queue(points.value, hours=SPANS[span], step_s=spacing_s(span)),
         history_trouble=site.history.trouble,
     )
 

@@ -130,13 +130,13 @@ def test_what_a_restored_snapshot_keeps(tmp_path, capsys):
                 over = threading.Event()
                 threads = load(mail, ledger, over)
                 with cqueue.Dispatcher(ticks, tick):
-                    time.sleep(2)
+                    wait_for(lambda: len(fired) >= 2)
                     began_s = time.monotonic()
                     site.nodetool("snapshot", "-t", TAG, "cqueue")
                     ended_s, ended = time.monotonic(), len(fired)
                     site.copy_snapshots(backup)
                     spool_through(till, "after", spooled)
-                    time.sleep(3)
+                    wait_for(lambda: len(fired) >= ended + 3)  # three seconds of sends and acks
                     over.set()
                     for thread in threads:
                         thread.join()

@@ -31,7 +31,11 @@ def test_an_action_is_written_down_before_and_after(web, shop, settled):
 def test_an_action_that_cannot_be_written_down_is_not_done(web, shop, monkeypatch):
     from cqueue.web import reading
 
-    for error in (Unavailable("no host answers"), AppendUnknown("timed out", ())):
+    for error in (
+        Unavailable("no host answers"),
+        AppendUnknown("timed out", ()),
+        OutcomeUnknown("timed out"),
+    ):
         monkeypatch.setattr(reading, "own_log", Raising(error))
         answer = web.post("/queue/mails", data={"do": "pause"})
         assert answer.status_code == 503

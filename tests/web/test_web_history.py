@@ -40,8 +40,8 @@ def history(shop):
         shared.close()
 
 
-def worker(name, **finished):
-    return Worker(name, "host", 1, "app", ("mails",), 4, "1", 0.0, finished=finished)
+def worker(name, started=0.0, **finished):
+    return Worker(name, "host", 1, "app", ("mails",), 4, "1", started, finished=finished)
 
 
 def test_what_was_counted_survives_a_restart(history, shop, settled):
@@ -86,17 +86,49 @@ def test_records_of_another_form_are_passed_over(history, shop, settled):
 def test_what_arrives_is_what_was_finished_and_what_the_queue_grew_by(history, shop, monkeypatch):
     from cqueue.web import reading
 
-    living = [worker("a", mails=10), worker("b", mails=5)]
-    monkeypatch.setattr(reading, "workers", lambda _client: reading.Workers(living, 0.0))
+    living, passed_s = [worker("a", mails=10), worker("b", mails=5)], iter((100.0, 160.0))
+    monkeypatch.setattr(reading, "workers", lambda _client: reading.Workers(living, next(passed_s)))
     one = history()
     one.count(NOW_S - 120)
     assert one.latest("mails").arrived is None
     assert one.latest("mails").handled is None
     shop.client.queue("mails").send_many([cqueue.Message(b"x")] * 3)
-    living[:] = [worker("a", mails=17), worker("c", mails=4)]  # b has ended, c began
+    living[:] = [worker("a", mails=17), worker("c", 130.0, mails=4)]  # b has ended, c began
     one.count(NOW_S - 60)
     assert one.latest("mails").handled == 7 + 4
     assert one.latest("mails").arrived == 7 + 4 + 3
+
+
+def test_a_worker_whose_heartbeat_was_missing_does_not_count_twice():
+    from cqueue.web.history import Finished
+
+    finished = Finished()
+    assert finished.since([worker("a", mails=10)], 100.0) == {}
+    assert finished.since([], 160.0) == {}
+    assert finished.since([worker("a", mails=30)], 220.0) == {}
+    assert finished.since([worker("a", mails=34)], 280.0) == {"mails": 4}
+
+
+def test_whatever_goes_wrong_in_a_minute_is_shown_and_tried_again(history, monkeypatch):
+    one = history()
+    with monkeypatch.context() as patched:
+        patched.setattr(one, "count", lambda _at_s: {}["missing"])
+        one.minute(NOW_S - 120)
+    assert "KeyError" in one.trouble
+    one.minute(NOW_S - 60)
+    assert one.trouble is None
+
+
+def test_a_dashboard_that_closes_in_the_middle_of_a_count_says_nothing(history, monkeypatch):
+    one = history()
+
+    def closed(_at_s):
+        one.stop()
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    monkeypatch.setattr(one, "count", closed)
+    one.minute(NOW_S - 60)
+    assert one.trouble is None
 
 
 def test_rates_are_unknown_after_a_minute_that_was_not_counted(history):
@@ -121,10 +153,10 @@ def test_a_count_that_cassandra_refuses_is_no_end(history, monkeypatch):
 
 
 def test_a_week_is_drawn_with_120_points_at_most():
-    from cqueue.web.history import POINTS, Point, _thinned, step_s
+    from cqueue.web.history import POINTS, Point, _thinned, spacing_s
 
     week = [Point(60 * minute, minute, 0, 0, 0, None, None) for minute in range(7 * 24 * 60)]
-    thin = _thinned(week, step_s("7d"))
+    thin = _thinned(week, spacing_s("7d"))
     assert len(thin) == POINTS
     assert thin[0].depth == pytest.approx(41.5)  # of minutes 0 to 83
     assert thin[0].arrived is None

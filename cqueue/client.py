@@ -28,7 +28,7 @@ from cqueue.protocol.lease import SuspectGate
 from cqueue.queue import Queue
 from cqueue.runtime.batcher import calls
 from cqueue.runtime.catalog import Catalog
-from cqueue.runtime.clock import ClusterClock
+from cqueue.runtime.clock import ClusterClock, LocalClock, steady_us
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.wakeups import Wakeups
 from cqueue.sending.group_commit import MAX_LINGER
@@ -92,9 +92,15 @@ def connect(url: str | None = None, *, lazy: bool = False) -> Client:
 
 def _memory_store(name: str) -> MemoryStore:
     if not name:
-        return MemoryStore()
+        return MemoryStore(steady_us)
     with _shared_mutex:
-        return _shared_stores.setdefault(name, MemoryStore())
+        return _shared_stores.setdefault(name, MemoryStore(steady_us))
+
+
+def _clock_of(store: Store) -> ClusterClock:
+    if isinstance(store, MemoryStore):
+        return LocalClock(lambda: store.sample_time_us()[0][0])
+    return ClusterClock(store.sample_time_us)
 
 
 def _cassandra_client(settings: Settings) -> Client:
@@ -173,7 +179,7 @@ class Client:
         """notify: where this process takes datagrams about messages from other processes; None: nowhere."""
         self._address = address  # without credentials
         self._on_close = on_close or store.close
-        self._driver = driver or BlockingDriver(store, ClusterClock(store.sample_time_us))
+        self._driver = driver or BlockingDriver(store, _clock_of(store))
         self._catalog = Catalog(self._driver, local_dc)
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._acks = calls("cqueue-ack", at_a_time=ACKS, room=MOST_ACKS)

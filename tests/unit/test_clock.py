@@ -1,9 +1,13 @@
 """The cluster clock: the cluster's time, whatever this machine's clocks do."""
 
+import time
+
 import pytest
 
+from cqueue.client import Client
 from cqueue.errors import NotDone
 from cqueue.runtime.clock import JUMP_US, RETRY_US, STALE_US, ClusterClock
+from cqueue.store.memory import MemoryStore
 
 BOOT_US, WALL_US, SERVER_US = 5_000_000, 1_700_000_000_000_000, 1_800_000_000_000_000
 
@@ -145,3 +149,24 @@ def test_an_unreachable_cluster_is_not_asked_at_every_question():
     machine.passed_us += RETRY_US + 1
     machine.clock.now_us()
     assert machine.asked == 3
+
+
+def test_a_thread_that_stood_still_is_not_behind_in_memory(monkeypatch):
+    """What one client of a store in memory sends is there for another, whose thread stood still for 150 ms
+    while it asked for the time: they read one clock, and keep no offset.
+    """
+    store = MemoryStore()
+
+    def stand_still():
+        answer = MemoryStore.sample_time_us(store)
+        time.sleep(0.15)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "sample_time_us", stand_still)
+        receiving = Client(store)
+        queue = receiving.create_queue("q")
+        assert queue.now
+    with receiving, Client(store) as sending, queue.consumer() as consumer:
+        sending.queue("q").send(b"x")
+        assert len(consumer.receive()) == 1

@@ -158,8 +158,9 @@ mutation: $(STAMP)  ## Change the code in MUTANTS places, one at a time; tests a
 	@$(BIN)/python -m tests.mutation --mutants $(MUTANTS) --seed $(SEED) --workers $(WORKERS) \
 		--baseline mutation-baseline.json
 
-coverage: setup  ## Tests with coverage of cqueue, schema and dispatcher.
-	@$(BIN)/coverage run -m pytest -q
+coverage: setup $(SPARK_STAMP)  ## Lines and branches that `make test` and `make test-spark` reach without processes of their own (25 minutes).
+	@$(PYTEST) -m "$(TEST) and not interrupted" --cov --cov-report=
+	@$(SPARK_TESTS) --cov --cov-append --cov-report=
 	@$(BIN)/coverage report
 
 bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an embedded Cassandra.

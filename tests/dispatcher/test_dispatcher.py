@@ -488,6 +488,7 @@ def test_a_handler_past_its_time_limit_is_ended_and_has_failed(work, is_async):
     assert sorted(errors, key=str) == sorted([TimeoutError, type(None)], key=str)
 
 
+@pytest.mark.interrupted
 def test_a_thread_that_cannot_be_ended_is_replaced(work, dispatch, monkeypatch):
     """The thread's message is left to its timeout, and other messages are handled meanwhile."""
     monkeypatch.setattr(worker_threads, "STUCK_S", 0.2)
@@ -609,6 +610,7 @@ def test_when_the_grace_is_over_handlers_are_ended_and_their_attempt_counts(work
     assert dispatcher.stats().total.interrupted == 1
 
 
+@pytest.mark.interrupted
 def test_a_stop_does_not_wait_for_what_cannot_be_ended(work, dispatch):
     """The handler's message is given back, because the process is about to end the handler anyway."""
     gate = Gate()

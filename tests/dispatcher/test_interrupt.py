@@ -68,6 +68,7 @@ def test_what_it_raises_itself_is_raised():
     assert not run.interrupt()
 
 
+@pytest.mark.interrupted
 def test_no_interrupt_ever_leaves_the_call():
     """However the two race: the exception comes out of `call`, or nowhere."""
     escaped, inside, runs = [], [], 0

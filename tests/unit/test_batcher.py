@@ -306,6 +306,7 @@ def interrupt_after():
     signal.signal(signal.SIGALRM, old)
 
 
+@pytest.mark.interrupted
 @pytest.mark.timeout(method="thread")  # the timer is in use
 def test_ctrl_c_anywhere_in_a_call_holds_up_nobody(interrupt_after):
     """Whenever it comes, what others ask for is stored, and the count of what is left is right."""
@@ -322,6 +323,7 @@ def test_ctrl_c_anywhere_in_a_call_holds_up_nobody(interrupt_after):
     assert interrupted > 10
 
 
+@pytest.mark.interrupted
 def test_ctrl_c_at_any_moment_of_waiting_for_a_future_holds_up_nobody(held):
     """The future can still be set, so that others' entries are stored."""
     batches = batcher(held)

@@ -200,6 +200,7 @@ def test_the_text_of_an_error_stands_where_logs_may_have_it(orders, spans, dispa
     assert spans.one("process orders").status.description == "no such customer"
 
 
+@pytest.mark.interrupted
 def test_a_handler_that_is_interrupted_or_stopped(orders, spans, dispatch):
     def hang(_message, _context):
         while True:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer
     from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
+    from cqueue.delay_queue import DelayQueue
     from cqueue.dispatcher.application.app import App
     from cqueue.dispatcher.application.tasks import Task
     from cqueue.dispatcher.execution.actions import Cancel, Dead, Retry, Snooze
@@ -105,6 +106,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "DelayOutOfRange",
+    "DelayQueue",
     "DevError",
     "Dispatcher",
     "Firing",
@@ -180,6 +182,7 @@ _HOMES = {
     "config": ("QueueConfig",),
     "consumer": ("Consumer",),
     "dead_letters": ("DeadLetter", "DeadLetters", "LettersResult"),
+    "delay_queue": ("DelayQueue",),
     "dispatcher.application.app": ("App",),
     "dispatcher.execution.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
     "dispatcher.execution.dispatcher": ("Dispatcher",),

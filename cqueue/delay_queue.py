@@ -1,7 +1,7 @@
 """`DelayQueue`: the calls of Netflix's dyno-queues, on top of `Queue` and `Consumer`.
 
-dyno-queues pops a message and acknowledges it by its id. `Consumer` settles the message that it returned, which
-needs no look-up; so this layer keeps what it has popped by id, and adds nothing else.
+dyno-queues acknowledges a message by its id. `Consumer` settles the message that it returned, which needs no
+look-up. So this layer keeps what it has popped by id, and adds nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import NamedTuple, Self
 from cqueue.client import Client
 from cqueue.consumer import MAX_WAIT
 from cqueue.errors import LeaseLost, MessageHeld, NotDone, OutcomeUnknown
-from cqueue.message import MAX_RECEIVE, Message, MessageId, check_duration
+from cqueue.message import Message, MessageId, check_duration
 from cqueue.quarantine import look_at_queue
 from cqueue.queue import StoredMessage
 from cqueue.received import ReceivedMessage
@@ -33,7 +33,7 @@ READY, CLAIMED = Where(state="ready"), Where(state="claimed")
 
 
 class ShardSize(NamedTuple):
-    """Messages of one shard. size: those that no consumer holds, delayed ones included; unacked: the others."""
+    """Messages of a shard. size: those that no consumer holds, delayed ones included. unacked: the others."""
 
     size: int
     unacked: int
@@ -154,7 +154,7 @@ class DelayQueue:
     def ack(self, message_id: str) -> bool:
         """Delete a popped message. Return False if the message is not popped, or not any more.
 
-        Another process may have popped it. Whether it is held is then looked up, which takes two requests more.
+        What another process has popped is looked up first, which takes two requests more.
 
         Raises:
             InvalidMessageId, BadInput, DamagedRow: as `Queue.find`.
@@ -170,7 +170,7 @@ class DelayQueue:
         return self._popped.pop(message_id, None) is not None
 
     def set_unack_timeout(self, message_id: str, timeout: timedelta) -> bool:
-        """Let a popped message wait for its `ack` for `timeout` (0 to 12 h) from now. False: it is not popped.
+        """Let a popped message wait `timeout` (0 to 12 h) from now for its `ack`. False: it is not popped.
 
         A shorter timeout than before takes effect at `process_unacks`, and only for what this object popped.
 
@@ -193,7 +193,7 @@ class DelayQueue:
         """Make a message that is not popped due `timeout` from now; see `Queue.reschedule`.
 
         Returns:
-            The id that the message has now, mostly the same. None if there is no such message, or it is popped.
+            The id that the message has now, mostly the same. None: there is no such message, or it is popped.
         """
         with suppress(MessageHeld):
             return self._queue.reschedule(message_id, timeout)
@@ -226,7 +226,7 @@ class DelayQueue:
         """Count the messages of each shard that has some. This reads every id, and all popped messages."""
         every = Counter(id_.locate().wide_row.shard for id_ in self._queue.ids())
         popped = Counter(one.id.locate().wide_row.shard for one in self._matching(CLAIMED))
-        return {shard: ShardSize(max(0, count - popped[shard]), popped[shard]) for shard, count in every.items()}
+        return {shard: ShardSize(max(0, every[shard] - popped[shard]), popped[shard]) for shard in every}
 
     def find_stale(self) -> list[Damage]:
         """Return the rows of the queue that nobody can read, and no consumer gets. This reads every message.

@@ -22,7 +22,7 @@ import cqueue
 from cqueue.spool import Spool
 from cqueue.testing import recording
 from tests.faults import worker
-from tests.faults.stores import Flaky, Journaling, Stopping, open_client
+from tests.faults.stores import Flaky, Journaling, Killing, Stopping, open_client
 
 stop = threading.Event()
 
@@ -44,6 +44,9 @@ def main(text):
         wraps.append(partial(Flaky, rate=plan["flaky"], seed=plan["seed"], counts=counts))
     if "stop_after" in plan:
         wraps.append(partial(Stopping, point=plan["stop_after"], nth=plan.get("nth", 1)))
+    if "kill" in plan:
+        operation, when, nth = plan["kill"]
+        wraps.append(partial(Killing, operation=operation, when=when, nth=nth))
     if "journal" in plan:
         wraps.append(partial(Journaling, path=plan["journal"]))
     with open_client(plan["url"]) as first, open_client(plan["url"], partial(_wrap, wraps)) as client:
@@ -95,7 +98,8 @@ def produce(recorded, plan):
 def _send(recorded, bodies, plan):
     """Bodies to be sent again."""
     delay = timedelta(seconds=plan["delay_s"]) if "delay_s" in plan else None
-    messages = [cqueue.Message(body, delay=delay) for body in bodies]
+    keys = [body.decode() if plan.get("keyed") else None for body in bodies]
+    messages = [cqueue.Message(body, delay=delay, key=key) for body, key in zip(bodies, keys, strict=True)]
     try:
         failed = recorded.send_many(messages).failed
     except cqueue.NotDone:

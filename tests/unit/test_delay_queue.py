@@ -110,7 +110,7 @@ def test_what_is_not_popped_has_no_unack_timeout(queue):
 
 
 def test_three_that_push_and_two_that_pop(queue):
-    """Each message is popped once, whoever pushes and pops beside."""
+    """Each message is popped once, though several push and pop."""
     count, popped = 120, []
 
     def push():

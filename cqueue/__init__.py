@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         DamagedRow,
         DelayOutOfRange,
         DevError,
+        Duplicate,
         HeadersTooLarge,
         InvalidLogId,
         InvalidMessageId,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage
     from cqueue.received import ReceivedMessage
+    from cqueue.unique import Unique
 
 __all__ = [
     "AckUnknown",
@@ -106,6 +108,7 @@ __all__ = [
     "DeadLetters",
     "DelayOutOfRange",
     "DevError",
+    "Duplicate",
     "Dispatcher",
     "Firing",
     "Follower",
@@ -165,6 +168,7 @@ __all__ = [
     "Subscription",
     "Task",
     "Unavailable",
+    "Unique",
     "UnknownTask",
     "WrongDataCentre",
     "__version__",
@@ -203,6 +207,7 @@ _HOMES = {
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage"),
     "received": ("ReceivedMessage",),
+    "unique": ("Unique",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 

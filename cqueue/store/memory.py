@@ -16,6 +16,7 @@ from typing import Any
 from cqueue.store import control
 from cqueue.store import operations as ops
 from cqueue.store.memory_log import MemoryLogs
+from cqueue.store.memory_reservations import MemoryReservations
 from cqueue.store.memory_rows import Expiring, Rows, alter, alter_configured, create
 from cqueue.store.memory_subscriptions import MemorySubscriptions
 from cqueue.store.quarantine import Quarantine
@@ -100,6 +101,7 @@ class MemoryStore:
             **self._control(),
             **logs.handlers(),
             **MemorySubscriptions(self._clock_us, logs.live).handlers(),
+            **MemoryReservations(self._clock_us).handlers(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         DamagedRow,
         DelayOutOfRange,
         DevError,
+        Duplicate,
         HeadersTooLarge,
         InvalidLogId,
         InvalidMessageId,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage
     from cqueue.received import ReceivedMessage
+    from cqueue.unique import Unique
 
 __all__ = [
     "AckUnknown",
@@ -109,6 +111,7 @@ __all__ = [
     "DelayOutOfRange",
     "DelayQueue",
     "DevError",
+    "Duplicate",
     "Dispatcher",
     "Firing",
     "Follower",
@@ -169,6 +172,7 @@ __all__ = [
     "Subscription",
     "Task",
     "Unavailable",
+    "Unique",
     "UnknownTask",
     "WrongDataCentre",
     "__version__",
@@ -208,6 +212,7 @@ _HOMES = {
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage"),
     "received": ("ReceivedMessage",),
+    "unique": ("Unique",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 

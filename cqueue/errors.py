@@ -4,6 +4,7 @@ The second level says what is known about the effect of the call, so it is the l
 
     CqueueError
     ├── NotDone                 nothing was stored; calling again is safe
+    │   ├── Duplicate           a message of the same unique key is in the way; `id` names it
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
     │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
@@ -81,6 +82,18 @@ class SpoolTooOld(Refused):
     The message may have been sent and acked before, and Cassandra may have forgotten the ack. So nothing was
     done. An operator decides: `cqueue spool forward --again`.
     """
+
+
+class Duplicate(NotDone):
+    """Nothing was sent, because a message of the same unique key is in the way.
+
+    Attributes:
+        id: the id of that message, as a string.
+    """
+
+    def __init__(self, text: str, id: str = "") -> None:  # noqa: A002 - the attribute's name
+        super().__init__(text)
+        self.id = id
 
 
 class DamagedRow(NotDone):

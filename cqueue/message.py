@@ -9,7 +9,7 @@ from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import (
@@ -22,8 +22,10 @@ from cqueue.errors import (
     PriorityOutOfRange,
 )
 from cqueue.protocol.flush import Outgoing
+from cqueue.protocol.unique import Rule
 from cqueue.runtime.durations import given, show_duration
 from cqueue.store.operations import WideRow
+from cqueue.unique import Unique
 
 MAX_BODY = 1 << 20
 """Bytes of a body, at most; larger cells slow Cassandra down. Store larger data elsewhere, and send its
@@ -45,8 +47,8 @@ MAX_RECEIVE = 1000
 MAX_PREFETCH = 4000
 """Upper bound of a consumer's `prefetch`: all of these messages are held in memory."""
 
-_OPTIONS = ("delay", "due", "priority", "headers", "ttl", "task", "key", "codec", "trigger", "source")
-_NO_OPTIONS = (None, None, 0, *(None,) * 7)
+_OPTIONS = ("delay", "due", "priority", "headers", "ttl", "task", "key", "codec", "trigger", "source", "unique")
+_NO_OPTIONS = (None, None, 0, *(None,) * 8)
 _NO_TEXTS = (None, None, None, None)
 _PLAIN = (0, None, None, None, *_NO_TEXTS, None)  # the fields of an Outgoing after its body
 _new_tuple = tuple.__new__
@@ -78,6 +80,7 @@ class Message:
             same `source`, `due` and priority are one message, however often they are sent, until gc_grace
             after the message was acked. It needs `due`, which may lie in the past, but by less than gc_grace;
             and the queue needs `derived_sends`.
+        unique: sends the message only if no other one of its unique key is in the way. Not with `source`.
 
     Example:
         queue.send_many([Message(b"now"), Message(b"later", delay=timedelta(hours=1), priority=5)])
@@ -94,6 +97,7 @@ class Message:
     codec: str | None = None
     trigger: str | None = None
     source: str | bytes | None = None
+    unique: Unique | None = None
 
     def __init__(  # noqa: PLR0917 - the fields
         self,
@@ -108,13 +112,14 @@ class Message:
         codec: str | None = None,
         trigger: str | None = None,
         source: str | bytes | None = None,
+        unique: Unique | None = None,
     ) -> None:
         # With only a body, only the body is set, as the class has the defaults. This takes a fifth of the
         # usual time, and senders make many messages. `outgoing` sees from it that only the body has to be
         # checked.
         given = self.__dict__
         given["body"] = body
-        options = (delay, due, priority, headers, ttl, task, key, codec, trigger, source)
+        options = (delay, due, priority, headers, ttl, task, key, codec, trigger, source, unique)
         if options != _NO_OPTIONS or type(priority) is not int:
             given.update(zip(_OPTIONS, options, strict=True))
 
@@ -131,6 +136,8 @@ class MessageId(str):
     """An opaque, URL-safe string that names one message of one queue. Store it whole; do not parse it."""
 
     __slots__ = ()
+    skipped: ClassVar[bool] = False
+    """True for the result of a send that was skipped: the id is that of the message in the way."""
 
     @classmethod
     def of(cls, wide_row: WideRow, priority: int, id_: int) -> MessageId:
@@ -159,6 +166,13 @@ class MessageId(str):
         ):
             raise InvalidMessageId(f"{str(self)!r} is not a message id")
         return Location(WideRow(queue, time_shard, shard), priority, id_)
+
+
+class SkippedId(MessageId):
+    """The result of a send that was skipped: the id of the message in the way."""
+
+    __slots__ = ()
+    skipped = True
 
 
 def check_queue_name(name: str) -> str:
@@ -217,8 +231,27 @@ def check_options(message: Message) -> None:
         BadInput: as `outgoing`.
     """
     outgoing(replace(message, source=None), _AFTER_ALL_US)
+    if message.unique is not None:
+        unique_rule(message)
     if message.source is not None:
         _source(message.source)
+
+
+def unique_rule(message: Message) -> Rule:
+    """Return the rule of a message with `unique`.
+
+    Raises:
+        BadInput: it has no key, or a source as well.
+    """
+    unique = message.unique
+    if not isinstance(unique, Unique):
+        raise BadInput(f"unique is {unique!r}; it takes a Unique(...)")
+    if message.source is not None:
+        raise BadInput("give source or unique, not both: a message with a source is one already")
+    key = message.key if unique.key is None else unique.key
+    if key is None:
+        raise BadInput("a unique message takes a key: Unique(key=...), or a key of its own")
+    return unique.rule(key)
 
 
 def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | None]:

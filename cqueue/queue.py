@@ -40,6 +40,7 @@ from cqueue.sending.group_commit import GroupCommit
 from cqueue.sending.results import listed
 from cqueue.sending.spans import sent
 from cqueue.store.operations import MessageRow, ReadBodies
+from cqueue.unique import Unique
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.schedules.schedules import Schedules
@@ -216,19 +217,24 @@ class Queue:
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
         key: str | None = None,
+        unique: Unique | None = None,
     ) -> MessageId:
         """Store one message (see `Message` for ranges). Return its id once the message is acknowledged.
+
+        With `unique` the send may be skipped; then the id is that of the message in the way, and its `skipped`
+        is True.
 
         Raises:
             BadInput: a limit is exceeded; nothing was sent.
             NotDone: the message was not stored; sending again is safe.
+            Duplicate: a message of the same unique key is in the way; nothing was sent.
             SendUnknown: the message may be stored; sending again may make a second copy.
         """
-        message = Message(body, delay, due, priority, headers, ttl, key=key)
-        tracing = self._driver.tracing
-        if tracing is None:
-            return self._send(message)
-        return sent(tracing, "send", self.name, [message], lambda entries: self._send(entries[0]))
+        message = Message(body, delay, due, priority, headers, ttl, key=key, unique=unique)
+        send = self._send if unique is None else self._producer.send  # it may wait, so it holds up no others
+        if self._driver.tracing is None:
+            return send(message)
+        return sent(self._driver.tracing, "send", self.name, [message], lambda entries: send(entries[0]))
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
         """Store up to 10,000 messages. The result says which entries failed; the others are stored.

@@ -49,6 +49,7 @@ from cqueue.store.operations import (
     RemoveQueue,
 )
 from cqueue.store.quarantine import Damage
+from cqueue.store.reservations import ListReservations, RemoveReservation
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 REFRESH_AFTER_S = 0.9
@@ -372,6 +373,8 @@ class Catalog:
         self._driver.run(inspection.forget(spec))
         for schedule in self._driver.ask(ListSchedules(spec.partition, as_stored=True)):
             self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
+        for key in self._driver.ask(ListReservations(spec.partition)):
+            self._driver.ask(RemoveReservation(spec.partition, key))
         self._driver.ask(RemoveQueue(name, row.incarnation))
         return total
 

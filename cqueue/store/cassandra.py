@@ -21,6 +21,7 @@ from cqueue.store import statements as cql
 from cqueue.store.cassandra_control import CassandraControl
 from cqueue.store.cassandra_keys import CassandraKeys
 from cqueue.store.cassandra_log import CassandraLogs
+from cqueue.store.cassandra_reservations import CassandraReservations
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.operations import Pending
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
@@ -115,6 +116,7 @@ class CassandraStore(Sender):
             **CassandraKeys(self._requests, self.quarantine).starters(),
             **CassandraLogs(self._requests, self.quarantine).starters(),
             **CassandraSubscriptions(self._requests, self.quarantine).starters(),
+            **CassandraReservations(self._requests, self.quarantine).starters(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

@@ -21,6 +21,7 @@ from cqueue.store.keys import KeyPlace, KeyRow
 from cqueue.store.log_operations import LogRow
 from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
 from cqueue.store.quarantine import Damage, Quarantine
+from cqueue.store.reservations import PLACE_BYTES, Place, ReservationRow
 from cqueue.store.subscriptions import (
     DefinitionRow,
     MemberRow,
@@ -61,6 +62,7 @@ _REMEDIES: Final = {
     "logs": "mend it, or delete the log with `cqueue log delete`",
     "schedules": "add the schedule again with replace, or remove it with `cqueue schedule remove`",
     "subscriptions": "mend it, or delete the subscription with `cqueue subscription delete`",
+    "reservations": "drop it with `cqueue quarantine drop`; then its key is free",
 }
 
 
@@ -332,6 +334,30 @@ schedules: Final = Table(
     },
 )
 workers: Final = Table("workers", WorkerRow._make, 1, {"info": is_object, "seen": _TIME}, (FLEET,))
+
+
+def is_place(value: Any) -> bool:
+    """Return whether the value is the packed place of a message."""
+    return isinstance(value, bytes) and len(value) == PLACE_BYTES and Place.unpacked(value).priority in PRIORITIES
+
+
+def _reservation(row: Row) -> ReservationRow:
+    queue, key, message, replaces, made_us, sent = row
+    old = Place.unpacked(replaces) if replaces else None
+    return ReservationRow(queue, key, Place.unpacked(message), old, made_us, sent)
+
+
+reservations: Final = Table(
+    "reservations",
+    _reservation,
+    2,
+    {
+        "message": is_place,
+        "replaces": lambda value: value == b"" or is_place(value),
+        "made": number(0, LAST_MS * 1000),
+        "sent": lambda value: type(value) is bool,
+    },
+)
 
 
 def is_damaged(row: ScheduleRow) -> bool:

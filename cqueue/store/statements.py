@@ -352,6 +352,30 @@ REMOVE_MEMBER = _write(
 # How far a subscription is behind, for people. A column beside an aggregate is the first row's.
 COUNT_RECORDS = _read(f"SELECT COUNT(*), id FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ?")
 
+# ── Reservations ──
+
+_RESERVATION_COLUMNS = "queue, key, message, replaces, made, sent"  # as ReservationRow
+# At serial consistency: after a change that was refused or not answered, shows what is stored.
+READ_RESERVATION = _read(
+    f"SELECT {_RESERVATION_COLUMNS} FROM {{keyspace}}.reservations WHERE queue = ? AND key = ?", serial=True
+)
+# The first one wins.
+MAKE_RESERVATION = _conditional(
+    f"INSERT INTO {{keyspace}}.reservations ({_RESERVATION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) "
+    "IF NOT EXISTS USING TTL ?"
+)
+# Only from the message that the caller has seen. All columns, so that all of them expire together.
+CHANGE_RESERVATION = _conditional(
+    "UPDATE {keyspace}.reservations USING TTL ? SET message = ?, replaces = ?, made = ?, sent = ? "
+    "WHERE queue = ? AND key = ? IF message = ?"
+)
+# For deleting a queue.
+LIST_RESERVATIONS = _read("SELECT queue, key FROM {keyspace}.reservations", page_rows=5000)
+# Of a queue that is being deleted, or a damaged one.
+REMOVE_RESERVATION = _conditional(
+    "DELETE FROM {keyspace}.reservations WHERE queue = ? AND key = ? IF EXISTS"
+)
+
 # ── Deployment and time ──
 
 # The values that all clients agree on; polled for the change counter.
@@ -379,6 +403,7 @@ KEY_COLUMNS = {
     "log_shards": ("log", "time_shard", "partition"),
     "subscriptions": ("log", "subscription", "kind", "partition", "member"),
     "message_keys": ("queue", "key", "id", "priority"),
+    "reservations": ("queue", "key"),
 }
 """The primary keys of the tables whose rows may be in quarantine."""
 

@@ -111,6 +111,23 @@ def _send(recorded, bodies, plan):
     return [bodies[place] for place, error in failed if isinstance(error, kinds)]
 
 
+def race(recorded, plan):
+    """Send unique messages: each of `threads` threads one of each key, as soon as the file `go` exists."""
+
+    def send_all():
+        for key in plan["keys"]:
+            unique = cqueue.Unique(key=key, on_conflict=plan["on_conflict"])
+            _patiently(lambda key=key, unique=unique: recorded.queue.send(key.encode(), unique=unique))
+
+    threads = [threading.Thread(target=send_all) for _ in range(plan["threads"])]
+    while not Path(plan["go"]).exists():
+        time.sleep(0.001)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def spool(plan):
     """As `produce`, through a spool; it starts whether Cassandra is there or not."""
     with Spool(plan["spool"]) as files, cqueue.connect(plan["url"], lazy=True) as client:
@@ -225,7 +242,14 @@ def work(recorded, plan):
     worker.serve(recorded, handle, stop, batch=plan["batch"], grace_s=plan.get("grace_s", 0.0))
 
 
-ROLES = {"produce": produce, "consume": consume, "halve": halve, "nack_all": nack_all, "work": work}
+ROLES = {
+    "produce": produce,
+    "race": race,
+    "consume": consume,
+    "halve": halve,
+    "nack_all": nack_all,
+    "work": work,
+}
 
 if __name__ == "__main__":
     main(sys.argv[1])

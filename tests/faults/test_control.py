@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from datetime import timedelta
 
 import pytest
 
+import cqueue
 from cqueue import ids
 from cqueue.testing.report import EXPIRED, REMADE
 from tests.faults.lengths import full
@@ -16,6 +18,7 @@ pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.quick, pytes
 
 SENDING = [("InsertKeys", "half"), ("InsertKeys", "after"), ("InsertMessages", "after")]
 ACKING = [("DeleteMessages", "after"), ("DeleteKeys", "half"), ("DeleteKeys", "after")]
+RESERVING = [("WriteReservation", "after"), ("InsertMessages", "after")]
 
 
 @pytest.fixture
@@ -35,13 +38,13 @@ def test_a_kill_between_two_writes_leaves_no_key_without_a_message(start_run, ro
     run = start_run(keyed=True, visibility=timedelta(seconds=4), lease=timedelta(seconds=2))
     rng = random.Random(25)
     for operation, when in SENDING * full(5, 1):
-        run.start("produce", keyed=True, batch=50, kill=[operation, when, rng.randrange(2, 6)]).join()
+        run.start("produce", keyed=True, batch=30, kill=[operation, when, rng.randrange(2, 5)]).join()
     live = run.queue.peek(10_000)
     assert all(one.id in {found.id for found in run.queue.list_by_key(one.key)} for one in live)
     after_sends = _healed(run, keys_of)
     assert keys_of(run) == {(one.key, one.id.locate().id) for one in live}
     for operation, when in ACKING * full(5, 1):
-        run.start("consume", batch=10, kill=[operation, when, rng.randrange(2, 6)]).join()
+        run.start("consume", batch=4, kill=[operation, when, rng.randrange(2, 4)]).join()
     run.start("consume", batch=100)
     run.await_empty()
     after_acks = _healed(run, keys_of)
@@ -62,8 +65,62 @@ def test_a_kill_between_two_writes_leaves_no_key_without_a_message(start_run, ro
 def _healed(run, keys_of):
     """Wait until rows can be told from those of sends under way, and look each key up: how many went."""
     before = keys_of(run)
-    spec = run.client._catalog.entry(run.name).spec
-    time.sleep((spec.settle_us + spec.skew_us) / 1e6 + 0.5)
+    time.sleep(_healing_s(run))
     for key in {key for key, _ in before}:
         run.queue.list_by_key(key)
     return len(before - keys_of(run))
+
+
+def _healing_s(run):
+    """Seconds after which no send can be between two writes any more: W + ε, and a little."""
+    spec = run.client._catalog.entry(run.name).spec
+    return (spec.settle_us + spec.skew_us) / 1e6 + 0.5
+
+
+@pytest.mark.parametrize("on_conflict", ["skip", "replace"])
+@pytest.mark.row(26, "fifty producers of the same unique messages, some killed at each write")
+def test_racing_and_killed_producers_make_one_message_of_a_key(start_run, row, tmp_path, on_conflict):
+    """After the healing time each key has one message, and what died without one holds up nobody."""
+    run = start_run(visibility=timedelta(seconds=4), lease=timedelta(seconds=2))
+    raced, alone = [], []
+    for turn in range(full(5, 1)):
+        keys, go = [f"raced-{turn}-{number}" for number in range(20)], tmp_path / f"go-{turn}"
+        plan = {"ready": False, "threads": 10, "keys": keys, "go": str(go), "on_conflict": on_conflict}
+        children = [run.start("race", **plan) for _ in range(2)]
+        children += [run.start("race", **plan, kill=[*write, 5]) for write in RESERVING]
+        for write in RESERVING:  # killed at its first message, which nobody else sends
+            alone.append(f"alone-{turn}-{write[0]}")
+            children.append(run.start("race", **{**plan, "threads": 1, "keys": alone[-1:]}, kill=[*write, 1]))
+        for child in children:
+            child.ready()
+        go.touch()
+        for child in children:
+            child.join(120)
+        raced += keys
+    if on_conflict == "skip":
+        assert max(_messages_of_keys(run).values()) == 1
+    time.sleep(_healing_s(run))
+    took_s, sent = [], []
+    for key in raced + alone:
+        began = time.monotonic()
+        if not run.queue.send(key.encode(), unique=cqueue.Unique(key=key, on_conflict="skip")).skipped:
+            sent.append(key)
+        took_s.append(time.monotonic() - began)
+    assert _messages_of_keys(run) == dict.fromkeys(raced + alone, 1)
+    assert {key.rpartition("-")[2] for key in sent} == {"WriteReservation"}
+    assert run.queue.purge() == len(raced + alone)
+    assert not any(run.queue.send(key.encode(), unique=cqueue.Unique(key=key)).skipped for key in raced)
+    row(
+        conflicts=on_conflict,
+        keys=len(raced + alone),
+        kills=2 * len(RESERVING) * full(5, 1),
+        doubles=0,
+        keys_that_a_dead_sender_kept=0,
+        keys_that_it_had_reserved=len(sent),
+        slowest_send_afterwards=f"{max(took_s):.2f} s",
+    )
+
+
+def _messages_of_keys(run):
+    """How many messages each key has."""
+    return Counter(one.body.decode() for one in run.queue.peek(10_000))

@@ -305,6 +305,7 @@ class DeadLetters:
             redriving.send_back,
             self._driver,
             self._producer,
+            dead=self._dead.spec,
             now_us=self._driver.clock.now_us(),
             period_us=entry.spec.gc_grace_us // 2,
         )
@@ -316,7 +317,7 @@ class DeadLetters:
         ]
 
     def _drop(self, some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
-        failed = redriving.delete(self._driver, some)
+        failed = redriving.delete(self._driver, self._dead.spec, some)
         return [redriving.LetterOutcome(_id(one), None, failed.get(_id(one))) for one in some]
 
     # ── as values ──

@@ -42,6 +42,7 @@ The second level says what is known about the effect of the call, so it is the l
         ├── BatchTooLarge
         ├── QueueNotFound
         ├── QueueExists
+        ├── NotKeyed            the queue keeps no keys to look messages up by
         ├── ScheduleNotFound
         ├── ScheduleExists
         ├── WrongDataCentre     clients of the keyspace work in another data centre than this client
@@ -186,6 +187,10 @@ class BadInput(CqueueError, ValueError):
 
 class BadArguments(BadInput):
     """The task does not take these arguments, or they cannot be encoded into a message."""
+
+
+class NotKeyed(BadInput):
+    """The queue is not `keyed`, so its messages cannot be looked up by their keys. Nothing was done."""
 
 
 class ConfigError(BadInput):

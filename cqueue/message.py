@@ -73,7 +73,7 @@ class Message:
         ttl: how long after the send the message may be delivered, 1 ms to 10 years. None: for ever.
         task: name of the task that handles the message. Like `key`, `codec` and `trigger` it has at most
             1,000 characters, and is handed on unchanged.
-        key: the application's own key.
+        key: the application's own key. If the queue is `keyed`, the message can be looked up by it.
         codec: how the body is encoded.
         trigger: which firing of a schedule the message is, as JSON.
         source: makes the send idempotent (1 to 1,000 characters or bytes). All messages of a queue with the
@@ -260,9 +260,20 @@ def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | 
     if texts == _NO_TEXTS:
         return texts
     for name, text in zip(("codec", "task", "key", "trigger"), texts, strict=True):
-        if text is not None and (not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT):
-            raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
+        if text is not None:
+            check_text(name, text)
     return texts
+
+
+def check_text(name: str, text: str) -> str:
+    """Return a text of 1 to 1,000 characters unchanged. name: the argument's name, for the error.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT:
+        raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
+    return text
 
 
 def _source(source: str | bytes) -> bytes:

@@ -9,6 +9,7 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from cqueue import ids
@@ -16,13 +17,21 @@ from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.dead_letters import DeadLetters
 from cqueue.doorbell import HintCounts
-from cqueue.errors import BadInput, DamagedRow, QueueNotFound
-from cqueue.message import MAX_PREFETCH, Location, Message, MessageId, check_duration, to_datetime
+from cqueue.errors import BadInput, DamagedRow, NotKeyed, QueueNotFound
+from cqueue.message import (
+    MAX_PREFETCH,
+    Location,
+    Message,
+    MessageId,
+    check_duration,
+    check_text,
+    to_datetime,
+)
 from cqueue.producer import Producer, SendResult
-from cqueue.protocol import inspection
+from cqueue.protocol import inspection, key_lookup
 from cqueue.protocol.estimate import estimate
 from cqueue.protocol.inspection import Found
-from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.protocol.spec import DEAD_SUFFIX, QueueSpec
 from cqueue.runtime import listing
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import ACTIVE, PAUSED, Catalog
@@ -38,6 +47,10 @@ if TYPE_CHECKING:
 
 MAX_PEEK = 10_000
 """Messages that one `peek` returns, at most; all of them are held in memory."""
+LEAST_ROWS = 10
+"""Messages that a look-up by key reads at once, at least: some may turn out to be gone."""
+DEAD = "dead"
+"""State of a dead letter among the messages of a key."""
 DEFAULT_MAX_POLL = timedelta(seconds=2)
 """Longest pause between polls of an idle consumer that gets hints from other processes."""
 NO_NOTIFY_MAX_POLL = timedelta(seconds=1)
@@ -53,7 +66,8 @@ class StoredMessage:
     Attributes:
         due: when the message is due, in UTC.
         sent_at: when the message was sent, in UTC, by cluster time.
-        state: ready, claimed, waiting, delayed or expired; quarantined if a damaged slot lists the message.
+        state: ready, claimed, waiting, delayed or expired; quarantined if a damaged slot lists the message;
+            dead if it was found by its key among the dead letters: then the id is the letter's.
         attempts: deliveries so far, including the present one; snoozed deliveries do not count.
         next_at: when the message may be delivered next, in UTC. For a claimed message this is its timeout.
     """
@@ -202,6 +216,7 @@ class Queue:
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
+        key: str | None = None,
         unique: Unique | None = None,
     ) -> MessageId:
         """Store one message (see `Message` for ranges). Return its id once the message is acknowledged.
@@ -215,7 +230,7 @@ class Queue:
             Duplicate: a message of the same unique key is in the way; nothing was sent.
             SendUnknown: the message may be stored; sending again may make a second copy.
         """
-        message = Message(body, delay, due, priority, headers, ttl, unique=unique)
+        message = Message(body, delay, due, priority, headers, ttl, key=key, unique=unique)
         send = self._send if unique is None else self._producer.send  # it may wait, so it holds up no others
         if self._driver.tracing is None:
             return send(message)
@@ -330,6 +345,95 @@ class Queue:
         """Yield the ids of all messages in order of time shard and priority, reading a page at a time."""
         return listing.message_ids(self._driver, self._catalog.entry(self.name).spec)
 
+    # ── by key ──
+
+    def get_by_key(self, key: str) -> StoredMessage | None:
+        """Return the message with this key that is due first. If there is none, return its oldest dead letter.
+
+        The result is None if all messages with this key are acked, cancelled or expired, or were sent before
+        the queue became `keyed`. A dead letter has the state "dead" and its own id, which `dead_letters`
+        takes.
+
+        Raises:
+            NotKeyed: the queue is not `keyed`.
+            BadInput: the key is not a text of 1 to 1,000 characters.
+            NotDone: it is not known.
+
+        Example:
+            queue.send(b"remind", key="order-17", delay=timedelta(days=3))
+            queue.get_by_key("order-17").due
+        """
+        return next(iter(self.list_by_key(key, limit=1)), None)
+
+    def list_by_key(
+        self, key: str, *, limit: int = 100, after: MessageId | None = None
+    ) -> list[StoredMessage]:
+        """Return messages with this key in order of due time, then its dead letters, oldest first.
+
+        Messages that cannot be read are left out. A message that dies meanwhile may be listed twice.
+
+        Args:
+            key: as of the messages.
+            limit: 1 to 10,000; fewer messages than that are the last ones.
+            after: the id of the last message of the page before.
+
+        Raises:
+            NotKeyed, BadInput, NotDone: as `get_by_key`.
+            InvalidMessageId: `after` is no message id.
+        """
+        if type(limit) is not int or not 1 <= limit <= MAX_PEEK:
+            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_PEEK:,}")
+        specs = self._keyed_specs(key)
+        start = key_lookup.START
+        if after is not None:
+            place = MessageId(after).locate()
+            start = place.id, place.priority
+            while specs and specs[0].partition != place.wide_row.queue:
+                del specs[0]
+            if not specs:
+                raise BadInput(f"the message is not one of queue {self.name!r}")
+        rows = max(LEAST_ROWS, min(limit, listing.ROWS_A_PAGE))
+        found = list[Found]()
+        for spec in specs:
+            live = (
+                one._replace(state=DEAD) if spec.name != self.name else one
+                for one in listing.of_key(self._driver, spec, key, start, rows)
+                if not self._is_expired(one.row)
+            )
+            found += islice(live, limit - len(found))
+            start = key_lookup.START
+        return [self._stored(one) for one in found]
+
+    def delete_by_key(self, key: str) -> int:
+        """Delete all messages with this key, as `cancel` does; dead letters stay. Return the number deleted.
+
+        Raises:
+            NotKeyed, BadInput: as `get_by_key`; nothing was deleted.
+            NotDone, OutcomeUnknown: not all are deleted, or perhaps not; the call can be repeated.
+        """
+        (spec, *_), total = self._keyed_specs(key), 0
+        try:
+            found = listing.of_key(self._driver, spec, key, key_lookup.START, listing.ROWS_A_PAGE)
+            for (wide_row, priority), some in groupby(found, lambda one: (one.wide_row, one.row.priority)):
+                rows = [one.row for one in some]
+                self._driver.run(inspection.discard(spec, wide_row, priority, rows))
+                total += sum(not self._is_expired(row) for row in rows)
+        finally:
+            self._producer.purged()
+        return total
+
+    def _keyed_specs(self, key: str) -> list[QueueSpec]:
+        """Check a key. Return the specs of the queue and of its dead-letter queue, if it has one."""
+        check_text("key", key)
+        spec = self._catalog.entry(self.name).spec
+        if not spec.keyed:
+            raise NotKeyed(
+                f"queue {self.name!r} keeps no keys; alter it with keyed=True, for messages sent from then on"
+            )
+        if spec.is_dead_letter:
+            return [spec]
+        return [spec, self._catalog.entry(self.dead_letter_name).spec]
+
     def _locate(self, message_id: str) -> Location:
         place = MessageId(message_id).locate()
         if place.wide_row.queue != self._catalog.entry(self.name).spec.partition:
@@ -425,7 +529,8 @@ class Queue:
             self._driver.store.quarantine.check_message(wide_row, priority, id_)
             return False
         try:
-            self._driver.run(inspection.discard(wide_row, priority, [found[0].row]))
+            spec = self._catalog.entry(self.name).spec
+            self._driver.run(inspection.discard(spec, wide_row, priority, [found[0].row]))
         finally:
             self._producer.purged()
         return not self._is_expired(found[0].row)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _CONNECTED: Final = ("deployment", "schema_migrations")  # what every client checks
-_MESSAGES: Final = ("messages", "bodies", "shards")
+_MESSAGES: Final = ("messages", "bodies", "shards", "message_keys")
 _RECORDS: Final = ("log", "log_shards")
 # A consumer writes `queues`, where it moves the epoch at which a queue's registry starts, and `log`, where it
 # stores dead letters of a log.

@@ -6,10 +6,12 @@ import typer
 
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.find import look, say_missing
-from cqueue.cli.opening import find_queue, open_client
-from cqueue.cli.options import InQueue, MessageIdText
+from cqueue.cli.failures import ExitCode
+from cqueue.cli.find import check_key, look, say_missing
+from cqueue.cli.opening import find_queue, open_client, open_queue
+from cqueue.cli.options import InQueue, OfKey, SomeMessage
 from cqueue.cli.short_ids import queue_of, short
+from cqueue.cli.values import counted
 from cqueue.errors import BadInput
 from cqueue.protocol.spec import DEAD_SUFFIX
 
@@ -17,7 +19,7 @@ app = typer.Typer()
 
 
 @command(app)
-def cancel(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None:
+def cancel(cli: CliContext, text: SomeMessage = None, *, key: OfKey = None, queue: InQueue = None) -> None:
     """Delete one message, so that it does not come any more, whether it is due or not.
 
     A handler that has it goes on to its end; the message does not come again after it. A dead letter is
@@ -25,6 +27,9 @@ def cancel(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> No
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 
+    if text is None or key is not None:
+        _cancel_key(cli, *check_key(text, key, queue))
+        return
     with open_client(cli) as client, cli.status("Cancelling…"):
         found = look(client, text, queue)
         if isinstance(found, DeadLetter):
@@ -39,3 +44,12 @@ def cancel(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> No
     cli.emit(value, f"Message {short(found.id)} of {name} is cancelled.")
     if held:
         cli.remark("A consumer holds it: its handler goes on, and the message does not come again.")
+
+
+def _cancel_key(cli: CliContext, key: str, queue: str) -> None:
+    with open_queue(cli, queue) as opened, cli.status("Cancelling…"):
+        count = opened.delete_by_key(key)
+    value = {"queue": queue, "key": key, "cancelled": count}
+    cli.emit(value, f"{counted(count, 'message')} of {queue} with the key {key} cancelled.")
+    if not count:
+        raise typer.Exit(ExitCode.CHECK_FAILED)

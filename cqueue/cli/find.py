@@ -10,11 +10,11 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.letter_view import print_letter
-from cqueue.cli.message_view import print_one
-from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import InQueue, MessageIdText
+from cqueue.cli.message_view import print_one, print_stored
+from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
+from cqueue.cli.options import InQueue, OfKey, SomeMessage
 from cqueue.cli.short_ids import message_id, queue_of
-from cqueue.errors import LetterNotFound
+from cqueue.errors import BadInput, LetterNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
@@ -24,17 +24,23 @@ if TYPE_CHECKING:
     from cqueue.queue import StoredMessage
 
 app = typer.Typer()
+MOST_LISTED = 1000
+"""Messages with a key that are shown."""
 
 
 @command(app)
-def find(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None:
+def find(cli: CliContext, text: SomeMessage = None, *, key: OfKey = None, queue: InQueue = None) -> None:
     """Show where a message stands: its state, its attempts, when it may come next, and the message.
 
     A whole id says its queue. A short one is looked for among all messages of all queues, or of --queue.
+    With --key: up to 1,000 messages with this key, and its dead letters, whose state is `dead`.
     Exit code 1: there is no such message (any more).
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 
+    if text is None or key is not None:
+        _find_key(cli, *check_key(text, key, queue))
+        return
     with open_client(cli) as client:
         with cli.status("Looking…"):
             found = look(client, text, queue)
@@ -45,6 +51,22 @@ def find(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None
             print_letter(cli, found, queue=queue_of(found.id).removesuffix(DEAD_SUFFIX))
         else:
             print_one(cli, found, queue=queue_of(found.id))
+
+
+def _find_key(cli: CliContext, key: str, queue: str) -> None:
+    with open_queue(cli, queue) as opened:
+        with cli.status("Looking…"):
+            found = opened.list_by_key(key, limit=MOST_LISTED)
+        print_stored(cli, found, none=f"Queue {queue} has no message with the key {key}.")
+    if not found:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def check_key(text: str | None, key: str | None, queue: str | None) -> tuple[str, str]:
+    """Return the key and the queue of a command that takes an id, or a key with a queue."""
+    if text is not None or key is None or queue is None:
+        raise BadInput("Give an ID, or --key with --queue.")
+    return key, queue
 
 
 def look(client: Client, text: str, queue: str | None) -> StoredMessage | DeadLetter | None:

@@ -56,9 +56,14 @@ class Changeable:
         bool, "Take messages with a source, as schedules send them; cannot be undone."
     ] = False
 
+    keyed: Annotated[
+        bool, "Find messages by their keys, those sent from then on; cannot be undone."
+    ] = False
+
     def given(self) -> dict[str, Any]:
         """Return the settings that were given."""
-        return given(**{**asdict(self), "derived_sends": self.derived_sends or None})
+        once_true = {"derived_sends": self.derived_sends or None, "keyed": self.keyed or None}
+        return given(**{**asdict(self), **once_true})
 
 
 @command(app)
@@ -121,7 +126,8 @@ def alter(cli: CliContext, name: QueueName, settings: Changeable) -> None:
     changes = settings.given()
     if not changes:
         raise BadInput(
-            "Nothing to change: give --shards, --visibility, --max-attempts, --lease or --derived-sends."
+            "Nothing to change: give --shards, --visibility, --max-attempts, --lease, --derived-sends or "
+            "--keyed."
         )
     with open_queue(cli, name) as queue:
         queue.alter(**changes)

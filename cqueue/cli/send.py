@@ -43,6 +43,7 @@ def send(
     priority: Priority = 0,
     header: Headers = None,
     ttl: Annotated[timedelta | None, "How long after it was sent the message may still be delivered."] = None,
+    key: Annotated[str | None, "A key of your own; in a keyed queue, `cqueue find --key` looks it up."] = None,
 ) -> None:
     """Send a message, with --lines one a line, or with --task a call of a task; done once it is stored.
 
@@ -55,6 +56,7 @@ def send(
         "priority": priority,
         "headers": parse_headers(header or ()) or None,
         "ttl": ttl,
+        "key": key,
     }
     if task is not None or args is not None or kwargs is not None:
         if body is not None or file is not None or lines:

@@ -45,12 +45,14 @@ class Lease:
     The holder makes one change of the slot after the other. Acks may come meanwhile, on any thread.
 
     slot: as the holder last wrote it. fence: of the claim. gate: the gate that admitted a suspect; else None.
+    keyed: the queue is, so an acked message's key has to be forgotten.
     """
 
     wide_row: WideRow
     slot: SlotRow
     fence: int
     gate: SuspectGate | None = None
+    keyed: bool = False
     state: Holding = Holding.HELD
     outstanding: set[int] = field(init=False)  # ids neither acked nor moved to another slot
     unresolved: dict[int, Change] = field(default_factory=dict)  # by new revision: outcome unknown

@@ -150,7 +150,9 @@ def _write(writer: _Reserving, flush: Flush, ttl_s: int, found: Verdict) -> Prot
         return flush
     try:
         if writer.row.replaces is not None and found.live is not None:
-            yield from inspection.discard(found.live.wide_row, found.live.row.priority, [found.live.row])
+            yield from inspection.discard(
+                writer.spec, found.live.wide_row, found.live.row.priority, [found.live.row]
+            )
     except (NotDone, OutcomeUnknown) as exc:
         flush.error = unknown("stored, but the message that it replaces may be delivered as well", exc)
         return flush
@@ -197,7 +199,7 @@ def _find(spec: QueueSpec, place: Place) -> Proto[Found | None]:
 def _discard(spec: QueueSpec, place: Place) -> Proto[None]:
     found = yield from inspection.look(place.row_in(spec.partition), place.priority, (place.id,))
     if found:
-        yield from inspection.discard(found[0].wide_row, place.priority, [found[0].row])
+        yield from inspection.discard(spec, found[0].wide_row, place.priority, [found[0].row])
 
 
 def _fence(spec: QueueSpec, rule: Rule, row: ReservationRow, now_us: int) -> Proto[bool]:

@@ -260,8 +260,10 @@ class Catalog:
         if check_queue_name(name).endswith(DEAD_SUFFIX):
             raise QueueExists(f"{name!r}: names ending in {DEAD_SUFFIX} belong to dead-letter queues")
         self._check_fit(config)
-        if not self._insert(name + DEAD_SUFFIX, DEAD_CONFIG):
-            self._check_not_deleting(name + DEAD_SUFFIX)
+        if not self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=config.keyed)):
+            dead = self._check_not_deleting(name + DEAD_SUFFIX)
+            if config.keyed and dead is not None and not self._config_of(dead).keyed:
+                self.alter(name + DEAD_SUFFIX, {"keyed": True})  # left by a creation that broke off
         if not self._insert(name, config):
             row = self._check_not_deleting(name)
             if row is not None and not (exist_ok and _matches(self._config_of(row), config)):
@@ -313,6 +315,9 @@ class Catalog:
                 )
             return row._replace(config=config.to_json(row.config))
 
+        if changes.get("keyed") and not name.endswith(DEAD_SUFFIX):
+            self._check_fit(self.entry(name).config.altered(changes))
+            self.alter(name + DEAD_SUFFIX, {"keyed": True})  # first: no keyed message dies without its key
         self._change(name, altered)
         return self.entry(name)
 

@@ -25,6 +25,7 @@ from cqueue.protocol.dead import (
     HEADER_TRACEBACK,
 )
 from cqueue.protocol.inspection import Found
+from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.operations import MessageRow, SlotState, WideRow
 
@@ -136,7 +137,13 @@ def own_headers(row: MessageRow) -> dict[str, str]:
 
 
 def send_back(
-    driver: BlockingDriver, producer: Producer, found: Sequence[Found], *, now_us: int, period_us: int
+    driver: BlockingDriver,
+    producer: Producer,
+    found: Sequence[Found],
+    *,
+    dead: QueueSpec,
+    now_us: int,
+    period_us: int,
 ) -> list[LetterOutcome]:
     """Send letters back, and delete those whose messages are stored. Return an outcome for each.
 
@@ -148,7 +155,7 @@ def send_back(
     done = [LetterOutcome(one.id, None, NotDone(one.defect)) for one in letters if one.defect]
     sent = _sent(producer, whole, now_us, period_us) if whole else []
     stored = {one.letter_id for one in sent if one.error is None}
-    left = delete(driver, [letter.found for letter in whole if letter.id in stored])
+    left = delete(driver, dead, [letter.found for letter in whole if letter.id in stored])
     return done + [
         one._replace(error=_undeleted(left[one.letter_id])) if one.letter_id in left else one for one in sent
     ]
@@ -175,15 +182,17 @@ def _undeleted(error: CqueueError) -> OutcomeUnknown:
     return told
 
 
-def delete(driver: BlockingDriver, found: Iterable[Found]) -> dict[MessageId, CqueueError]:
-    """Delete letters. Return the error of each letter that may still exist."""
+def delete(
+    driver: BlockingDriver, dead: QueueSpec, found: Iterable[Found]
+) -> dict[MessageId, CqueueError]:
+    """Delete letters of a dead-letter queue. Return the error of each letter that may still exist."""
     places: dict[tuple[WideRow, int], list[MessageRow]] = {}
     for one in found:
         places.setdefault((one.wide_row, one.row.priority), []).append(one.row)
     failed: dict[MessageId, CqueueError] = {}
     for (wide_row, priority), rows in places.items():
         try:
-            driver.run(inspection.discard(wide_row, priority, rows))
+            driver.run(inspection.discard(dead, wide_row, priority, rows))
         except CqueueError as exc:
             failed |= {MessageId.of(wide_row, priority, row.id): exc for row in rows}
     return failed

@@ -67,6 +67,7 @@ class SpooledQueue(Queue):
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
+        key: str | None = None,
     ) -> MessageId:
         """Spool one message, and return its id once the message is on the disk.
 
@@ -79,7 +80,7 @@ class SpooledQueue(Queue):
             SendUnknown: the disk has failed, and the message may be in the spool.
         """
         return self.send_async(
-            body, delay=delay, due=due, priority=priority, headers=headers, ttl=ttl
+            body, delay=delay, due=due, priority=priority, headers=headers, ttl=ttl, key=key
         ).result()
 
     def send_async(
@@ -91,6 +92,7 @@ class SpooledQueue(Queue):
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
+        key: str | None = None,
     ) -> Future[MessageId]:
         """Spool one message; the future gives its id when the message is on the disk, or the error of `send`.
 
@@ -98,7 +100,8 @@ class SpooledQueue(Queue):
             BadInput, SpoolFull, SpoolTooOld: as `send`, at once.
         """
         self._check()
-        message, tracing = Message(body, delay, due, priority, headers, ttl), self._driver.tracing
+        message = Message(body, delay, due, priority, headers, ttl, key=key)
+        tracing = self._driver.tracing
         if tracing is None:
             return self._spool_one(message)
         return sent(tracing, "send", self.name, [message], lambda entries: self._spool_one(entries[0]))

@@ -17,6 +17,7 @@ from cqueue import ids
 from cqueue.errors import DamagedRow, SchemaMismatch
 from cqueue.store.cells import Unreadable
 from cqueue.store.control import ListenerRow, ScheduleRow, WorkerRow
+from cqueue.store.keys import KeyPlace, KeyRow
 from cqueue.store.log_operations import LogRow
 from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
 from cqueue.store.quarantine import Damage, Quarantine
@@ -421,6 +422,28 @@ def _misplaced(op: ReadShards, time_shard: Any, shard: Any) -> str:
     if time_shard % width_ms:
         return f"time_shard {time_shard} is not a multiple of the queue's, {width_ms} ms"
     return ""
+
+
+# ── Keys ──
+
+_KEY: Final[Mapping[str, Check]] = {
+    "priority": number(0, 9),
+    "time_shard": _TIME,
+    "shard": number(-MOST_OPEN_SHARDS, MOST_SHARDS - 1),
+    "its write timestamp": number(0, LAST_MS * 1000),
+}
+
+
+def key_rows(place: KeyPlace, rows: Iterable[Row]) -> Decoded:
+    """Decode `KeyRow`s of one key."""
+    found = Decoded([], [])
+    for row in rows:
+        reason = fault(row[1:], _KEY)
+        if reason:
+            found.damages.append(Damage("message_keys", place.queue, (*place, *row[:2]), reason))
+        else:
+            found.values.append(KeyRow._make(row))
+    return found
 
 
 # ── Subscriptions ──

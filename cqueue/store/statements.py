@@ -123,6 +123,31 @@ UNREGISTER_SHARD = _write(
     "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?"
 )
 
+# ── The look-up table of keyed queues ──
+
+# A page of a key. The write timestamp says how old a row is.
+READ_KEY = _read(
+    "SELECT id, priority, time_shard, shard, WRITETIME(shard) FROM {keyspace}.message_keys "  # as KeyRow
+    "WHERE queue = ? AND key = ? AND (id, priority) > (?, ?) LIMIT ?"
+)
+# Before the message, and again with each try of the send.
+INSERT_KEY = _write(
+    "INSERT INTO {keyspace}.message_keys (queue, key, id, priority, time_shard, shard) "
+    "VALUES (?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?"
+)
+# After the message; or, if there is no message, at the write timestamp that was read.
+DELETE_KEY = _write(
+    "DELETE FROM {keyspace}.message_keys USING TIMESTAMP ? "
+    "WHERE queue = ? AND key = ? AND id = ? AND priority = ?"
+)
+# For a deleted queue: nothing else knows the keys of rows without a message.
+SCAN_KEYS = _read(
+    "SELECT DISTINCT queue, key, token(queue, key) FROM {keyspace}.message_keys "
+    "WHERE token(queue, key) > ? LIMIT ?"
+)
+# All rows of one key of a deleted queue.
+DROP_KEY = _write("DELETE FROM {keyspace}.message_keys USING TIMESTAMP ? WHERE queue = ? AND key = ?")
+
 # ── Parts of the one conditional mutation of a wide row; a timestamp in it would be ignored ──
 
 # Take, renew or give up the lock.
@@ -377,6 +402,7 @@ KEY_COLUMNS = {
     "log": ("log", "partition", "time_shard", "id"),
     "log_shards": ("log", "time_shard", "partition"),
     "subscriptions": ("log", "subscription", "kind", "partition", "member"),
+    "message_keys": ("queue", "key", "id", "priority"),
     "reservations": ("queue", "key"),
 }
 """The primary keys of the tables whose rows may be in quarantine."""

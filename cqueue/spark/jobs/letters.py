@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.sending import redriving
 from cqueue.spark import session
 
@@ -59,5 +60,10 @@ class Redriver:
         """Redrive those letters that are still there; return their outcomes."""
         found = redriving.look(side.driver, wanted)
         return redriving.send_back(
-            side.driver, side.producer(self.queue), found, now_us=self.now_us, period_us=self.period_us
+            side.driver,
+            side.producer(self.queue),
+            found,
+            dead=side.queues.entry(self.queue + DEAD_SUFFIX).spec,
+            now_us=self.now_us,
+            period_us=self.period_us,
         )

@@ -424,14 +424,15 @@ class Queue:
 
     def _keyed_specs(self, key: str) -> list[QueueSpec]:
         """Check a key. Return the specs of the queue and of its dead-letter queue, if it has one."""
-        names = [self.name] if self.name.endswith(DEAD_SUFFIX) else [self.name, self.dead_letter_name]
-        specs = [self._catalog.entry(name).spec for name in names]
-        if not specs[0].keyed:
+        check_text("key", key)
+        spec = self._catalog.entry(self.name).spec
+        if not spec.keyed:
             raise NotKeyed(
                 f"queue {self.name!r} keeps no keys; alter it with keyed=True, for messages sent from then on"
             )
-        check_text("key", key)
-        return specs
+        if spec.is_dead_letter:
+            return [spec]
+        return [spec, self._catalog.entry(self.dead_letter_name).spec]
 
     def _locate(self, message_id: str) -> Location:
         place = MessageId(message_id).locate()

@@ -44,9 +44,10 @@ class OnCassandra:
             assert dispatcher.drain(SOON)
 
 
-@pytest.fixture(
-    params=[InMemory, OnCassandra] if OnCassandra.url else [InMemory], ids=lambda kind: kind.__name__
-)
+PLACES = [InMemory, OnCassandra] if OnCassandra.url else [InMemory]
+
+
+@pytest.fixture(params=PLACES, ids=lambda kind: kind.__name__)
 def place(request):
     with request.param().block() as place:
         orders.refused.clear()
@@ -100,8 +101,6 @@ def test_reminders(with_shop):
         await shop.remind_now(reminder)
         sending = asyncio.create_task(shop.send_reminders(mails.put))
         assert await asyncio.wait_for(mails.get(), 20) == "Your order 1 waits"
-        while (await shop.reminders.stats(exact=True)).live:
-            await asyncio.sleep(0.01)
         sending.cancel()
 
     with_shop(story)

@@ -12,19 +12,9 @@ EXAMPLES = markdown.ROOT / "examples"
 
 
 def run_its_tests(**environ):
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-W",
-        "error",
-        "-p",
-        "no:cacheprovider",
-        "test_orders.py",
-    ]
+    options = ["-q", "-W", "error", "-p", "no:cacheprovider"]
     run = subprocess.run(
-        command,
+        [sys.executable, "-m", "pytest", *options, "test_orders.py"],
         cwd=EXAMPLES,
         env={**os.environ, "PYTHONPATH": str(markdown.ROOT), **environ},
         capture_output=True,

@@ -15,9 +15,9 @@ _MESSAGES: Final = ("messages", "bodies", "shards", "message_keys")
 _RECORDS: Final = ("log", "log_shards")
 # A consumer writes `queues`, where it moves the epoch at which a queue's registry starts, and `log`, where it
 # stores dead letters of a log.
-_CONSUMED: Final = (*_MESSAGES, "queues", "listeners", *_RECORDS, "subscriptions")
+_CONSUMED: Final = (*_MESSAGES, "reservations", "queues", "listeners", *_RECORDS, "subscriptions")
 # `deployment` has the counter that tells clients of an altered queue; schedules alter theirs.
-_DISPATCHED: Final = (*_MESSAGES, "queues", "listeners", "deployment", "schedules", "workers")
+_DISPATCHED: Final = (*_MESSAGES, "reservations", "queues", "listeners", "deployment", "schedules", "workers")
 
 
 @dataclass(frozen=True, slots=True)

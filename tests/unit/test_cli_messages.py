@@ -62,9 +62,26 @@ def test_send_takes_every_option(cli):
     assert y["due"] == "2030-01-31T08:00:00+00:00"
 
 
+def test_send_sends_a_unique_message_once(cli):
+    """A second one is an error that names the first; or it is skipped, or takes its place."""
+    first = cli("send", "q", "1", "--unique", "k").out.strip()
+    said = cli("send", "q", "2", "--unique", "k")
+    assert said.code != 0
+    assert first in said.err.replace("\n", "").replace("│", "").replace(" ", "")
+    said = cli("--json", "send", "q", "2", "--unique", "k", "--while", "ever", "--on-conflict", "skip")
+    assert said.json == {"queue": "q", "id": first, "skipped": True}
+    said = cli("send", "q", "3", "--unique", "k", "--within", "1h", "--on-conflict", "replace")
+    assert said.out.strip() != first
+    assert [m["body"] for m in cli("--json", "peek", "q").json_lines] == ["3"]
+
+
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
+        (("x", "--while", "ever"), "give --unique"),
+        (("x", "--unique", "k", "--while", "always"), "pending, running, ever"),
+        (("x", "--unique", "k", "--on-conflict", "drop"), "debounce"),
+        (("--lines", "--unique", "k"), "--lines"),
         ((), "Nothing to send"),
         (("x", "--file", "f"), "not both"),
         (("x", "--lines"), "leave the body out"),

@@ -198,6 +198,7 @@ def test_debounce_begins_the_delay_anew(queue):
     """The last of several sends counts; one that a consumer has begun with stays."""
     unique = Unique(key="k", on_conflict="debounce")
     first = queue.find(queue.send(b"1", unique=unique, delay=HOUR))
+    time.sleep(0.01)
     last = queue.find(queue.send(b"2", unique=unique, delay=HOUR))
     assert last.due > first.due
     assert bodies(queue) == [b"2"]

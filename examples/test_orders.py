@@ -41,7 +41,8 @@ class OnCassandra:
 
     def run(self):
         with orders.app.dispatcher() as dispatcher:
-            assert dispatcher.drain(SOON)
+            while orders.app.client.queue("orders").stats(exact=True).live:
+                assert dispatcher.drain(SOON)
 
 
 PLACES = [InMemory, OnCassandra] if OnCassandra.url else [InMemory]

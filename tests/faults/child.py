@@ -121,7 +121,7 @@ def race(recorded, plan):
 
     threads = [threading.Thread(target=send_all) for _ in range(plan["threads"])]
     while not Path(plan["go"]).exists():
-        time.sleep(0.001)
+        time.sleep(0.01)
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -86,14 +86,12 @@ def test_racing_and_killed_producers_make_one_message_of_a_key(start_run, row, t
     raced, alone, kills = [], [], 0
     for turn in range(full(5, 1)):
         keys, go = [f"raced-{turn}-{number}" for number in range(20)], tmp_path / f"go-{turn}"
-        plan = {"ready": False, "threads": 10, "keys": keys, "go": str(go), "on_conflict": on_conflict}
+        plan = {"threads": 10, "keys": keys, "go": str(go), "on_conflict": on_conflict}
         children = [run.start("race", **plan) for _ in range(3)]
         children += [run.start("race", **plan, kill=[*write, 5]) for write in RESERVING]
         for write in RESERVING:  # killed at its first message, which nobody else sends
             alone.append(f"alone-{turn}-{write[0]}")
             children.append(run.start("race", **{**plan, "threads": 1, "keys": alone[-1:]}, kill=[*write, 1]))
-        for child in children:
-            child.ready()
         go.touch()
         for child in children:
             child.join(120)

@@ -47,7 +47,19 @@ MAX_RECEIVE = 1000
 MAX_PREFETCH = 4000
 """Upper bound of a consumer's `prefetch`: all of these messages are held in memory."""
 
-_OPTIONS = ("delay", "due", "priority", "headers", "ttl", "task", "key", "codec", "trigger", "source", "unique")
+_OPTIONS = (
+    "delay",
+    "due",
+    "priority",
+    "headers",
+    "ttl",
+    "task",
+    "key",
+    "codec",
+    "trigger",
+    "source",
+    "unique",
+)
 _NO_OPTIONS = (None, None, 0, *(None,) * 8)
 _NO_TEXTS = (None, None, None, None)
 _PLAIN = (0, None, None, None, *_NO_TEXTS, None)  # the fields of an Outgoing after its body

@@ -141,27 +141,37 @@ class Producer:
         if not good:
             return [], failed
         alone: list[Flush] = []
-        if any([entries[place].unique is not None for place in places]):
-            rest = []
-            for place, one in zip(places, good, strict=True):
-                if entries[place].unique is None:
-                    rest.append((place, one))
-                else:
-                    alone += self._store_unique(spec, one, entries[place], place, failed)
-            places, good = [place for place, _ in rest], [one for _, one in rest]
+        if any(entries[place].unique is not None for place in places):
+            alone, places, good = self._store_unique_ones(spec, entries, places, good, failed)
         flushes = self._states.run(lambda state: self._driver.run(send(spec, state, good))) if good else []
         if len(places) < len(entries):
             for flush in flushes:
                 flush.indexes = [places[index] for index in flush.indexes]
         flushes += alone
         for flush in flushes:
-            if flush.skipped:
-                continue
             if flush.error is None:
                 self._ring(flush)
             else:
                 failed += failures(flush, _ids_of(flush), SendUnknown, "message")
         return flushes, failed
+
+    def _store_unique_ones(
+        self,
+        spec: QueueSpec,
+        entries: list[Message],
+        places: list[int],
+        good: list[Outgoing],
+        failed: Failed,
+    ) -> tuple[list[Flush], list[int], list[Outgoing]]:
+        """Store the messages with `unique`, one by one. Return their flushes, and what is left to store."""
+        flushes: list[Flush] = []
+        rest: list[tuple[int, Outgoing]] = []
+        for place, one in zip(places, good, strict=True):
+            if entries[place].unique is None:
+                rest.append((place, one))
+            else:
+                flushes += self._store_unique(spec, one, entries[place], place, failed)
+        return flushes, [place for place, _ in rest], [one for _, one in rest]
 
     def _store_unique(
         self, spec: QueueSpec, one: Outgoing, message: Message, place: int, failed: Failed
@@ -190,7 +200,7 @@ class Producer:
 
     def _ring(self, flush: Flush) -> None:
         """Send a hint about the messages that are due already; polls find the others when they are due."""
-        last = ids.highest_at(self._driver.clock.now_us())
+        last = ids.START if flush.skipped else ids.highest_at(self._driver.clock.now_us())
         if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
             self._wakeups.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
 

@@ -221,8 +221,8 @@ class Queue:
     ) -> MessageId:
         """Store one message (see `Message` for ranges). Return its id once the message is acknowledged.
 
-        With `unique` the send may be skipped; then the id is that of the message in the way, and its `skipped`
-        is True.
+        With `unique` the send may be skipped. Then the id is that of the message in the way, and its
+        `skipped` is True.
 
         Raises:
             BadInput: a limit is exceeded; nothing was sent.

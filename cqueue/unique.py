@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Final, Literal, get_args
 
 from cqueue.errors import BadInput
-from cqueue.runtime.durations import given
 from cqueue.protocol.unique import Rule
+from cqueue.runtime.durations import given
 
 While = Literal["pending", "running", "ever"]
 OnConflict = Literal["raise", "skip", "replace", "debounce", "throttle"]
@@ -38,10 +38,10 @@ class Unique:
             `throttle`.
         within: no longer than this after it was sent, 1 ms to ten years. None: no such limit, but a message
             that waits for more than 30 days after it was due is not in the way any more, unless with "ever".
-        on_conflict: "raise" `Duplicate`; "skip" the send, so that the returned id is that of the message in
-            the way, and its `skipped` is True; "replace" that message, which is deleted; "debounce": the same,
-            but only a waiting one, so that a `delay` begins anew with each send; "throttle": skip, at most one
-            message `within` that time.
+        on_conflict: "raise" `Duplicate`. "skip" the send: the returned id is that of the message in the way,
+            and its `skipped` is True. "replace" that message, which is deleted. "debounce": replace it while
+            it waits, so that a `delay` begins anew with each send. "throttle": skip; at most one message is
+            sent `within` that time.
 
     Example:
         queue.send(b"...", unique=Unique(key="report-7", on_conflict="skip"))

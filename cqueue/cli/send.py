@@ -44,8 +44,12 @@ def send(
     priority: Priority = 0,
     header: Headers = None,
     ttl: Annotated[timedelta | None, "How long after it was sent the message may still be delivered."] = None,
-    key: Annotated[str | None, "A key of your own; in a keyed queue, `cqueue find --key` looks it up."] = None,
-    unique: Annotated[str | None, "KEY", "Send only if no other message of this unique key is in the way."] = None,
+    key: Annotated[
+        str | None, "A key of your own; in a keyed queue, `cqueue find --key` looks it up."
+    ] = None,
+    unique: Annotated[
+        str | None, "KEY", "Send only if no other message of this unique key is in the way."
+    ] = None,
     while_: Annotated[
         str | None, "pending|running|ever", "How long it is in the way; by default while it waits or is held."
     ] = None,

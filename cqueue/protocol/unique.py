@@ -36,7 +36,7 @@ class Rule(NamedTuple):
     """When a message of the key is in the way, and what follows.
 
     while_: "pending" while it waits, "running" also while a consumer holds it, "ever" also afterwards.
-    within_us: only for so long after it was sent; None for no such limit. replace: it gives way.
+    within_us: only for this time after it was sent; None for no such limit. replace: it gives way.
     """
 
     key: str
@@ -185,7 +185,9 @@ def look(spec: QueueSpec, rule: Rule, row: ReservationRow | None) -> Proto[Verdi
                 return Verdict(row)
         elif live is not None and row.replaces is not None:  # its sender died before it deleted the old one
             yield from _discard(spec, row.replaces)
-        blocks = rule.while_ == "ever" if live is None else rule.while_ != "pending" or live.state != "claimed"
+        blocks = (
+            rule.while_ == "ever" if live is None else rule.while_ != "pending" or live.state != "claimed"
+        )
         return Verdict(row, message, live, blocks and not lapsed)
     return Verdict(None)
 

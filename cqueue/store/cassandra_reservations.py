@@ -20,7 +20,9 @@ class CassandraReservations(Sender):
             ),
             ops.WriteReservation: self._write_reservation,
             ops.ListReservations: lambda op: self._requests.send(
-                cql.LIST_RESERVATIONS, (), lambda found: [key for queue, key in found.rows if queue == op.queue]
+                cql.LIST_RESERVATIONS,
+                (),
+                lambda found: [key for queue, key in found.rows if queue == op.queue],
             ),
             ops.RemoveReservation: lambda op: self._change(cql.REMOVE_RESERVATION, op.queue, op.key),
         }

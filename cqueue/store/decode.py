@@ -338,7 +338,11 @@ workers: Final = Table("workers", WorkerRow._make, 1, {"info": is_object, "seen"
 
 def is_place(value: Any) -> bool:
     """Return whether the value is the packed place of a message."""
-    return isinstance(value, bytes) and len(value) == PLACE_BYTES and Place.unpacked(value).priority in PRIORITIES
+    return (
+        isinstance(value, bytes)
+        and len(value) == PLACE_BYTES
+        and Place.unpacked(value).priority in PRIORITIES
+    )
 
 
 def _reservation(row: Row) -> ReservationRow:

@@ -41,7 +41,8 @@ class ReservationRow(NamedTuple):
     """A key, and the message that was, or is about to be, sent under it.
 
     queue: the queue's partition name. replaces: a message that has to go once `message` is stored.
-    made_us: when the sender gave the message its id, in µs since 1970. sent: the message is known to be stored.
+    made_us: when the sender gave the message its id, in µs since 1970. sent: the message is known to have
+    been stored.
     """
 
     queue: str

@@ -372,9 +372,7 @@ CHANGE_RESERVATION = _conditional(
 # For deleting a queue.
 LIST_RESERVATIONS = _read("SELECT queue, key FROM {keyspace}.reservations", page_rows=5000)
 # Of a queue that is being deleted, or a damaged one.
-REMOVE_RESERVATION = _conditional(
-    "DELETE FROM {keyspace}.reservations WHERE queue = ? AND key = ? IF EXISTS"
-)
+REMOVE_RESERVATION = _conditional("DELETE FROM {keyspace}.reservations WHERE queue = ? AND key = ? IF EXISTS")
 
 # ── Deployment and time ──
 

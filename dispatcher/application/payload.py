@@ -134,7 +134,7 @@ def encode(arguments: Arguments, codec: Codec, names: Sequence[str] = ()) -> byt
 
 
 def digest(arguments: Mapping[str, Any]) -> str:
-    """Return 32 hexadecimal digits that equal arguments share, in whatever order dictionaries and sets hold them.
+    """Return 32 hexadecimal digits that equal arguments share, whatever the order of dictionaries and sets.
 
     Raises:
         BadArguments: as `encode`.

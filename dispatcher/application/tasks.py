@@ -176,7 +176,11 @@ class Task(Generic[P, R]):
             body = encode(Arguments(args, dict(kwargs)), self._codec, self._positional)
             options = self._options
             unique: Unique | None = options.get("unique")
-            if unique is not None and unique.key is None and (unique.args is not None or "key" not in options):
+            if (
+                unique is not None
+                and unique.key is None
+                and (unique.args is not None or "key" not in options)
+            ):
                 options = {**options, "unique": self._keyed(unique, bound)}
         except (TypeError, BadArguments) as exc:
             raise BadArguments(f"task {self.name!r}: {exc}") from exc
@@ -185,7 +189,9 @@ class Task(Generic[P, R]):
     def _keyed(self, unique: Unique, bound: inspect.BoundArguments) -> Unique:
         """Return `unique` with a key of the task's name and these arguments, given by position or name."""
         bound.apply_defaults()
-        arguments = bound.arguments if unique.args is None else {name: bound.arguments[name] for name in unique.args}
+        arguments = (
+            bound.arguments if unique.args is None else {name: bound.arguments[name] for name in unique.args}
+        )
         return replace(unique, key=f"{self.name[:MAX_NAME_IN_KEY]}:{digest(arguments)}", args=None)
 
     def enqueue_many(self, messages: Iterable[Message]) -> SendResult:
@@ -211,8 +217,8 @@ class Task(Generic[P, R]):
         other.
 
         Args:
-            options: delay, due, priority, headers, ttl, key, source, unique. Without a key of its own, `unique`
-                goes by `key`, else by the task's name and its arguments.
+            options: delay, due, priority, headers, ttl, key, source, unique. A `unique` without a key goes by
+                `key`, else by the task's name and its arguments.
 
         Raises:
             BadInput: a value exceeds a limit, or both delay and due are given. Limits that depend on the time

@@ -58,12 +58,13 @@ def main(url, name, threads, unique, point):
         racing = [threading.Thread(target=send) for _ in range(int(threads))]
         for thread in racing:
             thread.start()
-        print("ready", flush=True)
+        sys.stdout.write("ready\n")
+        sys.stdout.flush()
         sys.stdin.readline()
         go.wait()
         for thread in racing:
             thread.join()
-        print(*outcomes, sep="\n", flush=True)
+        sys.stdout.write("\n".join(outcomes))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,13 @@ PROCESSES, THREADS = 5, 10
     ("point", "while_"),
     [
         pytest.param("reserved", "running", marks=pytest.mark.feature),
-        ("none", "running"), ("none", "ever"), ("inserted", "running"), ("inserted", "ever"), ("reserved", "ever"),
+        ("reserved", "ever"),
+        ("none", "running"),
+        ("none", "ever"),
+        ("inserted", "running"),
+        ("inserted", "ever"),
     ],
-)  # fmt: skip
+)
 def test_fifty_racing_producers_send_one_message(client, keyspace, point, while_):
     """Killed between reservation and insert, a producer has sent nothing, and one of the others sends; killed
     after the insert, it has sent, and none of the others does.

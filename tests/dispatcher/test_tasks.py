@@ -153,7 +153,7 @@ def test_delay_and_due_replace_each_other(app):
 
 
 def test_a_unique_task_goes_by_its_arguments(app, sent):
-    """However they are given, and in whatever order sets and dictionaries hold them; other arguments are another
+    """However they are given, and whatever the order of sets and dictionaries; other arguments are another
     call, and other tasks another key.
     """
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from cqueue.errors import CqueueError, DamagedRow, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
+from cqueue.protocol import lock as locks
 from cqueue.protocol import plausibility, policy
 from cqueue.protocol.claim_draft import MAX_NEW_SLOTS, freed
 from cqueue.protocol.inspection import discard, slots_of
-from cqueue.protocol.lock import acquire, mutate_once, new_owner, read_whole, tally_share, unlock
+from cqueue.protocol.lock import acquire, mutate_once, new_owner, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
 from cqueue.protocol.row_memory import remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -145,7 +146,7 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
         OutcomeUnknown: messages may be deleted, or are, and may be handed out once more.
     """
     now_us = yield from Now()
-    head, _ = yield from read_whole(wide_row)
+    head, _ = yield from locks.read_whole(wide_row)
     rows: list[MessageRow] = yield from ReadMessages(wide_row, priority, tuple(ids_))
     listing, changed = slots_of(head, priority), Changed()
     for row in rows:
@@ -197,7 +198,7 @@ def reschedule(
                 edit.needs_fence = policy.reschedule_moves_fence(some)
                 moving.setdefault(0, []).extend(some)
             elif len(some) == len(slot.ids):
-                edit.write(slot._replace(due_ms=due_ms))
+                edit.write(slot._replace(state=SlotState.WAITING, due_ms=due_ms))
             else:
                 edit.take_out(slot, some)
                 moving.setdefault(slot.attempt, []).extend(some)
@@ -232,7 +233,7 @@ def extend(
         due_ms = edit.now_us // 1000 + duration_ms
         for slot, some in edit.by_slot(live):
             held = slot is not None and slot.state is SlotState.CLAIMED and slot.died_at_ms is None
-            if slot is None or not held or not policy.is_extensible(slot, edit.now_us):
+            if slot is None or not held or edit.now_us >= slot.due_ms * 1000:
                 lost = LeaseLost("no consumer holds the message any more")
                 edit.changed.failed.update(dict.fromkeys(some, lost))
                 continue
@@ -256,7 +257,7 @@ def _mutate(
     memory = remember_row(spec, wide_row, frozenset({priority}))
     for tries in range(TRIES):
         owner, pick, now_us = (yield from new_owner()), (yield from RandomBits(16)), (yield from Now())
-        head, _ = yield from read_whole(wide_row)
+        head, _ = yield from locks.read_whole(wide_row)
         memory.remembered.note_read(head, now_us)
         if is_retired(head.lock, memory.end_us, now_us):
             return Changed()

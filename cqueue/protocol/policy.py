@@ -78,11 +78,6 @@ def is_movable(slot: SlotRow) -> bool:
     return slot.state is SlotState.WAITING
 
 
-def is_extensible(slot: SlotRow, now_us: int) -> bool:
-    """Return whether others may extend a held slot: not once its timeout has passed."""
-    return now_us < slot.due_ms * 1000
-
-
 # ── heads ──
 
 

@@ -106,16 +106,8 @@ def test_a_nacked_message_keeps_its_attempts_and_its_neighbours_their_time(queue
 
 def test_a_delayed_message_of_a_later_time_shard_comes_now_under_a_new_id(queue):
     """As sent, once."""
-    sent = cqueue.Message(
-        b"x",
-        timedelta(days=9),
-        priority=3,
-        headers={"a": "b"},
-        task="t",
-        key="k",
-        codec="c",
-        ttl=timedelta(10),
-    )
+    texts = {"task": "t", "key": "k", "codec": "c", "headers": {"a": "b"}}
+    sent = cqueue.Message(b"x", timedelta(days=9), priority=3, ttl=timedelta(10), **texts)
     (id_,) = queue.send_many([sent]).ids
     new = queue.reschedule(id_, NOW)
     assert new != id_
@@ -172,8 +164,8 @@ def test_a_message_gets_another_priority(queue, delay, size):
 # ── extend ──
 
 
-def test_what_somebody_holds_is_extended(client, queue):
-    """Another client may do it; the holder can still ack, extend and give back."""
+def test_what_somebody_holds_is_extended(queue):
+    """By anybody, without the message; the holder can still extend and give back."""
     queue.alter(visibility=timedelta(seconds=2))
     id_ = queue.send(b"x")
     with queue.consumer() as consumer:
@@ -262,8 +254,8 @@ def test_many_are_changed_at_once(queue):
         (lambda q, id_: q.extend(id_, timedelta(seconds=1)), cqueue.BadInput),
         (lambda q, id_: q.extend(id_, 30), cqueue.BadInput),
         (lambda q, id_: q.cancel_many(id_), cqueue.BadInput),
-        (lambda q, id_: q.cancel_many([id_] + ["nonsense"]), cqueue.InvalidMessageId),
-        (lambda q, id_: q.cancel_many(map(str, range(10_001))), cqueue.BadInput),
+        (lambda q, id_: q.cancel_many([id_, "nonsense"]), cqueue.InvalidMessageId),
+        (lambda q, _: q.cancel_many(map(str, range(10_001))), cqueue.BadInput),
     ],
 )
 def test_bad_input_changes_nothing(queue, call, error):
@@ -304,7 +296,7 @@ def test_a_change_says_what_is_known(queue, monkeypatch, error):
         queue.set_priority(id_, 3)
     assert queue.find(id_) is not None
     failing[:] = [Mutate]
-    with pytest.raises(error):
+    with pytest.raises(NotDone):  # a read has shown that the mutation without an answer was not applied
         queue.reschedule(id_, HOUR)
     with pytest.raises(OutcomeUnknown):
         queue.cancel(id_)  # deleted, but somebody may have read it before

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         LetterNotFound,
         LogExists,
         LogNotFound,
+        MessageHeld,
         NotDone,
         OutcomeUnknown,
         OwnershipLost,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage
     from cqueue.received import ReceivedMessage
+    from cqueue.sending.changes import ChangeResult
 
 __all__ = [
     "AckUnknown",
@@ -94,6 +96,7 @@ __all__ = [
     "Binding",
     "BodyTooLarge",
     "Cancel",
+    "ChangeResult",
     "Client",
     "Closed",
     "ConfigError",
@@ -128,6 +131,7 @@ __all__ = [
     "LogRecord",
     "LogStats",
     "Message",
+    "MessageHeld",
     "MessageId",
     "Middleware",
     "NotDone",
@@ -205,6 +209,7 @@ _HOMES = {
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage"),
     "received": ("ReceivedMessage",),
+    "sending.changes": ("ChangeResult",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -43,7 +43,9 @@ def send(
     priority: Priority = 0,
     header: Headers = None,
     ttl: Annotated[timedelta | None, "How long after it was sent the message may still be delivered."] = None,
-    key: Annotated[str | None, "A key of your own; in a keyed queue, `cqueue find --key` looks it up."] = None,
+    key: Annotated[
+        str | None, "A key of your own; in a keyed queue, `cqueue find --key` looks it up."
+    ] = None,
 ) -> None:
     """Send a message, with --lines one a line, or with --task a call of a task; done once it is stored.
 

@@ -80,9 +80,9 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
         done = yield from super()._finish(part, began_us, error, remakes)
         if self.spec.keyed and keys.is_late(self.spec, began_us, (yield from Now())):
             stored = [flush for flush in done if flush.error is None]
-            failed = yield from keys.write(_rows_of(stored))
-            for flush in stored if failed is not None else ():
-                flush.error = writing.unknown("stored, but its key may not find it", failed)
+            if (failed := (yield from keys.write(_rows_of(stored)))) is not None:
+                for flush in stored:
+                    flush.error = writing.unknown("stored, but its key may not find it", failed)
         return done
 
     def judge(self, part: Flush, now_us: int) -> tuple[list[Flush], Flush | None]:

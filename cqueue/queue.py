@@ -358,7 +358,7 @@ class Queue:
     # ── by key ──
 
     def get_by_key(self, key: str) -> StoredMessage | None:
-        """Return the message with this key that is due first. If there is none, return its oldest dead letter.
+        """Return the first message with this key. If there is none, return its oldest dead letter.
 
         The result is None if all messages with this key are acked, cancelled or expired, or were sent before
         the queue became `keyed`. A dead letter has the state "dead" and its own id, which `dead_letters`
@@ -378,9 +378,10 @@ class Queue:
     def list_by_key(
         self, key: str, *, limit: int = 100, after: MessageId | None = None
     ) -> list[StoredMessage]:
-        """Return messages with this key in order of due time, then its dead letters, oldest first.
+        """Return messages with this key as they were first due, then its dead letters, oldest first.
 
-        Messages that cannot be read are left out. A message that dies meanwhile may be listed twice.
+        A message that was rescheduled keeps its place among the others. Messages that cannot be read are left
+        out. A message that dies meanwhile may be listed twice.
 
         Args:
             key: as of the messages.
@@ -415,7 +416,7 @@ class Queue:
         return [self._stored(one) for one in found]
 
     def delete_by_key(self, key: str) -> int:
-        """Cancel all messages with this key, as `cancel` does; dead letters stay. Return the number cancelled.
+        """Cancel all messages with this key, as `cancel` does; dead letters stay. Return their number.
 
         Raises:
             NotKeyed, BadInput: as `get_by_key`; nothing was cancelled.

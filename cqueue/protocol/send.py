@@ -76,7 +76,7 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
     def _finish(
         self, part: Flush, began_us: int, error: Failure | None, remakes: int = REMAKES
     ) -> Proto[list[Flush]]:
-        """Bring a tried part to its end; write its keys again if a look-up may have deleted them meanwhile."""
+        """Bring a tried part to its end; write its keys again if a look-up may have deleted them since."""
         done = yield from super()._finish(part, began_us, error, remakes)
         if self.spec.keyed and keys.is_late(self.spec, began_us, (yield from Now())):
             stored = [flush for flush in done if flush.error is None]

@@ -21,36 +21,37 @@ KEYS = [f"k{number}" for number in range(5)]
 
 @pytest.fixture
 def queue(client, request):
-    name = request.node.name.translate(str.maketrans("[]", "--"))
+    name = request.node.name.translate(str.maketrans("[] ", "---"))
     config = cqueue.QueueConfig(keyed=True, shards=1, visibility=timedelta(seconds=3))
     return client.create_queue(name, config)
 
 
 @pytest.mark.parametrize(
-    ("what", "point", "nth", "leaves"),
+    ("when", "leaves"),
     [
-        ("send", "InsertKeys", 1, True),
-        ("send", "InsertKeys", 7, True),
-        ("send", "InsertMessages", 7, False),
-        ("ack", "DeleteMessages", 1, True),
-        ("ack", "DeleteKeys", 3, False),
-        ("bury", "InsertKeys", 3, True),
-        ("bury", "InsertMessages", 3, False),
-        ("redrive", "InsertKeys", 1, True),
-        ("redrive", "InsertMessages", 1, False),
-        ("redrive", "DeleteMessages", 1, True),
+        ("send InsertKeys 1", True),
+        ("send InsertKeys 7", True),
+        ("send InsertMessages 7", False),
+        ("ack DeleteMessages 1", True),
+        ("ack DeleteKeys 3", False),
+        ("bury InsertKeys 3", True),
+        ("bury InsertMessages 3", False),
+        ("redrive InsertKeys 1", True),
+        ("redrive InsertMessages 1", False),
+        ("redrive DeleteMessages 1", True),
     ],
 )
-def test_a_kill_between_two_writes_leaves_no_orphan(keyspace, client, queue, what, point, nth, leaves):
+def test_a_kill_between_two_writes_leaves_no_orphan(keyspace, client, queue, when, leaves):
     """SIGKILL: each message that is there has its key, at once; after the healing time each key has its
     message.
     """
+    what = when.split()[0]
     if what != "send":
         send(queue)
     if what == "redrive":
         bury(queue)
-    child = [sys.executable, "-m", "tests.acceptance.keyed_child", keyspace.url, queue.name, what, point, nth]
-    assert subprocess.run([*map(str, child)], cwd=ROOT, check=False).returncode == -signal.SIGKILL
+    child = [sys.executable, "-m", "tests.acceptance.keyed_child", keyspace.url, queue.name, *when.split()]
+    assert subprocess.run(child, cwd=ROOT, check=False).returncode == -signal.SIGKILL
     assert missing(client, queue) == set(), "a message without its key"
     assert bool(orphans(client, queue)) is leaves
 

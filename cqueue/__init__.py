@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         LetterNotFound,
         LogExists,
         LogNotFound,
+        MessageHeld,
         NotDone,
         NotKeyed,
         OutcomeUnknown,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from cqueue.queue import Queue, QueueStats, StoredMessage
     from cqueue.received import ReceivedMessage
     from cqueue.unique import Unique
+    from cqueue.sending.changes import ChangeResult
 
 __all__ = [
     "AckUnknown",
@@ -97,6 +99,7 @@ __all__ = [
     "Binding",
     "BodyTooLarge",
     "Cancel",
+    "ChangeResult",
     "Client",
     "Closed",
     "ConfigError",
@@ -133,6 +136,7 @@ __all__ = [
     "LogRecord",
     "LogStats",
     "Message",
+    "MessageHeld",
     "MessageId",
     "Middleware",
     "NotDone",
@@ -213,6 +217,7 @@ _HOMES = {
     "queue": ("Queue", "QueueStats", "StoredMessage"),
     "received": ("ReceivedMessage",),
     "unique": ("Unique",),
+    "sending.changes": ("ChangeResult",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -16,10 +16,10 @@ from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, KeyRow,
 from cqueue.store.operations import MessageRow, Now, Operation, Together, WideRow
 
 AT_ONCE = 128
-"""Writes of keys side by side, at most: each goes to another partition, and 500 messages may have 500 keys."""
+"""Writes of keys side by side, at most: each has its own partition, and 500 messages may have as many."""
 AHEAD_US = 60_000_000
-"""µs by which the delete of a deleted message's row lies ahead of now: it has to beat the insert, whose clock
-may have been ahead. The message's id is not used again, so nothing else is deleted."""
+"""µs by which the delete of a deleted message's row lies ahead of now: it has to beat the insert, by a clock
+that may have been ahead. The message's id is not used again, so nothing else is deleted."""
 TTL_SLACK_S = 60
 """Seconds that a row outlives the time to live of its message: more than clocks disagree by."""
 LONGEST_TTL_S = 5 * 365 * 86_400

@@ -1,7 +1,7 @@
 """Operations on the look-up table of keyed queues: the places of messages by their keys.
 
-Rows are written under cluster time, not under the time of an id. A row that a look-up has deleted, because its
-message was missing, can so be written again when the message is sent again under the same derived id.
+Rows are written under cluster time, not under the time of an id. So a row that a look-up has deleted, because
+its message was missing, can be written again when the message is sent again under the same derived id.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,11 @@ class MemoryKeys:
         return {
             keys.ReadKey: self._read,
             keys.InsertKeys: self._insert,
-            keys.DeleteKeys: lambda op: [self._delete(op.place, row[:2], row.at_us) for row in op.rows],
+            keys.DeleteKeys: lambda op: self._delete(op.place, [(row[:2], row.at_us) for row in op.rows]),
             keys.ScanKeys: self._scan,
-            keys.DropKey: lambda op: [
-                self._delete(op.place, id_, op.at_us) for id_ in self._rows.get(op.place, ())
-            ],
+            keys.DropKey: lambda op: self._delete(
+                op.place, [(id_, op.at_us) for id_ in self._rows.get(op.place, ())]
+            ),
         }
 
     def _live(self, place: keys.KeyPlace) -> list[keys.KeyRow]:
@@ -59,11 +59,12 @@ class MemoryKeys:
             if row.at_us > stored.deleted_us and row.at_us >= newest_us:
                 stored.row, stored.until_us = row, until_us
 
-    def _delete(self, place: keys.KeyPlace, id_: _Id, at_us: int) -> None:
-        stored = self._rows.setdefault(place, {}).setdefault(id_, _Stored())
-        stored.deleted_us = max(stored.deleted_us, at_us)
-        if stored.row is not None and stored.row.at_us <= at_us:
-            stored.row = None
+    def _delete(self, place: keys.KeyPlace, deletes: Iterable[tuple[_Id, int]]) -> None:
+        for id_, at_us in deletes:
+            stored = self._rows.setdefault(place, {}).setdefault(id_, _Stored())
+            stored.deleted_us = max(stored.deleted_us, at_us)
+            if stored.row is not None and stored.row.at_us <= at_us:
+                stored.row = None
 
     def _scan(self, op: keys.ScanKeys) -> list[tuple[keys.KeyPlace, int]]:
         found = [(place, token) for place, token in self._order.items() if self._live(place)]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cqueue.client import Client, connect
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer
-    from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
+    from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
     from cqueue.dispatcher.application.app import App
     from cqueue.dispatcher.application.tasks import Task
     from cqueue.dispatcher.execution.actions import Cancel, Dead, Retry, Snooze
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         InvalidLogId,
         InvalidMessageId,
         InvalidQueueName,
+        InvalidToken,
         LeaseLost,
         LetterNotFound,
         LogExists,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
         QueueExists,
         QueueNotFound,
         RecordRejected,
+        RedriveLimit,
         Refused,
         ScheduleExists,
         ScheduleNotFound,
@@ -78,9 +80,11 @@ if TYPE_CHECKING:
     from cqueue.log.stats import LogStats
     from cqueue.log.subscription import Lag, Subscription
     from cqueue.message import Message, MessageId
+    from cqueue.pages import Page
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage
     from cqueue.received import ReceivedMessage
+    from cqueue.where import Where
 
 __all__ = [
     "AckUnknown",
@@ -115,8 +119,10 @@ __all__ = [
     "InvalidLogId",
     "InvalidMessageId",
     "InvalidQueueName",
+    "InvalidToken",
     "Lag",
     "LeaseLost",
+    "LetterGroup",
     "LetterNotFound",
     "LettersResult",
     "Log",
@@ -132,6 +138,7 @@ __all__ = [
     "NotDone",
     "OutcomeUnknown",
     "OwnershipLost",
+    "Page",
     "PartitionOutOfRange",
     "PayloadMismatch",
     "PositionExpired",
@@ -144,6 +151,7 @@ __all__ = [
     "ReceivedMessage",
     "Record",
     "RecordRejected",
+    "RedriveLimit",
     "Refused",
     "Repeating",
     "Retry",
@@ -166,6 +174,7 @@ __all__ = [
     "Task",
     "Unavailable",
     "UnknownTask",
+    "Where",
     "WrongDataCentre",
     "__version__",
     "batched",
@@ -179,7 +188,7 @@ _HOMES = {
     "client": ("Client", "connect"),
     "config": ("QueueConfig",),
     "consumer": ("Consumer",),
-    "dead_letters": ("DeadLetter", "DeadLetters", "LettersResult"),
+    "dead_letters": ("DeadLetter", "DeadLetters", "LetterGroup", "LettersResult"),
     "dispatcher.application.app": ("App",),
     "dispatcher.execution.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
     "dispatcher.execution.dispatcher": ("Dispatcher",),
@@ -200,9 +209,11 @@ _HOMES = {
     "log.stats": ("LogStats",),
     "log.subscription": ("Lag", "Subscription"),
     "message": ("Message", "MessageId"),
+    "pages": ("Page",),
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage"),
     "received": ("ReceivedMessage",),
+    "where": ("Where",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 

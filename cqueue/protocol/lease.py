@@ -45,6 +45,7 @@ class Lease:
     The holder makes one change of the slot after the other. Acks may come meanwhile, on any thread.
 
     slot: as the holder last wrote it. fence: of the claim. gate: the gate that admitted a suspect; else None.
+    abandoned: of a message to bury: its last holder let it expire.
     """
 
     wide_row: WideRow
@@ -52,6 +53,7 @@ class Lease:
     fence: int
     gate: SuspectGate | None = None
     state: Holding = Holding.HELD
+    abandoned: bool = False
     outstanding: set[int] = field(init=False)  # ids neither acked nor moved to another slot
     unresolved: dict[int, Change] = field(default_factory=dict)  # by new revision: outcome unknown
 

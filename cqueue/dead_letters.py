@@ -161,32 +161,6 @@ class DeadLetters:
     def __iter__(self) -> Iterator[DeadLetter]:
         return map(self._letter, listing.messages(self._driver, self._dead.spec))
 
-    def list(
-        self, limit: int = DEFAULT_LIST, *, reason: str | None = None, task: str | None = None
-    ) -> list[DeadLetter]:
-        """Return the oldest letters, up to `limit` (1 to 10,000).
-
-        reason: only letters whose reason contains this text, in upper or lower case.
-        task: only letters of this task.
-
-        Raises:
-            BadInput: an argument is out of range.
-        """
-        if type(limit) is not int or not 1 <= limit <= MAX_LIST:
-            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_LIST:,}")
-        return list(islice(self._matching(reason, task), limit))
-
-    def get(self, letter_id: str) -> DeadLetter:
-        """Return one letter.
-
-        Raises:
-            LetterNotFound: the queue has no dead letter with this id.
-            DamagedRow: the letter cannot be read.
-            InvalidMessageId: the text is no message id.
-            BadInput: the id is that of another queue's message.
-        """
-        return self._letter(self._found([letter_id])[0])
-
     def groups(self, *, reason: str | None = None, task: str | None = None) -> list[LetterGroup]:
         """Count the letters by task and kind of reason, the largest group first. Reads all letters.
 
@@ -215,6 +189,32 @@ class DeadLetters:
                 redriven=group.redriven + again,
             )
         return sorted(found.values(), key=lambda group: (-group.count, group.task or "", group.reason))
+
+    def list(
+        self, limit: int = DEFAULT_LIST, *, reason: str | None = None, task: str | None = None
+    ) -> list[DeadLetter]:
+        """Return the oldest letters, up to `limit` (1 to 10,000).
+
+        reason: only letters whose reason contains this text, in upper or lower case.
+        task: only letters of this task.
+
+        Raises:
+            BadInput: an argument is out of range.
+        """
+        if type(limit) is not int or not 1 <= limit <= MAX_LIST:
+            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_LIST:,}")
+        return list(islice(self._matching(reason, task), limit))
+
+    def get(self, letter_id: str) -> DeadLetter:
+        """Return one letter.
+
+        Raises:
+            LetterNotFound: the queue has no dead letter with this id.
+            DamagedRow: the letter cannot be read.
+            InvalidMessageId: the text is no message id.
+            BadInput: the id is that of another queue's message.
+        """
+        return self._letter(self._found([letter_id])[0])
 
     # ── change ──
 

@@ -17,7 +17,7 @@ from cqueue.protocol import inspection, shards
 from cqueue.protocol.inspection import Found, Walk
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.store.operations import Head, ReadHead, ReadIds, ReadSlice, SlotRow, WideRow
+from cqueue.store.operations import Head, ReadHead, ReadIds, ReadSlice, ShardRow, SlotRow, WideRow
 
 ROWS_A_PAGE = 100
 """Messages in one read. Each may have a body of 16 KiB, and ten priorities are read side by side: 16 MiB."""
@@ -104,7 +104,6 @@ class Some:
         """Return whether the messages are enough."""
         return len(self.found) >= limit or self._bytes >= MAX_BYTES
 
-    @property
     def is_spent(self) -> bool:
         """Return whether the reads are enough, whatever they found."""
         return self.rows >= MAX_ROWS or self.reads >= MAX_READS
@@ -120,9 +119,10 @@ def some(
     place: Place | None = None,
 ) -> Some:
     """Read on from a place, and return messages that fit, up to `limit`, by a bounded number of reads."""
-    told, head, last = Some(), Head(), None
+    told, head = Some(), Head()
+    last: WideRow | None = None
     for at, wide_row in _parts(driver, spec, told, priorities, place):
-        if told.is_spent:
+        if told.is_spent():
             told.place = at
             return told
         if wide_row is None:
@@ -132,7 +132,7 @@ def some(
             told.reads += 1
         slots, walk = inspection.slots_of(head, at.priority), Walk(spec, wide_row, at.after)
         while not walk.done:
-            if told.is_spent:
+            if told.is_spent():
                 told.place = at._replace(after=walk.after)
                 return told
             page = driver.ask(ReadSlice(wide_row, at.priority, walk.after, walk.upto, ROWS_A_PAGE))
@@ -167,7 +167,8 @@ def _parts(
             continue
         yield start, None
         told.reads += 1
-        for row in sorted(driver.ask(shards.read_epoch(spec, epoch, start.time_shard))):
+        listed: list[ShardRow] = driver.ask(shards.read_epoch(spec, epoch, start.time_shard))
+        for row in sorted(listed):
             for priority in sorted(row.priorities if priorities is None else row.priorities & priorities):
                 at = Place(epoch, row.time_shard, row.shard, priority)
                 if at[:-1] >= start[:-1]:

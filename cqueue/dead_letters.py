@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -39,6 +40,8 @@ DEFAULT_LIST = 100
 """Letters that one `list` returns, if the caller gives no limit."""
 MAX_KIND = 200
 """Characters of a group's reason: a class of errors, or a short sentence."""
+_ATTEMPT = re.compile(r"\Aattempt \d+[^:]*: ")
+"""What a dispatcher writes before the class of the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +104,9 @@ class LetterGroup:
 
     Attributes:
         task: the letters' task; None for messages without one.
-        reason: what their reasons begin with: the part before the first `: `, such as the class of an error,
-            200 characters at most. `redrive(task=…, reason=…)` takes both as they are.
+        reason: what their reasons have in common: the part before the first `: `, such as the class of an
+            error, 200 characters at most. A dispatcher's `attempt 5 of 5: ` is left out. `redrive(task=…,
+            reason=…)` takes both as they are.
         count: number of letters.
         first, last: times of the first and the last death, in UTC.
         example: id of the letter that died last.
@@ -442,8 +446,8 @@ def _body(driver: BlockingDriver, found: Found) -> bytes:
 
 
 def _kind(reason: str) -> str:
-    """Return what reasons of the same kind begin with."""
-    return reason.partition(": ")[0][:MAX_KIND]
+    """Return what reasons of the same kind have in common: the part before a colon, whatever the attempt."""
+    return _ATTEMPT.sub("", reason).partition(": ")[0][:MAX_KIND]
 
 
 def _would_drop(some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:

@@ -85,8 +85,9 @@ def list_letters(
 def groups(cli: CliContext, name: QueueName, *, task: Task = None, reason: Reason = None) -> None:
     """Count the dead letters of a queue by task and kind of reason, the largest group first.
 
-    A kind is what stands before the first colon of a reason, such as the class of an error. `redrive` and
-    `drop` take it as --reason. All letters are read. With --json an object a line.
+    A kind is what stands before the first colon of a reason, such as the class of an error; a dispatcher's
+    count of attempts is left out. `redrive` and `drop` take it as --reason. All letters are read. With
+    --json an object a line.
     """
     with _open(cli, name) as queue:
         with cli.status("Looking…"):

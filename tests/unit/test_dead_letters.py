@@ -356,6 +356,8 @@ def test_a_task_that_is_sent_back_runs(client):
     letter = queue.dead_letters.get(id_)
     assert (letter.task, letter.attempts) == ("pay", 1)
     assert "the bank is closed" in letter.traceback
+    assert letter.holder == own_name()
+    assert [(group.task, group.reason) for group in queue.dead_letters.groups()] == [("pay", "ValueError")]
     broken.clear()
     assert len(queue.dead_letters.redrive(task="pay").done) == 1
     with app.dispatcher():

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cqueue.client import Client, connect
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer
-    from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
+    from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
     from cqueue.delay_queue import DelayQueue
     from cqueue.dispatcher.application.app import App
     from cqueue.dispatcher.application.tasks import Task
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         InvalidLogId,
         InvalidMessageId,
         InvalidQueueName,
+        InvalidToken,
         LeaseLost,
         LetterNotFound,
         LogExists,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         QueueExists,
         QueueNotFound,
         RecordRejected,
+        RedriveLimit,
         Refused,
         ScheduleExists,
         ScheduleNotFound,
@@ -82,11 +84,13 @@ if TYPE_CHECKING:
     from cqueue.log.stats import LogStats
     from cqueue.log.subscription import Lag, Subscription
     from cqueue.message import Message, MessageId
+    from cqueue.pages import Page
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage
     from cqueue.received import ReceivedMessage
-    from cqueue.unique import Unique
     from cqueue.sending.changes import ChangeResult
+    from cqueue.unique import Unique
+    from cqueue.where import Where
 
 __all__ = [
     "AckUnknown",
@@ -124,8 +128,10 @@ __all__ = [
     "InvalidLogId",
     "InvalidMessageId",
     "InvalidQueueName",
+    "InvalidToken",
     "Lag",
     "LeaseLost",
+    "LetterGroup",
     "LetterNotFound",
     "LettersResult",
     "Log",
@@ -143,6 +149,7 @@ __all__ = [
     "NotKeyed",
     "OutcomeUnknown",
     "OwnershipLost",
+    "Page",
     "PartitionOutOfRange",
     "PayloadMismatch",
     "PositionExpired",
@@ -155,6 +162,7 @@ __all__ = [
     "ReceivedMessage",
     "Record",
     "RecordRejected",
+    "RedriveLimit",
     "Refused",
     "Repeating",
     "Retry",
@@ -178,6 +186,7 @@ __all__ = [
     "Unavailable",
     "Unique",
     "UnknownTask",
+    "Where",
     "WrongDataCentre",
     "__version__",
     "batched",
@@ -191,7 +200,7 @@ _HOMES = {
     "client": ("Client", "connect"),
     "config": ("QueueConfig",),
     "consumer": ("Consumer",),
-    "dead_letters": ("DeadLetter", "DeadLetters", "LettersResult"),
+    "dead_letters": ("DeadLetter", "DeadLetters", "LetterGroup", "LettersResult"),
     "delay_queue": ("DelayQueue",),
     "dispatcher.application.app": ("App",),
     "dispatcher.execution.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
@@ -213,11 +222,13 @@ _HOMES = {
     "log.stats": ("LogStats",),
     "log.subscription": ("Lag", "Subscription"),
     "message": ("Message", "MessageId"),
+    "pages": ("Page",),
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage"),
     "received": ("ReceivedMessage",),
     "unique": ("Unique",),
     "sending.changes": ("ChangeResult",),
+    "where": ("Where",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 

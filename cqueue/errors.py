@@ -9,6 +9,7 @@ The second level says what is known about the effect of the call, so it is the l
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
     │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
     │   │   └── SpoolTooOld     the spooled messages cannot be forwarded any more without a risk of copies
+    │   ├── RedriveLimit        the dead letter was redriven as often as the call allows; it stays
     │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
     │   ├── MessageHeld         a consumer holds the message; ask again when it was given back
     │   ├── Closed              the client, producer or consumer has been closed
@@ -29,6 +30,7 @@ The second level says what is known about the effect of the call, so it is the l
         ├── ConfigError         a queue's or client's configuration
         ├── InvalidQueueName
         ├── InvalidMessageId
+        ├── InvalidToken        a page's token is damaged, or of another queue
         ├── LetterNotFound
         ├── InvalidLogId
         ├── LogNotFound
@@ -106,6 +108,10 @@ class DamagedRow(NotDone):
 
 class MessageHeld(NotDone):
     """A consumer holds the message, so the message cannot be moved. `cancel` and `extend` work on it."""
+
+
+class RedriveLimit(NotDone):
+    """The dead letter was redriven as often as the call's `max_redrives` allows. It stays a dead letter."""
 
 
 class Closed(NotDone):
@@ -204,6 +210,10 @@ class ConfigError(BadInput):
 
 class InvalidQueueName(BadInput):
     """A queue name has 1 to 200 characters out of `A-Z a-z 0-9 . _ -`."""
+
+
+class InvalidToken(BadInput):
+    """The text is no token of a page of this queue: it is damaged, or of another queue or an earlier one."""
 
 
 class InvalidMessageId(BadInput):

@@ -17,7 +17,15 @@ from cqueue.config import QueueConfig, to_ms
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.dead_letters import DeadLetters
 from cqueue.doorbell import HintCounts
-from cqueue.errors import BadInput, CqueueError, DamagedRow, NotKeyed, OutcomeUnknown, QueueNotFound
+from cqueue.errors import (
+    BadInput,
+    CqueueError,
+    DamagedRow,
+    NotDone,
+    NotKeyed,
+    OutcomeUnknown,
+    QueueNotFound,
+)
 from cqueue.message import (
     MAX_PREFETCH,
     Message,
@@ -30,6 +38,7 @@ from cqueue.message import (
     moment_us,
     to_datetime,
 )
+from cqueue.pages import DEFAULT_PAGE, MAX_ROWS, Page, check_limit, place_of, token_of
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import inspection, key_lookup
 from cqueue.protocol.estimate import estimate
@@ -45,6 +54,7 @@ from cqueue.sending.results import listed
 from cqueue.sending.spans import sent
 from cqueue.store.operations import MessageRow, ReadBodies
 from cqueue.unique import Unique
+from cqueue.where import Where, as_where
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.schedules.schedules import Schedules
@@ -651,3 +661,77 @@ class Queue:
             return self._driver.run(inspection.purge(self._catalog.entry(self.name).spec))
         finally:
             self._producer.purged()
+
+    # ── list: below all that names the built-in type ──
+
+    def exists(self, where: Where | Mapping[str, Any] | None = None, *, max_rows: int = MAX_ROWS) -> bool:
+        """Return whether the queue has a message that is like this; without `where`, any message.
+
+        Reads messages until one fits. max_rows: how many it reads at most, about; 1 and up.
+
+        Raises:
+            BadInput: as `list`.
+            NotDone: after `max_rows` messages none fitted, and there are more; or they cannot be read.
+
+        Example:
+            if not queue.exists(Where(task="shop:report", headers={"tenant": "7"})):
+                report.enqueue(tenant=7)
+        """
+        asked, spec = as_where(where), self._catalog.entry(self.name).spec
+        if type(max_rows) is not int or max_rows < 1:
+            raise BadInput(f"max_rows is {max_rows!r}; it takes a whole number from 1 on")
+        fits, place, rows = asked.at(self._driver.clock.now_us()), None, 0
+        while True:
+            read = listing.some(self._driver, spec, fits, limit=1, priorities=asked.priorities, place=place)
+            place, rows = read.place, rows + read.rows
+            if read.found or place is None:
+                return bool(read.found)
+            if rows >= max_rows:
+                raise NotDone(f"none of the first {rows:,} messages fits, and there are more; raise max_rows")
+
+    def list(
+        self,
+        where: Where | Mapping[str, Any] | None = None,
+        *,
+        limit: int = DEFAULT_PAGE,
+        token: str | None = None,
+    ) -> Page:
+        """Return messages that are like this, a page at a time, without receiving them.
+
+        The order is about that of due times. A call reads 1,000 messages at most, about, and makes 200 reads:
+        a page may have few messages, or none, and a token still. A message that stays where it is comes on
+        one page; one that is sent, acked or buried meanwhile may or may not come.
+
+        where: a `Where`, or a mapping of its fields; None: all messages.
+        limit: messages of the page, 1 to 1,000.
+        token: of the last page, with the same `where`. None: from the beginning.
+
+        Raises:
+            BadInput: an argument is wrong.
+            InvalidToken: the token is damaged, or of another queue, or of one that was deleted.
+            NotDone: the messages cannot be read.
+
+        Example:
+            token = None
+            while True:
+                page = queue.list(Where(task="shop:pay", state="delayed"), token=token)
+                print([message.id for message in page.messages])
+                token = page.token
+                if token is None:
+                    break
+        """
+        asked, spec = as_where(where), self._catalog.entry(self.name).spec
+        check_limit(limit)
+        read = listing.some(
+            self._driver,
+            spec,
+            asked.at(self._driver.clock.now_us()),
+            limit=limit,
+            priorities=asked.priorities,
+            place=None if token is None else place_of(spec.partition, token),
+        )
+        return Page(
+            messages=tuple(map(self._stored, read.found)),
+            token=None if read.place is None else token_of(spec.partition, read.place),
+            rows_read=read.rows,
+        )

@@ -32,6 +32,7 @@ ENTRIES: Final = (
     Entry("send", "cqueue.cli.send", "Send a message, or one a line."),
     Entry("receive", "cqueue.cli.receive", "Receive messages, print them, ack them."),
     Entry("peek", "cqueue.cli.peek", "Look at the first messages without receiving them."),
+    Entry("list", "cqueue.cli.listing", "List messages by state, task, headers, age or priority."),
     Entry("find", "cqueue.cli.find", "Show where a message stands, in any queue."),
     Entry("cancel", "cqueue.cli.cancel", "Delete one message, so that it does not come any more."),
     Entry("dead", "cqueue.cli.dead", "Look at dead letters, send them back, drop them."),

@@ -17,6 +17,8 @@ Headers = Annotated[list[str] | None, "--header NAME=VALUE", "A header; may be r
 Priority = Annotated[int, "0 (most urgent, the default) to 9."]
 TaskArgs = Annotated[str | None, "JSON", "The task's arguments: an array, or an object of them by name."]
 BodyFile = Annotated[Path | None, "--file FILE", "The body is a file."]
+Rate = Annotated[float | None, "Letters a second, at most."]
+MaxRedrives = Annotated[int | None, "Leave those that were sent back this often already."]
 ExistOk = Annotated[bool, "Succeed if it exists with the same configuration."]
 
 

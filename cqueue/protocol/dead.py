@@ -34,6 +34,11 @@ HEADER_QUEUE = "cqueue-dead-queue"
 HEADER_ATTEMPTS = "cqueue-dead-attempts"
 HEADER_ID = "cqueue-dead-id"
 HEADER_TRACEBACK = "cqueue-dead-traceback"
+HEADER_HOLDER = "cqueue-dead-holder"
+HEADER_FENCE = "cqueue-dead-fence"
+HEADER_ABANDONED = "cqueue-dead-abandoned"
+HEADER_REDRIVES = "cqueue-redrives"
+"""How often the message was redriven. It stays on the message; the other headers are the letter's only."""
 MAX_REASON = 2000
 """Characters kept of a reason: enough for an error message, and little beside the 16 KiB of headers."""
 PAUSES_S = (0.05, 0.2, 0.5, 1.0)

@@ -129,17 +129,22 @@ def wide_rows(spec: QueueSpec) -> Proto[list[Registered]]:
 
 def first_wide_rows(spec: QueueSpec, most: int | None) -> Proto[tuple[list[Registered], bool]]:
     """Return the wide rows of the `most` oldest epochs (None: of all), and whether there are no others."""
-    epochs = yield from _epochs(spec)
-    found = yield from _registered(spec, epochs[:most])
+    listed = yield from epochs(spec)
+    found = yield from _registered(spec, listed[:most])
     rows = [(WideRow(spec.partition, row.time_shard, row.shard), row.priorities) for _, row in found]
-    return sorted(rows), len(epochs) <= (most or len(epochs))
+    return sorted(rows), len(listed) <= (most or len(listed))
 
 
-def _epochs(spec: QueueSpec) -> Proto[list[int]]:
+def epochs(spec: QueueSpec) -> Proto[list[int]]:
     """Return the epochs that the registry lists, oldest first."""
     index: list[ShardRow] = yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)
-    epochs = {shards.listed_epoch(row.time_shard, row.shard) for row in index}
-    return sorted(epochs, key=shards.epoch_start_ms)
+    listed = {shards.listed_epoch(row.time_shard, row.shard) for row in index}
+    return sorted(listed, key=in_order)
+
+
+def in_order(epoch: int) -> tuple[int, int]:
+    """Return the key by which epochs are sorted: by time, the open wide rows of a time first."""
+    return shards.epoch_start_ms(epoch), epoch
 
 
 def _registered(
@@ -290,7 +295,7 @@ def purge(spec: QueueSpec) -> Proto[int]:
     """
     total = 0
     now_us = yield from Now()
-    for _, row in (yield from _registered(spec, (yield from _epochs(spec)), beside_grid=True)):
+    for _, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
         wide_row = WideRow(spec.partition, row.time_shard, row.shard)
         for priority in sorted(row.priorities):
             walk = Walk(spec, wide_row)
@@ -335,7 +340,7 @@ def discard(spec: QueueSpec, wide_row: WideRow, priority: int, rows: Sequence[Me
 
 def forget(spec: QueueSpec) -> Proto[None]:
     """Delete all registry rows of a queue that is purged and being deleted."""
-    for epoch, row in (yield from _registered(spec, (yield from _epochs(spec)), beside_grid=True)):
+    for epoch, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
         yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)
     for row in (yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)):
         yield from UnregisterShard(spec.partition, shards.EPOCH_INDEX, row.time_shard, row.shard)

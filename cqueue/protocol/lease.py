@@ -48,6 +48,7 @@ class Lease:
 
     slot: as the holder last wrote it. fence: of the claim. gate: the gate that admitted a suspect; else None.
     keyed: the queue is, so an acked message's key has to be forgotten.
+    abandoned: of a message to bury: its last holder let it expire.
     """
 
     wide_row: WideRow
@@ -56,6 +57,7 @@ class Lease:
     gate: SuspectGate | None = None
     keyed: bool = False
     state: Holding = Holding.HELD
+    abandoned: bool = False
     outstanding: set[int] = field(init=False)  # ids neither acked nor moved to another slot
     cancelled: set[int] = field(default_factory=set)  # ids that are known to have been cancelled by others
     unresolved: dict[int, Change] = field(default_factory=dict)  # by new revision: outcome unknown

@@ -16,7 +16,7 @@ from cqueue.config import to_ms
 from cqueue.errors import AckUnknown, BadInput, CqueueError, LeaseLost, NotDone, OutcomeUnknown
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_extension, delay_us
 from cqueue.protocol import ack as acks
-from cqueue.protocol.dead import bury, why_dead
+from cqueue.protocol.dead import HEADER_ABANDONED, HEADER_FENCE, HEADER_HOLDER, bury, why_dead
 from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lease import Lease, Taken
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec
@@ -24,6 +24,7 @@ from cqueue.received import Messages, ReceivedMessage, listed
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.rendezvous import own_name
 
 T = TypeVar("T")
 
@@ -120,11 +121,22 @@ class Settler:
         return True
 
     def _bury(
-        self, taken: Taken, spec: QueueSpec, reason: str, headers: Mapping[str, str] | None = None
+        self,
+        taken: Taken,
+        spec: QueueSpec,
+        reason: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        holder: str | None = None,
     ) -> None:
+        """Bury a message. headers: more of them, as far as they fit. holder: its holder, if that is known."""
         dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
         id_ = MessageId.of(taken.lease.wide_row, taken.row.priority, taken.row.id)
         why = why_dead(reason, spec.name, taken.lease.attempt, id_)
+        if holder is not None:
+            why |= {HEADER_HOLDER: holder, HEADER_FENCE: str(taken.lease.fence)}
+        if taken.lease.abandoned:
+            why[HEADER_ABANDONED] = "true"
         if headers:
             why |= fitting({**(taken.row.headers or {}), **why}, headers)
         buried = self._measured("bury", "buried", 1, bury(spec, dead, taken, why))
@@ -239,7 +251,7 @@ class Settler:
 
         def bury_one(taken: Taken) -> None:
             with self._lock_of(taken.lease):
-                self._bury(taken, spec, reason, headers)
+                self._bury(taken, spec, reason, headers, holder=own_name())
 
         self._settle("dead", messages, lambda some: _call_for_each(_taken(some), bury_one))
 

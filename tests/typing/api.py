@@ -130,7 +130,14 @@ for stored in queue.peek(10):
     assert_type(stored.state, str)
     assert_type(stored.next_at, datetime)
 
+page = queue.list(cqueue.Where(task="mail", state=("ready", "claimed")), limit=10, token=None)
+assert_type(page, cqueue.Page)
+assert_type(page.messages, tuple[cqueue.StoredMessage, ...])
+assert_type(page.token, str | None)
+assert_type(queue.exists({"headers": {"a": "1"}}), bool)
+
 letters = queue.dead_letters
+assert_type(letters.groups(), list[cqueue.LetterGroup])
 assert_type(letters, cqueue.DeadLetters)
 assert_type(letters.list(10, reason="x", task="y"), list[cqueue.DeadLetter])
 for letter in letters:

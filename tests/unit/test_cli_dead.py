@@ -2,6 +2,7 @@
 
 import re
 import signal
+from datetime import timedelta
 from hashlib import blake2b
 
 import pytest
@@ -16,6 +17,7 @@ from cqueue.dispatcher.service.membership import TTL_S, Worker
 from cqueue.errors import BadInput, NotDone, SendUnknown
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.runtime.rendezvous import own_name
 from cqueue.store.control import Heartbeat
 from cqueue.store.operations import DeleteBodies
 
@@ -64,6 +66,8 @@ def test_list_as_json_has_a_fixed_shape(cli, bury):
     (letter,) = cli("dead", "list", "q", "--json").json_lines
     assert letter.pop("id") != original
     assert letter.pop("died_at").startswith("20")
+    assert letter.pop("holder") == own_name()
+    assert letter.pop("fence") > 0
     assert letter == {
         "original_id": original,
         "state": "dead",
@@ -71,6 +75,8 @@ def test_list_as_json_has_a_fixed_shape(cli, bury):
         "key": None,
         "reason": "Timeout: 30 s",
         "attempts": 1,
+        "redrives": 0,
+        "holder_lost": False,
         "held": False,
         "priority": 3,
         "headers": {"a": "1"},
@@ -215,6 +221,38 @@ def test_redrive_as_json_has_a_fixed_shape(cli, bury):
         "held": [],
         "failed": [],
     }
+
+
+def test_groups_show_what_dies_most(cli, bury):
+    """A line a group; as JSON an object a line. The reason and task of a line pick its letters."""
+    for number in range(2):
+        bury(*SEND, reason=f"KeyError: {number}")
+    bury("x", reason="Timeout: 30 s")
+    header, first, second = cli("dead", "groups", "q").out.splitlines()
+    assert header.split() == ["letters", "task", "last", "died", "redriven", "example", "reason"]
+    assert re.fullmatch(r" +2  shop:send  \d\d:\d\d:\d\d +0  [a-z2-7]{8}  KeyError", first)
+    assert second.split()[:2] == ["1", "–"]
+    largest = cli("--json", "dead", "groups", "q").json_lines[0]
+    assert set(largest) == {"task", "reason", "count", "first", "last", "example", "redriven"}
+    said = cli("dead", "redrive", "q", "--task", largest["task"], "--reason", largest["reason"])
+    assert said.out == "2 dead letters sent back to q.\n"
+    assert "no such dead letters" in cli("dead", "groups", "q", "--task", "shop:send").err
+
+
+def test_a_letter_over_its_limit_of_redrives_stays_and_is_3(cli, bury, queue):
+    """At a rate as well; the sheet says how often it was sent back, and who held it."""
+    bury(*SEND)
+    assert cli("dead", "redrive", "q", "--all", "--rate", 5, "--max-redrives", 1).code == 0
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=timedelta(seconds=10))
+        message.dead("again")
+    said = cli("dead", "redrive", "q", "--all", "--max-redrives", 1)
+    assert (said.code, said.out) == (3, "0 dead letters sent back to q.\n")
+    assert "RedriveLimit: it was redriven 1 times" in said.err
+    shown = cli("dead", "show", "q", ids(cli)[0]).out
+    for text in ("redrives", own_name(), str(message.fence)):
+        assert text in shown
+    assert cli("dead", "redrive", "q", "--all", "--rate", 0).code == 2
 
 
 def test_a_held_letter_stays_and_is_3(cli, bury, client):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cqueue.consumer import Consumer
     from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
     from cqueue.dispatcher.application.app import App
+    from cqueue.dispatcher.application.handle import TaskHandle
     from cqueue.dispatcher.application.tasks import Task
     from cqueue.dispatcher.execution.actions import Cancel, Dead, Retry, Snooze
     from cqueue.dispatcher.execution.context import Binding, Context, Firing, current_context, current_message
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         LetterNotFound,
         LogExists,
         LogNotFound,
+        NoResult,
         NotDone,
         OutcomeUnknown,
         OwnershipLost,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         QueueNotFound,
         RecordRejected,
         Refused,
+        ResultTimeout,
         ScheduleExists,
         ScheduleNotFound,
         SchemaMismatch,
@@ -63,10 +66,12 @@ if TYPE_CHECKING:
         SpoolFull,
         SpoolLocked,
         SpoolTooOld,
+        TaskFailed,
         Unavailable,
         UnknownTask,
         WrongDataCentre,
     )
+    from cqueue.history import HistoryEvent
     from cqueue.log.config import LogConfig
     from cqueue.log.fanout import feed
     from cqueue.log.follower import Follower
@@ -79,7 +84,7 @@ if TYPE_CHECKING:
     from cqueue.log.subscription import Lag, Subscription
     from cqueue.message import Message, MessageId
     from cqueue.producer import SendResult
-    from cqueue.queue import Queue, QueueStats, StoredMessage
+    from cqueue.queue import Queue, QueueStats, StoredMessage, TaskResult
     from cqueue.received import ReceivedMessage
 
 __all__ = [
@@ -111,6 +116,7 @@ __all__ = [
     "Follower",
     "HeadersTooLarge",
     "HintCounts",
+    "HistoryEvent",
     "HttpPush",
     "InvalidLogId",
     "InvalidMessageId",
@@ -129,6 +135,7 @@ __all__ = [
     "Message",
     "MessageId",
     "Middleware",
+    "NoResult",
     "NotDone",
     "OutcomeUnknown",
     "OwnershipLost",
@@ -146,6 +153,7 @@ __all__ = [
     "RecordRejected",
     "Refused",
     "Repeating",
+    "ResultTimeout",
     "Retry",
     "RunOnce",
     "Scanner",
@@ -164,6 +172,9 @@ __all__ = [
     "StoredMessage",
     "Subscription",
     "Task",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskResult",
     "Unavailable",
     "UnknownTask",
     "WrongDataCentre",
@@ -185,10 +196,12 @@ _HOMES = {
     "dispatcher.execution.dispatcher": ("Dispatcher",),
     "dispatcher.execution.middleware": ("Middleware",),
     "dispatcher.schedules.schedules": ("Schedule", "Schedules"),
+    "dispatcher.application.handle": ("TaskHandle",),
     "dispatcher.application.tasks": ("Task",),
     "dispatcher.schedules.triggers": ("Cron", "Repeating", "RunOnce"),
     "dispatcher.execution.actions": ("Cancel", "Dead", "Retry", "Snooze"),
     "doorbell.counts": ("HintCounts",),
+    "history": ("HistoryEvent",),
     "log.config": ("LogConfig",),
     "log.listeners": ("batched",),
     "log.fanout": ("feed",),
@@ -201,7 +214,7 @@ _HOMES = {
     "log.subscription": ("Lag", "Subscription"),
     "message": ("Message", "MessageId"),
     "producer": ("SendResult",),
-    "queue": ("Queue", "QueueStats", "StoredMessage"),
+    "queue": ("Queue", "QueueStats", "StoredMessage", "TaskResult"),
     "received": ("ReceivedMessage",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,15 +14,17 @@ from cqueue.cli.letter_view import print_letter
 from cqueue.cli.message_view import print_one
 from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import InQueue, MessageIdText
-from cqueue.cli.short_ids import message_id, queue_of
-from cqueue.errors import LetterNotFound
+from cqueue.cli.render import emit_one
+from cqueue.cli.short_ids import is_short, message_id, queue_of
+from cqueue.cli.values import body_text
+from cqueue.errors import BadInput, LetterNotFound
+from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.dead_letters import DeadLetter
-    from cqueue.message import MessageId
-    from cqueue.queue import StoredMessage
+    from cqueue.queue import StoredMessage, TaskResult
 
 app = typer.Typer()
 
@@ -30,15 +33,18 @@ app = typer.Typer()
 def find(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None:
     """Show where a message stands: its state, its attempts, when it may come next, and the message.
 
-    A whole id says its queue. A short one is looked for among all messages of all queues, or of --queue.
-    Exit code 1: there is no such message (any more).
+    A whole id says its queue, and of a task that keeps results shows also what it returned. A short one is looked
+    for among all messages of all queues, or of --queue. Exit code 1: there is no such message (any more).
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 
     with open_client(cli) as client:
         with cli.status("Looking…"):
             found = look(client, text, queue)
-        if found is None:
+            ended = _result(client, text) if found is None else None
+        if ended is not None:
+            emit_one(cli, _result_fields(ended), {"id": ended.id, "encoding": None})
+        elif found is None:
             say_left_out(cli, client, "messages")
             say_missing(cli, text)
         elif isinstance(found, DeadLetter):
@@ -64,6 +70,29 @@ def _letter(client: Client, queue: str, id_: MessageId) -> DeadLetter | None:
         return find_queue(client, queue).dead_letters.get(id_)
     except LetterNotFound:
         return None
+
+
+def _result(client: Client, text: str) -> TaskResult | None:
+    """Return what became of the message of a whole id, if its task keeps results."""
+    if is_short(text):
+        return None
+    with suppress(BadInput):  # of a queue that was deleted and made again
+        return find_queue(client, queue_of(MessageId(text))).result(text)
+    return None
+
+
+def _result_fields(ended: TaskResult) -> dict[str, Any]:
+    value, encoding = body_text(ended.value) if ended.value is not None else (None, None)
+    return {
+        "queue": queue_of(ended.id),
+        "id": ended.id,
+        "state": ended.state,
+        "at": ended.at,
+        "error": ended.error,
+        "reason": ended.reason,
+        "result": value,
+        "encoding": encoding,
+    }
 
 
 def say_missing(cli: CliContext, text: str) -> None:

@@ -55,10 +55,15 @@ class Changeable:
     derived_sends: Annotated[
         bool, "Take messages with a source, as schedules send them; cannot be undone."
     ] = False
+    history: Annotated[
+        timedelta | None,
+        "How long to keep what became of messages, 1m to 10 years; 0s: not at all, as at first; kept if not given.",
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """Return the settings that were given."""
-        return given(**{**asdict(self), "derived_sends": self.derived_sends or None})
+        values = given(**{**asdict(self), "derived_sends": self.derived_sends or None})
+        return values | ({"history": None} if self.history == timedelta() else {})
 
 
 @command(app)
@@ -121,7 +126,8 @@ def alter(cli: CliContext, name: QueueName, settings: Changeable) -> None:
     changes = settings.given()
     if not changes:
         raise BadInput(
-            "Nothing to change: give --shards, --visibility, --max-attempts, --lease or --derived-sends."
+            "Nothing to change: give --shards, --visibility, --max-attempts, --lease, --derived-sends or "
+            "--history."
         )
     with open_queue(cli, name) as queue:
         queue.alter(**changes)

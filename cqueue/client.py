@@ -239,7 +239,8 @@ class Client:
         return self._open(name)
 
     def delete_queue(self, name: str) -> int:
-        """Delete a queue, its dead-letter queue, its history, and all their messages. Return the number of messages.
+        """Delete a queue, its dead-letter queue, all their messages, and its history. Return the number of
+        messages.
 
         After a failure in the middle the queue cannot be opened any more; call again to finish the deletion.
 

@@ -113,8 +113,9 @@ class ResultTimeout(NotDone):
 class NoResult(NotDone):
     """The task has no result, and will have none: its message was cancelled, or is gone without a result.
 
-    A result is gone when its `result_ttl` is over. A message without one has expired, was deleted, was settled by
-    something else than a dispatcher, or returned what cannot be encoded; the text says so where it is known.
+    A result is gone when its `result_ttl` is over. A message without one has expired, was deleted, was
+    settled by something else than a dispatcher, or its task returned what cannot be encoded; the text says
+    so where it is known.
     """
 
 

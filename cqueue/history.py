@@ -1,11 +1,11 @@
 """The history of a queue: what workers told of its messages, in the log `cqueue.history.<queue>` beside it.
 
-A worker tells after it has decided, many events in one record, from a thread of its own. So a history costs a
-fraction of what the queue costs, and neither loses nor delays a message. The price: it is a record of what workers
-told, and not of what is stored. A worker that dies, or that cannot append, takes its last events with it.
+A worker tells after it has decided, many events in one record, from a thread of its own. So a history costs
+a fraction of what the queue costs, and neither loses nor delays a message. The price: it is a record of what
+workers told, and not of what is stored. A worker that dies, or cannot append, takes its last events with it.
 
-A record of the log goes to the partition that follows from the messages' ids, so that the history of one message
-is in one partition of eight.
+A record of the log goes to the partition that follows from the messages' ids, so that the history of one
+message is in one partition of eight.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class HistoryEvent:
 
     Attributes:
         at: when it happened: the decision about the message, or the start of a handler that runs.
-        state: running; succeeded, retried, dead, snoozed, cancelled, skipped (a firing that its schedule dropped),
-            left (to its timeout), interrupted, or lost (to another worker).
+        state: running; succeeded, retried, dead, snoozed, cancelled, skipped (a firing that its schedule
+            dropped), left (to its timeout), interrupted, or lost (to another worker).
         message_id: the message.
         task, key: as the message was sent.
         worker: name of the worker, as `cqueue workers` shows it.

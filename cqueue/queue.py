@@ -358,7 +358,7 @@ class Queue:
             row.reason,
         )
 
-    def history(  # noqa: PLR0913 - each a filter
+    def history(
         self,
         message_id: str | None = None,
         *,
@@ -371,12 +371,13 @@ class Queue:
         """Return what workers told of messages, in the order of time: the last `limit` events.
 
         The queue keeps a history while its configuration has `history`, the time for which events are kept.
-        Dispatchers tell, of messages whose handlers they ran; what consumers do without one is not told. Events of
-        the last 4 seconds or so may be missing, and those of a worker that was killed or could not append for good.
+        Dispatchers tell, of messages whose handlers they ran; what consumers do without one is not told. Events
+        of the last 4 seconds or so may be missing; those of a worker that was killed, or that could not append
+        them, are missing for good.
 
         Args:
-            message_id: only events of this message. Reads an eighth of the history since the message was due; any
-                other filter reads all of it since `since`, backwards, until `limit` events are found.
+            message_id: only events of this message. Reads an eighth of the history since the message was due;
+                any other filter reads all of it since `since`, backwards, until `limit` events are found.
             key: only of messages with this key.
             worker: only of this worker.
             schedule: only of firings of the schedule with this key.

@@ -33,8 +33,9 @@ app = typer.Typer()
 def find(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None:
     """Show where a message stands: its state, its attempts, when it may come next, and the message.
 
-    A whole id says its queue, and of a task that keeps results shows also what it returned. A short one is looked
-    for among all messages of all queues, or of --queue. Exit code 1: there is no such message (any more).
+    A whole id says its queue, and of a task that keeps results shows what it returned, too. A short one is
+    looked for among all messages of all queues, or of --queue. Exit code 1: there is no such message (any
+    more).
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 

@@ -57,7 +57,8 @@ class Changeable:
     ] = False
     history: Annotated[
         timedelta | None,
-        "How long to keep what became of messages, 1m to 10 years; 0s: not at all, as at first; kept if not given.",
+        "How long to keep what became of messages, 1m to 10 years; 0s: not at all, as at first; kept if not "
+        "given.",
     ] = None
 
     def given(self) -> dict[str, Any]:

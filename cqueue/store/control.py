@@ -58,8 +58,8 @@ class ListenerRow(NamedTuple):
 class ResultRow(NamedTuple):
     """What became of a message whose task keeps results.
 
-    message: the message's id; state: succeeded, failed or cancelled; codec, value: what the task returned, None
-    if that is not stored; error, reason: class and text of what went wrong; at: ms since 1970.
+    message: the message's id; state: succeeded, failed or cancelled; codec, value: what the task returned,
+    None if that is not stored; error, reason: class and text of what went wrong; at: ms since 1970.
     """
 
     message: str

@@ -1,8 +1,8 @@
 """The handle of an enqueued task: its id, which also says how far the task is and what it returned.
 
-Whoever waits polls, with pauses that grow: a datagram may be lost, so polls are needed in any case, and one costs
-one or two reads of single rows. A handle holds no thread and no connection, and may be made again from the id, in
-any process that has the task.
+Whoever waits polls, with pauses that grow: a datagram may be lost, so polls are needed in any case, and one
+costs two reads or so. A handle holds no thread and no connection, and may be made again from the id, in any
+process that has the task.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class TaskHandle(MessageId, Generic[R]):
     def __new__(cls, message_id: str, task: Task[..., Any]) -> TaskHandle[R]:
         """Make the handle of a message of this task."""
         made = super().__new__(cls, message_id)
-        made._task = task  # noqa: SLF001 - its own
+        made._task = task
         return made
 
     def __reduce__(self) -> Any:
@@ -59,8 +59,9 @@ class TaskHandle(MessageId, Generic[R]):
 
         Returns:
             succeeded, failed or cancelled, from a stored result; else ready, claimed, waiting, delayed,
-            expired or quarantined, as `StoredMessage.state`; spooled while it may be in the application's spool; failed
-            if it is a dead letter; else gone: without `result_ttl` that is all that is known of a task that ended.
+            expired or quarantined, as `StoredMessage.state`; spooled while it may be in the application's
+            spool; failed if it is a dead letter; else gone: without `result_ttl` that is all that is known of
+            a task that ended.
 
         Raises:
             NotDone: Cassandra does not answer.
@@ -71,8 +72,8 @@ class TaskHandle(MessageId, Generic[R]):
     def result(self, timeout: timedelta | None = None) -> R:
         """Wait until the task has ended, and return what it returned.
 
-        A task that ran twice, as at-least-once delivery allows, has the result of the run that was stored last. A
-        redriven dead letter is another message: `LettersResult.sent` has its id, for `Task.handle`.
+        A task that ran twice, as at-least-once delivery allows, has the result of the run that was stored
+        last. A redriven dead letter is another message: `LettersResult.sent` has its id, for `Task.handle`.
 
         Args:
             timeout: how long to wait, 0 (look once) to 10 years; None: until there is an outcome.
@@ -115,8 +116,8 @@ class TaskHandle(MessageId, Generic[R]):
     def _look(self) -> TaskResult | str:
         """Return what became of the message, or the state that it has now.
 
-        A result is stored before its message is acked, and a dead letter before its message is deleted. So each
-        is looked for after the message was found to be gone.
+        A result is stored before its message is acked, and a dead letter before its message is deleted. So
+        each is looked for after the message was found to be gone.
         """
         queue, keeps = self._queue, self._task.result_ttl is not None
         if keeps and (found := queue.result(self)) is not None:

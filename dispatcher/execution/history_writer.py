@@ -1,10 +1,11 @@
 """Tells a queue's history of what became of its messages, for queues that keep one.
 
-Workers put events into a list that drops the oldest when it is full; a thread appends them twice a second. No
-worker waits for it, and what cannot be appended is dropped, counted and logged: a history must not delay messages.
+Workers put events into a list that drops the oldest when it is full; a thread appends them twice a second.
+No worker waits for it, and what cannot be appended is dropped, counted and logged: a history must not delay
+messages.
 
-A run that ends within about a second is one event. A longer one is told twice, as it runs and as it has ended, so
-that the history says who had a message whose worker was killed.
+A run that ends within about a second is one event. A longer one is told twice, as it runs and as it has
+ended, so that the history says who had a message whose worker was killed.
 """
 
 from __future__ import annotations

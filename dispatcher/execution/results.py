@@ -1,7 +1,7 @@
 """What becomes of a message whose task keeps results: the row that is stored before its ack.
 
-A message that is acked always has its result, because the ack waits until the result is stored. A message that
-dies has it after its burial, as far as possible: whoever waits finds the dead letter otherwise.
+A message that is acked always has its result, because the ack waits until the result is stored. A message
+that dies has it after its burial, as far as possible: whoever waits finds the dead letter otherwise.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def result_of(delivery: Delivery, settlement: Settlement) -> tuple[KeepResult | 
     """Return what is to be stored about a decided message, if its task keeps results.
 
     Returns:
-        The operation, and why the value that the task returned cannot be stored: then a result without a value is.
+        The operation, and why the value that the task returned cannot be stored: then the operation stores a
+        result without a value.
     """
     keeping = delivery.binding.keeping if delivery.binding is not None else None
     state = STATES.get(settlement.outcome)

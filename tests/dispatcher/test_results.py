@@ -179,7 +179,7 @@ def test_a_value_that_cannot_be_encoded_is_told_and_the_message_is_done(app, run
     (told,) = [fields for name, fields in events if name == "result_not_kept"]
     assert "object" in told["error"]
     assert "password" not in str(told)
-    with pytest.raises(cqueue.NoResult, match="not kept: a value in the result is a builtins.object"):
+    with pytest.raises(cqueue.NoResult, match=r"not kept: a value in the result is a builtins\.object"):
         handle.result(NOW)
     assert handle.state() == "succeeded"
 

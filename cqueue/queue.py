@@ -371,9 +371,9 @@ class Queue:
         """Return what workers told of messages, in the order of time: the last `limit` events.
 
         The queue keeps a history while its configuration has `history`, the time for which events are kept.
-        Dispatchers tell, of messages whose handlers they ran; what consumers do without one is not told. Events
-        of the last 4 seconds or so may be missing; those of a worker that was killed, or that could not append
-        them, are missing for good.
+        Dispatchers tell, of messages whose handlers they ran; what consumers do without one is not told.
+        Events of the last 4 seconds or so may be missing; those of a worker that was killed, or that could
+        not append them, are missing for good.
 
         Args:
             message_id: only events of this message. Reads an eighth of the history since the message was due;

@@ -226,7 +226,7 @@ _RESULT_COLUMNS = "message, state, codec, value, error, reason, at"  # as Result
 KEEP_RESULT = _write(
     f"INSERT INTO {{keyspace}}.results ({_RESULT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) USING TTL ?"
 )
-# For whoever waits for the task.
+# For programs that wait for the task.
 READ_RESULT = _read(f"SELECT {_RESULT_COLUMNS} FROM {{keyspace}}.results WHERE message = ?")
 
 # ── Logs ──

@@ -1,6 +1,6 @@
 """The handle of an enqueued task: its id, which also says how far the task is and what it returned.
 
-Whoever waits polls, with pauses that grow: a datagram may be lost, so polls are needed in any case, and one
+A program that waits polls, with pauses that grow: datagrams may be lost, so polls are needed anyhow, and one
 costs two reads or so. A handle holds no thread and no connection, and may be made again from the id, in any
 process that has the task.
 """

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.application.outbox import Outbox
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 SHORTEST_TIMEOUT = timedelta(milliseconds=1)
@@ -86,7 +86,7 @@ class PeriodicOptions(CronOptions, TaskOptions, total=False):
     key: str | None
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A function with a name and a queue; made by `App.task`. Immutable and thread-safe.
 
     Args:
@@ -113,7 +113,7 @@ class Task(Generic[P, R]):
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         outbox: Outbox,
         *,
         name: str,
@@ -153,7 +153,7 @@ class Task(Generic[P, R]):
         self._positional = tuple(each.name for each in parameters if each.kind in _POSITIONAL)
         update_wrapper(self, function, updated=())
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function here and now; nothing is enqueued."""
         return self.function(*args, **kwargs)
 
@@ -168,7 +168,7 @@ class Task(Generic[P, R]):
     ) -> TaskHandle[T]: ...
 
     @overload
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]: ...
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]: ...
 
     def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[Any]:
         """Have a dispatcher call the function with these arguments; return a handle of the stored message.
@@ -221,7 +221,7 @@ class Task(Generic[P, R]):
                 raise BadInput(f"entry {index} is not a message of task {self.name!r}; use .message()")
         return self._outbox.send_many(self.queue, calls)
 
-    def options(self, **options: Unpack[SendOptions]) -> Task[P, R]:
+    def options(self, **options: Unpack[SendOptions]) -> Task[P, R_co]:
         """Return this task with other options for its messages; see `Message`. The task itself stays.
 
         Options that are not given stay as an earlier `options` has set them; delay and due replace each

@@ -1,7 +1,7 @@
 """What becomes of a message whose task keeps results: the row that is stored before its ack.
 
 A message that is acked always has its result, because the ack waits until the result is stored. A message
-that dies has it after its burial, as far as possible: whoever waits finds the dead letter otherwise.
+that dies has it after its burial, as far as possible; a handle finds the dead letter otherwise.
 """
 
 from __future__ import annotations

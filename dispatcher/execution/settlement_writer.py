@@ -170,7 +170,7 @@ class SettlementWriter:
                 settle(messages, self._rounds(first) * timedelta(seconds=ROUND_S))
 
     def _keep_failure(self, delivery: Delivery) -> None:
-        """Store why a buried message died; whoever waits for it finds the dead letter otherwise."""
+        """Store why a buried message died; if that fails, handles find its dead letter."""
         if delivery.result is not None:
             try:
                 delivery.poller.consumer.driver.run(keep([delivery.result]))

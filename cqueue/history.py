@@ -162,7 +162,7 @@ class QueueHistory:
 
     def drop(self) -> None:
         """Delete the log, if there is one."""
-        with suppress(LogNotFound):
+        with suppress(LogNotFound, InvalidQueueName):  # too long a name has never had one
             self._catalog.delete(self._log.name)
 
     def append(self, worker: str, events: Sequence[Told]) -> tuple[int, Exception | None]:
@@ -205,7 +205,7 @@ class QueueHistory:
                             found[event.message_id, event.fence, event.state, event.at] = event
                     if enough is None and len(found) >= limit:
                         enough = record.time - LATE
-        except LogNotFound:
+        except (LogNotFound, InvalidQueueName):
             return []
         return sorted(found.values(), key=lambda event: event.at)[-limit:]
 
@@ -245,18 +245,24 @@ def _short(event: Told) -> Sequence[Any]:
 
 
 def _events(body: bytes, wanted: Wanted) -> Iterator[HistoryEvent]:
-    """Yield the events of a record that are wanted; none if it has another form."""
-    with suppress(ValueError, KeyError, TypeError, OverflowError):
+    """Yield the events of a record that are wanted; those of another form are left out."""
+    try:
         record: Mapping[str, Any] = json.loads(body)
-        if wanted.worker is not None and record["worker"] != wanted.worker:
-            return
-        for values in record["events"]:
-            event = _event(record["worker"], values)
+        worker, all_values = str(record["worker"]), list(record["events"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return
+    for values in all_values if wanted.worker in {None, worker} else ():
+        with suppress(ValueError, TypeError, OverflowError):
+            event = _event(worker, values)
             if wanted.is_met(event):
                 yield event
 
 
 def _event(worker: str, values: Sequence[Any]) -> HistoryEvent:
+    """Return an event. Raises ValueError, TypeError or OverflowError if the values are those of none."""
+    at, state, id_, _, _, attempt, fence, sent_at, *_ = values
+    if [type(one) for one in (at, state, id_, attempt, fence, sent_at)] != [int, str, str, int, int, int]:
+        raise TypeError("a value that every event has is missing, or of another type")
     fields = dict(zip_longest(Told._fields, values[: len(Told._fields)]))
     for name in ("at", "sent_at", "began_at", "next_at", "fired_at"):
         fields[name] = None if fields[name] is None else to_datetime(fields[name])

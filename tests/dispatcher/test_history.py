@@ -196,14 +196,8 @@ def test_wrong_questions_are_refused(queue, wrong):
 
 def test_records_of_another_form_are_passed_over(app, queue, client):
     log = client.log(PREFIX + queue.name)
-    bodies = [
-        b"\xff",
-        b"[]",
-        b"{}",
-        b'{"worker":"w","events":[[1]]}',
-        b'{"worker":"w","events":[[1,"a",5,6]]}',
-    ]
-    for body in bodies:
+    others = [b"[[1]]", b'[[1,"a",5,6]]', b"5", b'[[1,"a",5,null,null,6,7,8]]']
+    for body in [b"\xff", b"[]", b"{}", *(b'{"worker":"w","events":%b}' % one for one in others)]:
         log.append("history", body)
     task(app, lambda: None).enqueue()
     run(app)

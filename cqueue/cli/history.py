@@ -38,7 +38,7 @@ def history(
     worker: Annotated[str | None, "Only of this worker, as `cqueue workers` shows it."] = None,
     schedule: Annotated[str | None, "--schedule KEY", "Only of firings of this schedule."] = None,
     since: Annotated[str | None, position("Only since a time, or a duration before now.")] = None,
-    limit: Annotated[int, number("The last so many; by default 100.", 1, MAX_LIMIT)] = 100,
+    limit: Annotated[int, number("How many of the last events; by default 100.", 1, MAX_LIMIT)] = 100,
 ) -> None:
     """Show what workers told of messages, in the order of time; with --json an object a line.
 

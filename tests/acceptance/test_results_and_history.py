@@ -22,7 +22,7 @@ def site(tmp_path, keyspace):
 
 
 def told(site, queue, count, **filters):
-    """The queue's history, once it has so many events."""
+    """The queue's history, once it has at least `count` events."""
     return site.wait(lambda: len(found := site.client.queue(queue).history(**filters)) >= count and found)
 
 

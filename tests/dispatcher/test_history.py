@@ -60,7 +60,7 @@ def run(app, wait=timedelta(0)):
 
 
 def told(queue, count, **filters):
-    """The history, once it has so many events; a moment later it has no more."""
+    """The history, once it has at least `count` events."""
     deadline_s = time.monotonic() + TOLD_S
     while len(found := queue.history(**filters)) < count:
         assert time.monotonic() < deadline_s, found

@@ -232,10 +232,11 @@ class Client:
             QueueExists: it exists; with `exist_ok`, only if its configuration is another one.
             OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
         """
-        config, history = config or QueueConfig(), self._history(name)
-        history.check(config.history)
-        self._catalog.create(name, config, exist_ok=exist_ok)
-        history.keep(config.history)
+        history = self._history(name)
+        ttl = config.history if isinstance(config, QueueConfig) else None  # the catalog refuses all else
+        history.check(ttl)
+        self._catalog.create(name, config or QueueConfig(), exist_ok=exist_ok)
+        history.keep(ttl)
         return self._open(name)
 
     def delete_queue(self, name: str) -> int:

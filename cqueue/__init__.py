@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
     from cqueue.delay_queue import DelayQueue
     from cqueue.dispatcher.application.app import App
+    from cqueue.dispatcher.application.handle import TaskHandle
     from cqueue.dispatcher.application.tasks import Task
     from cqueue.dispatcher.execution.actions import Cancel, Dead, Retry, Snooze
     from cqueue.dispatcher.execution.context import Binding, Context, Firing, current_context, current_message
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         LogExists,
         LogNotFound,
         MessageHeld,
+        NoResult,
         NotDone,
         NotKeyed,
         OutcomeUnknown,
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
         RecordRejected,
         RedriveLimit,
         Refused,
+        ResultTimeout,
         ScheduleExists,
         ScheduleNotFound,
         SchemaMismatch,
@@ -69,10 +72,12 @@ if TYPE_CHECKING:
         SpoolFull,
         SpoolLocked,
         SpoolTooOld,
+        TaskFailed,
         Unavailable,
         UnknownTask,
         WrongDataCentre,
     )
+    from cqueue.history import HistoryEvent
     from cqueue.log.config import LogConfig
     from cqueue.log.fanout import feed
     from cqueue.log.follower import Follower
@@ -86,7 +91,7 @@ if TYPE_CHECKING:
     from cqueue.message import Message, MessageId
     from cqueue.pages import Page
     from cqueue.producer import SendResult
-    from cqueue.queue import Queue, QueueStats, StoredMessage
+    from cqueue.queue import Queue, QueueStats, StoredMessage, TaskResult
     from cqueue.received import ReceivedMessage
     from cqueue.sending.changes import ChangeResult
     from cqueue.unique import Unique
@@ -124,6 +129,7 @@ __all__ = [
     "Follower",
     "HeadersTooLarge",
     "HintCounts",
+    "HistoryEvent",
     "HttpPush",
     "InvalidLogId",
     "InvalidMessageId",
@@ -145,6 +151,7 @@ __all__ = [
     "MessageHeld",
     "MessageId",
     "Middleware",
+    "NoResult",
     "NotDone",
     "NotKeyed",
     "OutcomeUnknown",
@@ -165,6 +172,7 @@ __all__ = [
     "RedriveLimit",
     "Refused",
     "Repeating",
+    "ResultTimeout",
     "Retry",
     "RunOnce",
     "Scanner",
@@ -183,6 +191,9 @@ __all__ = [
     "StoredMessage",
     "Subscription",
     "Task",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskResult",
     "Unavailable",
     "Unique",
     "UnknownTask",
@@ -207,10 +218,12 @@ _HOMES = {
     "dispatcher.execution.dispatcher": ("Dispatcher",),
     "dispatcher.execution.middleware": ("Middleware",),
     "dispatcher.schedules.schedules": ("Schedule", "Schedules"),
+    "dispatcher.application.handle": ("TaskHandle",),
     "dispatcher.application.tasks": ("Task",),
     "dispatcher.schedules.triggers": ("Cron", "Repeating", "RunOnce"),
     "dispatcher.execution.actions": ("Cancel", "Dead", "Retry", "Snooze"),
     "doorbell.counts": ("HintCounts",),
+    "history": ("HistoryEvent",),
     "log.config": ("LogConfig",),
     "log.listeners": ("batched",),
     "log.fanout": ("feed",),
@@ -224,7 +237,7 @@ _HOMES = {
     "message": ("Message", "MessageId"),
     "pages": ("Page",),
     "producer": ("SendResult",),
-    "queue": ("Queue", "QueueStats", "StoredMessage"),
+    "queue": ("Queue", "QueueStats", "StoredMessage", "TaskResult"),
     "received": ("ReceivedMessage",),
     "unique": ("Unique",),
     "sending.changes": ("ChangeResult",),

@@ -64,11 +64,17 @@ class QueueConfig:
     derived_sends: bool = False
     # Whether messages can be looked up by their keys. Once true it stays so.
     keyed: bool = False
+    # How long the history of its messages is kept, 1 min to 10 years; None: the queue keeps none.
+    history: timedelta | None = None
 
     def __post_init__(self) -> None:
         """Check every field, then the combinations."""
         for name in _DURATIONS:
             self._check_duration(name)
+        if self.history is not None:
+            self._check_duration("history")
+            if not timedelta(minutes=1) <= self.history <= timedelta(days=3650):
+                raise ConfigError(f"history is {given(self.history)}; it takes 1 minute to 10 years, or None")
         self._check_int("max_shards", 1, 1000)
         self._check_int("shards", 1, self.max_shards)
         self._check_int("open_shards", 1, 64)
@@ -157,6 +163,8 @@ class QueueConfig:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in _DURATIONS:
             values[f"{name}_ms"] = to_ms(values.pop(name))
+        history = values.pop("history")
+        values["history_ms"] = None if history is None else to_ms(history)
         return json.dumps(stored_values(stored) | values, sort_keys=True)
 
     @classmethod
@@ -170,6 +178,8 @@ class QueueConfig:
         with readable(text):
             for name in _DURATIONS:
                 values[name] = timedelta(milliseconds=values[f"{name}_ms"])
+            if values.get("history_ms") is not None:  # a queue of an older version has none
+                values["history"] = timedelta(milliseconds=values["history_ms"])
             known = {f.name for f in fields(cls)}
             return cls(**{name: value for name, value in values.items() if name in known})
 

@@ -15,6 +15,8 @@ The second level says what is known about the effect of the call, so it is the l
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
     │   ├── PayloadMismatch     the message's arguments do not fit this version of the task
+    │   ├── ResultTimeout       the task has no result yet
+    │   ├── NoResult            the task has no result, and will have none
     │   ├── SpoolFull           the spool's backlog is at its limit, or its disk is full
     │   ├── SpoolLocked         another process has the spool open
     │   └── DevError            the embedded Cassandra could not do what was asked
@@ -23,6 +25,7 @@ The second level says what is known about the effect of the call, so it is the l
     │   ├── AppendUnknown       the records may be stored; `ids` names them
     │   ├── AckUnknown          the ack may be stored; the messages may come again
     │   └── SpoolFailed         the spool's disk failed; `offsets` may be stored
+    ├── TaskFailed              the call worked, but the task whose result was asked for had failed
     ├── OwnershipLost           the caller's message belongs to another consumer now
     │   └── LeaseLost           the visibility timeout passed, or the message was cancelled
     └── BadInput                the arguments are wrong; nothing was sent
@@ -128,6 +131,19 @@ class PayloadMismatch(NotDone):
     """The message's arguments cannot be read, or do not fit the task's signature. The task was not called."""
 
 
+class ResultTimeout(NotDone):
+    """The time is over, and the task has no result yet. Asking again is safe."""
+
+
+class NoResult(NotDone):
+    """The task has no result, and will have none: its message was cancelled, or is gone without a result.
+
+    A result is gone when its `result_ttl` is over. A message without one has expired, was deleted, was
+    settled by something else than a dispatcher, or its task returned what cannot be encoded; the text says
+    so where it is known.
+    """
+
+
 class SpoolFull(NotDone):
     """The spool's backlog is at its limit, or its disk is full. Nothing was stored."""
 
@@ -182,6 +198,20 @@ class SpoolFailed(OutcomeUnknown):
     def __init__(self, text: str, offsets: range = range(0)) -> None:
         super().__init__(text)
         self.offsets = offsets
+
+
+class TaskFailed(CqueueError):
+    """The task failed for good, and its message is a dead letter.
+
+    Attributes:
+        error: name of the exception's class, or None if it is not known.
+        reason: why the message died, as in its dead letter.
+    """
+
+    def __init__(self, text: str, *, error: str | None = None, reason: str = "") -> None:
+        super().__init__(text)
+        self.error = error
+        self.reason = reason
 
 
 class OwnershipLost(CqueueError):

@@ -26,6 +26,7 @@ from cqueue.errors import (
     OutcomeUnknown,
     QueueNotFound,
 )
+from cqueue.history import HistoryEvent, QueueHistory, Wanted
 from cqueue.message import (
     MAX_PREFETCH,
     Message,
@@ -52,6 +53,7 @@ from cqueue.sending.changes import ChangeResult, Changes, is_expired, merged, on
 from cqueue.sending.group_commit import GroupCommit
 from cqueue.sending.results import listed
 from cqueue.sending.spans import sent
+from cqueue.store.control import ReadResult
 from cqueue.store.operations import MessageRow, ReadBodies
 from cqueue.unique import Unique
 from cqueue.where import Where, as_where
@@ -98,6 +100,29 @@ class StoredMessage:
     codec: str | None
     attempts: int
     next_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What became of a message whose task has a `result_ttl`.
+
+    Attributes:
+        id: the message's id.
+        state: succeeded, failed (the message is dead), or cancelled by the task.
+        at: when that was decided, in UTC, by the clock of the worker's machine.
+        codec: how the value is encoded: json or msgpack; None without a value.
+        value: what the task returned, encoded as arguments are; None if it could not be encoded.
+        error: name of the exception's class, if the task raised one.
+        reason: why the task failed or was cancelled, or why there is no value.
+    """
+
+    id: MessageId
+    state: str
+    at: datetime
+    codec: str | None = None
+    value: bytes | None = field(default=None, repr=False)
+    error: str | None = None
+    reason: str | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +180,7 @@ class Queue:
         make_consumer: Callable[[str, PollIntervals, int, Callable[[], None] | None], Consumer],
         *,
         sends: Calls,
+        history: QueueHistory,
         linger: timedelta | None = None,
     ) -> None:
         self.name = name
@@ -165,6 +191,7 @@ class Queue:
         self._make_consumer = make_consumer
         self._changes = Changes(driver, producer, lambda: catalog.entry(name).spec)
         self._sends = sends
+        self._history = history  # the dispatcher appends to it
 
     def __repr__(self) -> str:
         return f"<queue {self.name}>"
@@ -354,6 +381,65 @@ class Queue:
         found = self._changes.find(self._changes.places(message_ids))
         stored = [self._stored(one) for one in found if not self._is_expired(one.row)]
         return {one.id: one for one in stored}
+
+    def result(self, message_id: str) -> TaskResult | None:
+        """Return what became of a message whose task keeps results; None if there is none, or none any more.
+
+        `TaskHandle.result` waits for it, and decodes the value.
+
+        Raises:
+            InvalidMessageId: the text is no message id.
+            BadInput: the id is that of another queue's message.
+            DamagedRow: the result cannot be read.
+        """
+        self._changes.locate(message_id)
+        row = self._driver.ask(ReadResult(str(message_id)))
+        if row is None:
+            return None
+        return TaskResult(
+            MessageId(row.message),
+            row.state,
+            to_datetime(row.at),
+            row.codec,
+            row.value,
+            row.error,
+            row.reason,
+        )
+
+    def history(
+        self,
+        message_id: str | None = None,
+        *,
+        key: str | None = None,
+        worker: str | None = None,
+        schedule: str | None = None,
+        since: datetime | None = None,
+        limit: int = 100,
+    ) -> list[HistoryEvent]:
+        """Return what workers told of messages, in the order of time: the last `limit` events.
+
+        The queue keeps a history while its configuration has `history`, the time for which events are kept.
+        Dispatchers tell, of messages whose handlers they ran; what consumers do without one is not told.
+        Events of the last 4 seconds or so may be missing; those of a worker that was killed, or that could
+        not append them, are missing for good.
+
+        Args:
+            message_id: only events of this message. Reads an eighth of the history since the message was due;
+                any other filter reads all of it since `since`, backwards, until `limit` events are found.
+            key: only of messages with this key.
+            worker: only of this worker.
+            schedule: only of firings of the schedule with this key.
+            since: only events from then on, with a time zone; None: all that are kept.
+            limit: 1 to 10,000.
+
+        Raises:
+            BadInput: an argument is out of range, or the id is that of another queue's message.
+            InvalidMessageId: the text is no message id.
+            NotDone: Cassandra does not answer.
+        """
+        if message_id is not None:
+            self._changes.locate(message_id)
+        return self._history.read(Wanted(message_id, key, worker, schedule), since, limit)
 
     def peek(self, limit: int = 10) -> list[StoredMessage]:
         """Return the first `limit` (1 to 10,000) messages in order of time and priority, without receiving
@@ -546,7 +632,11 @@ class Queue:
         Example:
             queue.alter(visibility=timedelta(minutes=5), shards=8)
         """
-        return self._catalog.alter(self.name, changes).config
+        self._history.check(changes.get("history"))
+        config = self._catalog.alter(self.name, changes).config
+        if "history" in changes:
+            self._history.keep(config.history)
+        return config
 
     def pause(self) -> None:
         """Make consumers receive nothing until `resume`, within 2 s. Sends go on."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -13,15 +14,17 @@ from cqueue.cli.letter_view import print_letter
 from cqueue.cli.message_view import print_one, print_stored
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import InQueue, OfKey, SomeMessage
-from cqueue.cli.short_ids import message_id, queue_of
+from cqueue.cli.render import emit_one
+from cqueue.cli.short_ids import is_short, message_id, queue_of
+from cqueue.cli.values import body_text
 from cqueue.errors import BadInput, LetterNotFound
+from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.dead_letters import DeadLetter
-    from cqueue.message import MessageId
-    from cqueue.queue import StoredMessage
+    from cqueue.queue import StoredMessage, TaskResult
 
 app = typer.Typer()
 MOST_LISTED = 1000
@@ -32,7 +35,8 @@ MOST_LISTED = 1000
 def find(cli: CliContext, text: SomeMessage = None, *, key: OfKey = None, queue: InQueue = None) -> None:
     """Show where a message stands: its state, its attempts, when it may come next, and the message.
 
-    A whole id says its queue. A short one is looked for among all messages of all queues, or of --queue.
+    A whole id says its queue, and of a task that keeps results shows what it returned, too. A short one is
+    looked for among all messages of all queues, or of --queue.
     With --key: up to 1,000 messages with this key, and its dead letters, whose state is `dead`.
     Exit code 1: there is no such message (any more).
     """
@@ -44,7 +48,10 @@ def find(cli: CliContext, text: SomeMessage = None, *, key: OfKey = None, queue:
     with open_client(cli) as client:
         with cli.status("Looking…"):
             found = look(client, text, queue)
-        if found is None:
+            ended = _result(client, text) if found is None else None
+        if ended is not None:
+            emit_one(cli, _result_fields(ended), {"id": ended.id, "encoding": None})
+        elif found is None:
             say_left_out(cli, client, "messages")
             say_missing(cli, text)
         elif isinstance(found, DeadLetter):
@@ -86,6 +93,29 @@ def _letter(client: Client, queue: str, id_: MessageId) -> DeadLetter | None:
         return find_queue(client, queue).dead_letters.get(id_)
     except LetterNotFound:
         return None
+
+
+def _result(client: Client, text: str) -> TaskResult | None:
+    """Return what became of the message of a whole id, if its task keeps results."""
+    if is_short(text):
+        return None
+    with suppress(BadInput):  # of a queue that was deleted and made again
+        return find_queue(client, queue_of(MessageId(text))).result(text)
+    return None
+
+
+def _result_fields(ended: TaskResult) -> dict[str, Any]:
+    value, encoding = body_text(ended.value) if ended.value is not None else (None, None)
+    return {
+        "queue": queue_of(ended.id),
+        "id": ended.id,
+        "state": ended.state,
+        "at": ended.at,
+        "error": ended.error,
+        "reason": ended.reason,
+        "result": value,
+        "encoding": encoding,
+    }
 
 
 def say_missing(cli: CliContext, text: str) -> None:

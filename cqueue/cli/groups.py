@@ -35,6 +35,7 @@ ENTRIES: Final = (
     Entry("list", "cqueue.cli.listing", "List messages by state, task, headers, age or priority."),
     Entry("find", "cqueue.cli.find", "Show where a message stands, in any queue."),
     Entry("cancel", "cqueue.cli.cancel", "Delete one message, so that it does not come any more."),
+    Entry("history", "cqueue.cli.history", "Show what became of a queue's messages."),
     Entry("dead", "cqueue.cli.dead", "Look at dead letters, send them back, drop them."),
     Entry("stats", "cqueue.cli.stats", "Show what queues hold."),
     Entry("dispatch", "cqueue.cli.dispatch", "Run the handlers of an application, as a daemon."),

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from cqueue import ids
 from cqueue.errors import DamagedRow, SchemaMismatch
 from cqueue.store.cells import Unreadable
-from cqueue.store.control import ListenerRow, ScheduleRow, WorkerRow
+from cqueue.store.control import ListenerRow, ResultRow, ScheduleRow, WorkerRow
 from cqueue.store.keys import KeyPlace, KeyRow
 from cqueue.store.log_operations import LogRow
 from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
@@ -334,6 +334,20 @@ schedules: Final = Table(
     },
 )
 workers: Final = Table("workers", WorkerRow._make, 1, {"info": is_object, "seen": _TIME}, (FLEET,))
+
+results: Final = Table(
+    "results",
+    ResultRow._make,
+    1,
+    {
+        "state": one_of("succeeded", "failed", "cancelled"),
+        "codec": or_none(is_text),
+        "value": or_none(lambda value: isinstance(value, bytes)),
+        "error": or_none(is_text),
+        "reason": or_none(lambda value: isinstance(value, str)),
+        "at": _TIME,
+    },
+)
 
 
 def is_place(value: Any) -> bool:

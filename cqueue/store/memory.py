@@ -72,6 +72,7 @@ class MemoryStore:
         self._schedules: dict[tuple[str, str], control.ScheduleRow] = {}
         self._workers = Expiring[str, control.WorkerRow](clock_us)
         self._listeners = Expiring[str, control.ListenerRow](clock_us)
+        self._results = Expiring[str, control.ResultRow](clock_us)
         logs = MemoryLogs(self._clock_us)
         self._handlers: dict[type[ops.Operation[Any]], Callable[[Any], Any]] = {
             ops.ReadHead: self._read_head,
@@ -252,4 +253,6 @@ class MemoryStore:
             control.ReadListeners: lambda op: [
                 row for row in self._listeners.alive().values() if row.listener in op.listeners
             ],
+            control.KeepResult: lambda op: self._results.put(op.row.message, op.row, op.ttl_s),
+            control.ReadResult: lambda op: self._results.get(op.message),
         }

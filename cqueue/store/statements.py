@@ -244,6 +244,16 @@ READ_LISTENERS = _read(
     "WHERE fleet = 'cqueue' AND listener IN ?"  # as ListenerRow
 )
 
+# ── Results ──
+
+_RESULT_COLUMNS = "message, state, codec, value, error, reason, at"  # as ResultRow
+# Before the ack; a handler that ran twice overwrites.
+KEEP_RESULT = _write(
+    f"INSERT INTO {{keyspace}}.results ({_RESULT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) USING TTL ?"
+)
+# For programs that wait for the task.
+READ_RESULT = _read(f"SELECT {_RESULT_COLUMNS} FROM {{keyspace}}.results WHERE message = ?")
+
 # ── Logs ──
 
 _LOG_SHARD = "log = ? AND partition = ? AND time_shard = ?"
@@ -396,6 +406,7 @@ KEY_COLUMNS = {
     "shards": ("queue", "epoch", "time_shard", "shard"),
     "schedules": ("queue", "key"),
     "workers": ("fleet", "worker"),
+    "results": ("message",),
     "logs": ("log",),
     "log": ("log", "partition", "time_shard", "id"),
     "log_shards": ("log", "time_shard", "partition"),

@@ -173,6 +173,35 @@ def decode(body: bytes, name: str | None) -> Arguments:
         raise PayloadMismatch(f"the body cannot be read as {name or DEFAULT_CODEC}: {why}") from exc
 
 
+def encode_value(value: Any, codec: Codec) -> bytes:
+    """Return one value as bytes: what a task returned.
+
+    Raises:
+        BadArguments: the value cannot be encoded; the text says why.
+    """
+    try:
+        return codec.dump(_tagged(value, codec, ()))
+    except _Refused as exc:  # without the path, whose keys may be secret: the text is logged
+        what = "a value in the result" if exc.path else "the result"
+        raise BadArguments(f"{what} {exc}") from exc
+    except (ValueError, OverflowError) as exc:
+        raise BadArguments(f"the result cannot be written as {codec.name}: {exc}") from exc
+
+
+def decode_value(value: bytes, name: str | None) -> Any:
+    """Return the value that `encode_value` was given.
+
+    Raises:
+        PayloadMismatch: the bytes are not of this codec, or this installation lacks the codec.
+    """
+    try:
+        return _untagged(codec(name or DEFAULT_CODEC).load(value))
+    except Exception as exc:  # as above
+        raise PayloadMismatch(
+            f"the result cannot be read as {name or DEFAULT_CODEC}: {type(exc).__name__}"
+        ) from exc
+
+
 # ── Values with tags ──
 
 

@@ -12,11 +12,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.actions import Retry
 from cqueue.errors import BadInput
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.results import Keeping
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Binding:
         timeout: longest run, or None.
         log_errors: log lines have the texts of errors too; otherwise only their classes and frames, because a
             text may quote the message.
+        keeping: how results are kept; None: not at all.
     """
 
     name: str
@@ -99,6 +103,7 @@ class Binding:
     is_async: bool = False
     timeout: timedelta | None = None
     log_errors: bool = False
+    keeping: Keeping | None = None
 
 
 _current_run: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.execution.context import Binding, Context
     from cqueue.dispatcher.execution.pollers import Poller
     from cqueue.protocol.lease import Lease
+    from cqueue.store.control import KeepResult
 
 
 class Verb(StrEnum):
@@ -81,6 +82,7 @@ class Delivery(Interruptible):
 
     settlement = UNDECIDED
     is_left = False  # the message is left to its timeout; the lease is not extended for it
+    result: KeepResult | None = None  # what is stored about the message, if its task keeps results
     due_s = 0.0  # when a nacked or snoozed message is due again, by the settlement writer's clock
 
     # The run:
@@ -91,6 +93,7 @@ class Delivery(Interruptible):
     answer: Any = None  # what the handler returned
     error: BaseException | None = None  # what the handler raised, or why no handler is called
     is_own_error = False  # the dispatcher has written the error's text
+    is_told = False  # the history says that it runs
     is_lost = False  # another consumer may have the message
     told_s: float | None = None  # when the handler was interrupted
     told = ""  # why the handler was interrupted: TIME_LIMIT or STOP

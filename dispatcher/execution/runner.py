@@ -211,7 +211,7 @@ class Runner:
             return self._after_error(delivery, exc)
 
     def _of_answer(self, delivery: Delivery, answer: Any) -> Settlement:
-        if answer is False:
+        if answer is False and (delivery.binding is None or delivery.binding.keeping is None):
             return left_to_timeout(delivery)
         if answer is None or not isinstance(answer, _ACTIONS):
             return SUCCEEDED

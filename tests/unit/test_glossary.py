@@ -20,7 +20,7 @@ PLAIN = """
     datagram decode definition delay demo dev disk doctor done drift duration error estimate event execute
     execution exists expired exporter failed failure fanout found frame full garbage health http id import
     index input inspection interface interrupt invalid known large late launch level limiter loop lost main
-    merge metrics migrations mismatch model name not old once options out owned ownership page parallel
+    merge metrics migrations mismatch model name no not old once options out owned ownership page parallel
     parent plan plugin progress protocol pytest range reader recovery refused rejected render repeating
     request result role runtime schema service settings socket source spark state statement stats string
     systemd testing thread too unavailable urls version web wire wrong

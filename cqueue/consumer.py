@@ -85,7 +85,7 @@ class Consumer:
         self._receiving = waiting.rlock()
         self._prefetch: Prefetch[ReceivedMessage] | None = None
         if prefetch:
-            self._prefetch = Prefetch(prefetch, self._fetch, self.give_back_unseen, self._hold_s)
+            self._prefetch = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
         self._closed = False
         self._is_pulled = wake is None  # who waits for several consumers hands the messages on
 
@@ -241,8 +241,8 @@ class Consumer:
             except Exception:  # noqa: BLE001 - the next receive meets it as well, and can raise it
                 return [], False
 
-    def give_back_unseen(self, messages: list[ReceivedMessage]) -> None:
-        """Used inside: give back messages that no receive has returned. Else their timeout does so."""
+    def _give_back_unseen(self, messages: list[ReceivedMessage]) -> None:
+        """Give back messages that no receive has returned. If that fails, their timeout gives them back."""
         with suppress(CqueueError):
             self.snooze(messages, timedelta())
 

@@ -1,7 +1,7 @@
 """The asyncio API for tests that are written for the synchronous one: each call is awaited on an event loop.
 
 So one test body runs on both APIs. The loop runs in a thread of its own. An attribute is the asyncio API's; a
-coroutine is awaited, and what comes back is wrapped again.
+coroutine is awaited, and what comes back is wrapped again. A private attribute is that of the synchronous object.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class OnLoop:
         return repr(self._twin)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            return getattr(self._twin._inner, name)
         found = getattr(self._twin, name)
         if not callable(found):
             return self._wrapped(found)

@@ -75,7 +75,8 @@ class AsyncConsumer(Opening[Consumer]):
         """As `Consumer.receive`."""
         consumer = self._inner
         messages = await self._bridge.call(
-            partial(consumer.receive, max_messages, wait), lost=consumer.give_back_unseen
+            partial(consumer.receive, max_messages, wait),
+            lost=consumer._give_back_unseen,  # noqa: SLF001 - its other half
         )
         return [AsyncReceivedMessage(self, message) for message in messages]
 

@@ -52,7 +52,7 @@ def twins():
         (
             cqueue.Consumer,
             cqueue.AsyncConsumer,
-            {"ack_async", "driver", "last", "receive_from", "settles_with", "share", "give_back_unseen"},
+            {"ack_async", "driver", "last", "receive_from", "settles_with", "share"},
         ),
         (cqueue.ReceivedMessage, cqueue.AsyncReceivedMessage, set()),
         (cqueue.DeadLetters, cqueue.AsyncDeadLetters, set()),
@@ -186,6 +186,20 @@ def test_a_break_gives_back_what_is_not_settled(on_queue):
             await again.ack()
 
     on_queue(story, cqueue.QueueConfig(visibility=timedelta(hours=1), shards=1))
+
+
+def test_sends_of_many_tasks_go_together(on_queue):
+    """With `linger` they wait for each other, on the loop; each task gets its own result."""
+
+    async def story(client, queue):
+        lingering = await client.queue(queue.name, linger=timedelta(milliseconds=20))
+        results = await asyncio.gather(
+            *(lingering.send(b"%d" % number, priority=number) for number in range(12)), return_exceptions=True
+        )
+        assert [type(result) for result in results[10:]] == [cqueue.PriorityOutOfRange] * 2
+        assert {message.id for message in await queue.peek(100)} == set(results[:10])
+
+    on_queue(story)
 
 
 # ── cancelled calls ──

@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any
 from cqueue._version import __version__
 
 if TYPE_CHECKING:
+    from cqueue.aio.client import AsyncClient
+    from cqueue.aio.connecting import connect_async
+    from cqueue.aio.consumer import AsyncConsumer, AsyncReceivedMessage
+    from cqueue.aio.log import AsyncFollower, AsyncLog, AsyncScanner
+    from cqueue.aio.queue import AsyncDeadLetters, AsyncQueue, AsyncSchedules
     from cqueue.client import Client, connect
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer
@@ -102,6 +107,15 @@ __all__ = [
     "App",
     "AppendResult",
     "AppendUnknown",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncDeadLetters",
+    "AsyncFollower",
+    "AsyncLog",
+    "AsyncQueue",
+    "AsyncReceivedMessage",
+    "AsyncScanner",
+    "AsyncSchedules",
     "BadArguments",
     "BadInput",
     "BatchTooLarge",
@@ -202,12 +216,18 @@ __all__ = [
     "__version__",
     "batched",
     "connect",
+    "connect_async",
     "current_context",
     "current_message",
     "feed",
 ]
 
 _HOMES = {
+    "aio.client": ("AsyncClient",),
+    "aio.connecting": ("connect_async",),
+    "aio.consumer": ("AsyncConsumer", "AsyncReceivedMessage"),
+    "aio.log": ("AsyncFollower", "AsyncLog", "AsyncScanner"),
+    "aio.queue": ("AsyncDeadLetters", "AsyncQueue", "AsyncSchedules"),
     "client": ("Client", "connect"),
     "config": ("QueueConfig",),
     "consumer": ("Consumer",),

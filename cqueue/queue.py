@@ -623,7 +623,7 @@ class Queue:
 
     # ── change ──
 
-    def alter(self, **changes: Any) -> QueueConfig:
+    def alter(self, /, **changes: Any) -> QueueConfig:
         """Change settings of `QueueConfig` by name, while the queue runs. All clients follow within 2 s.
 
         Raises:

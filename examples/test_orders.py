@@ -72,6 +72,7 @@ def test_an_order_is_charged_once(place, with_shop):
 
     first, second = with_shop(press_twice)
     assert first == second
+    assert (first.skipped, second.skipped) == (False, True)
     place.run()
     assert with_shop(lambda shop: shop.receipt(first, SOON)) == "receipt-17"
     assert with_shop(lambda shop: shop.order(17, customer=4)) == first

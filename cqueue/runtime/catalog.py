@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from threading import Lock, RLock, Thread
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from cqueue.protocol import inspection, shards
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home
-from cqueue.store import decode
+from cqueue.store import decode, waiting
 from cqueue.store.control import ListSchedules, RemoveSchedule
 from cqueue.store.operations import (
     FORMAT,
@@ -144,7 +145,7 @@ class Catalog:
         if self._refusal is None:
             age_s = time.monotonic() - self._polled_s
             if age_s >= MAX_AGE_S:
-                self._poll_if_older(MAX_AGE_S)
+                waiting.in_thread(partial(self._poll_if_older, MAX_AGE_S))
             elif age_s >= REFRESH_AFTER_S and self._background.acquire(blocking=False):
                 self._start_background_poll()
         if self._refusal is not None:

@@ -18,7 +18,7 @@ from functools import cached_property, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.application.handle import TaskHandle
+from cqueue.dispatcher.application.handle import SkippedHandle, TaskHandle
 from cqueue.dispatcher.application.payload import (
     DEFAULT_CODEC,
     Arguments,
@@ -202,7 +202,8 @@ class Task(Generic[P, R_co]):
             InvalidMessageId: the text is no message id.
         """
         MessageId(message_id).locate()
-        return TaskHandle(message_id, self)
+        is_skipped = isinstance(message_id, MessageId) and message_id.skipped
+        return (SkippedHandle if is_skipped else TaskHandle)(message_id, self)
 
     def message(self, /, *args: P.args, **kwargs: P.kwargs) -> Message:
         """Return the message that `enqueue` would send, for `enqueue_many`.

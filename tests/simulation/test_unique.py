@@ -5,6 +5,7 @@ memory, under a clock that only the test moves; each sender's own clock is off b
 """
 
 import random
+
 import pytest
 
 from cqueue import ids

@@ -10,6 +10,7 @@ from cqueue.errors import OutcomeUnknown
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.operations import DeleteBodies, DeleteMessages, ReadBodies
+from tests.fix_on_loop import API, connected_on_loop
 
 SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
@@ -21,12 +22,13 @@ def cassandra_client(keyspace):
         yield client
 
 
-@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+@pytest.fixture(params=API)
 def client(request):
-    if request.param == "cassandra":
-        yield request.getfixturevalue("cassandra_client")
+    store, api = request.param
+    if store == "cassandra":
+        yield request.getfixturevalue("cassandra_client" if api == "threads" else "asyncio_client")
         return
-    with cqueue.connect("memory://") as client:
+    with cqueue.connect("memory://") if api == "threads" else connected_on_loop("memory://") as client:
         yield client
 
 

@@ -40,8 +40,9 @@ def find(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None
             found = look(client, text, queue)
         if found is None:
             say_left_out(cli, client, "messages")
-            say_missing(cli, text)
-        elif isinstance(found, DeadLetter):
+            missing(cli, text)
+            raise typer.Exit(ExitCode.CHECK_FAILED)
+        if isinstance(found, DeadLetter):
             print_letter(cli, found, queue=queue_of(found.id).removesuffix(DEAD_SUFFIX))
         else:
             print_one(cli, found, queue=queue_of(found.id))
@@ -66,13 +67,8 @@ def _letter(client: Client, queue: str, id_: MessageId) -> DeadLetter | None:
         return None
 
 
-def say_missing(cli: CliContext, text: str) -> None:
-    """Say that there is no such message, and leave.
-
-    Raises:
-        Exit: always.
-    """
+def missing(cli: CliContext, text: str) -> None:
+    """Say that there is no such message."""
     if cli.json:
         cli.emit(None)
     cli.remark(f"There is no message {text}. It may have been acked or cancelled, or have expired.")
-    raise typer.Exit(ExitCode.CHECK_FAILED)

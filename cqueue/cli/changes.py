@@ -61,9 +61,7 @@ def _alive(client: Client, text: str, queue: str | None) -> StoredMessage | None
     if isinstance(found, DeadLetter):
         name = queue_of(found.id).removesuffix(DEAD_SUFFIX)
         letter = f"{name} {short(found.id)}"
-        raise BadInput(
-            f"The message is dead. `cqueue dead drop {letter}` deletes it; `redrive` sends it back."
-        )
+        raise BadInput(f"The message is dead. `cqueue dead drop {letter}` deletes the dead letter.")
     return found
 
 

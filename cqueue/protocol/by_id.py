@@ -18,7 +18,8 @@ from itertools import count
 from cqueue.errors import CqueueError, DamagedRow, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.protocol import lock as locks
 from cqueue.protocol import plausibility, policy
-from cqueue.protocol.claim_draft import MAX_NEW_SLOTS, freed
+from cqueue.protocol.ack import SHARED_MS
+from cqueue.protocol.claim_draft import MAX_LISTED, MAX_NEW_SLOTS, freed
 from cqueue.protocol.inspection import discard, slots_of
 from cqueue.protocol.lock import acquire, mutate_once, new_owner, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
@@ -103,7 +104,12 @@ class Edit:
         self.write(slot._replace(ids=rest) if rest else freed(slot))
 
     def list_waiting(self, some: Sequence[int], due_ms: int, attempt: int) -> None:
-        """List ids in a free slot or a new one, as waiting."""
+        """List ids as waiting, in a slot of the same time and attempts, else in a free or a new one."""
+        for slot in self._slots.values():
+            alike = slot.state is SlotState.WAITING and (slot.due_ms, slot.attempt) == (due_ms, attempt)
+            if alike and slot.number not in self._rows and len(slot.ids) + len(some) <= MAX_LISTED:
+                self.write(slot._replace(ids=tuple(sorted({*slot.ids, *some}))))
+                return
         taken = {**self._slots, **self._rows}
         free = [n for n, slot in self._slots.items() if slot.state is SlotState.FREE and n not in self._rows]
         start = len(taken) + MAX_NEW_SLOTS + self._pick % 4
@@ -181,6 +187,8 @@ def reschedule(
 ) -> Proto[Changed]:
     """Make messages due at another time, not before the wide row's time shard begins; attempts stay.
 
+    A time ahead is rounded up to `SHARED_MS`, so that messages of about one time share a slot of the head.
+
     `MessageHeld` fails those that a consumer holds, or has let expire and nobody has taken over yet.
 
     Raises:
@@ -188,6 +196,7 @@ def reschedule(
     """
 
     def plan(edit: Edit, live: Sequence[int]) -> None:
+        at_ms = due_ms if due_ms * 1000 <= edit.now_us else -(-due_ms // SHARED_MS) * SHARED_MS
         moving: dict[int, list[int]] = {}  # by attempts
         for slot, some in edit.by_slot(live):
             if slot is not None and (error := _unmovable(slot)) is not None:
@@ -198,12 +207,12 @@ def reschedule(
                 edit.needs_fence = policy.reschedule_moves_fence(some)
                 moving.setdefault(0, []).extend(some)
             elif len(some) == len(slot.ids):
-                edit.write(slot._replace(state=SlotState.WAITING, due_ms=due_ms))
+                edit.write(slot._replace(state=SlotState.WAITING, due_ms=at_ms))
             else:
                 edit.take_out(slot, some)
                 moving.setdefault(slot.attempt, []).extend(some)
         for attempt, some in moving.items():
-            edit.list_waiting(some, due_ms, attempt)
+            edit.list_waiting(some, at_ms, attempt)
 
     return (yield from _mutate(spec, wide_row, priority, ids_, plan))
 

@@ -9,7 +9,7 @@ import cqueue
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
-from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate
+from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate, ReadHead
 
 SOON = timedelta(seconds=10)
 NOW = timedelta()
@@ -142,6 +142,18 @@ def test_a_held_message_stays_with_its_holder(queue):
             queue.set_priority(id_, 3)
         message.nack()
         assert queue.reschedule(id_, HOUR) == id_
+
+
+def test_messages_of_about_one_time_share_a_slot(queue):
+    """One after the other, too: the head of a wide row stays small."""
+    ids = queue.send_many([cqueue.Message(b"%d" % n) for n in range(20)]).ids
+    due = queue.now + HOUR
+    for n, id_ in enumerate(ids):
+        assert queue.reschedule(id_, due + n * timedelta(microseconds=1)) == id_
+    slots = {found.next_at for found in queue.find_many(ids).values()}
+    assert len(slots) <= 2
+    head = queue._driver.ask(ReadHead(MessageId(ids[0]).locate().wide_row))
+    assert len([slot for slot in head.slots if slot.in_use]) <= 2
 
 
 # ── priority ──

@@ -505,6 +505,8 @@ def test_messages_are_found_and_cancelled_by_their_key(cli):
         ("one", "delayed", "order-17"),
     ]
     assert "delayed" in cli("find", "--key", "order-17", "--queue", "orders").out
+    said = cli("--json", "reschedule", "--key", "order-17", "--queue", "orders", "--in", "2h")
+    assert said.json == {"queue": "orders", "key": "order-17", "rescheduled": 3}
     said = cli("--json", "cancel", "--key", "order-17", "--queue", "orders")
     assert said.json == {"queue": "orders", "key": "order-17", "cancelled": 3}
     assert cli("find", "--key", "order-17", "--queue", "orders").code == 1
@@ -514,14 +516,14 @@ def test_messages_are_found_and_cancelled_by_their_key(cli):
     assert (left["task"], left["key"]) == ("shop:pay", "order-18")
 
 
-@pytest.mark.parametrize("command", ["find", "cancel"])
+@pytest.mark.parametrize("command", [["find"], ["cancel"], ["reschedule", "--in", "1h"]])
 def test_a_key_needs_a_keyed_queue_and_no_id(cli, command):
     """Exit code 2, with what to do."""
     assert "--keyed" in cli("queue", "alter", "q").err
-    said = cli(command, "--key", "k", "--queue", "q")
+    said = cli(*command, "--key", "k", "--queue", "q")
     assert said.code == 2
     assert "keyed=True" in said.err
     for wrong in ((), ("--key", "k"), ("--queue", "q"), ("x", "--key", "k", "--queue", "q")):
-        said = cli(command, *wrong)
+        said = cli(*command, *wrong)
         assert said.code == 2
         assert "Give an ID, or --key with --queue" in said.err

@@ -662,7 +662,7 @@ class Queue:
         return only(self.cancel_many([message_id])) is not None
 
     def reschedule(self, message_id: str, due: datetime | timedelta) -> MessageId | None:
-        """Make a message due at another time: at `due`, or so long from now. None: there is no such message.
+        """Make a message due at another time: at `due`; a timedelta counts from now. None: no such message.
 
         A message that was delivered before keeps its attempts. The id stays the same, unless `due` lies
         before the time shard in which the message stands (`QueueConfig.time_shard`): then the message is

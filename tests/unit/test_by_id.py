@@ -1,4 +1,4 @@
-"""`reschedule`, `set_priority`, `extend` and `cancel` of a queue, by id, whoever has the message."""
+"""`reschedule`, `set_priority`, `extend` and `cancel` of a queue, by id, also of held messages."""
 
 import secrets
 from datetime import UTC, datetime, timedelta

@@ -183,11 +183,13 @@ def look(spec: QueueSpec, rule: Rule, row: ReservationRow | None) -> Proto[Verdi
                 message, live = row.replaces, (yield from _find(spec, row.replaces))
             if live is None and unused:
                 return Verdict(row)
-        elif live is not None and row.replaces is not None:  # its sender died before it deleted the old one
+        elif live is not None and row.replaces is not None:  # its sender may have died before this
             yield from _discard(spec, row.replaces)
-        blocks = (
-            rule.while_ == "ever" if live is None else rule.while_ != "pending" or live.state != "claimed"
-        )
+        blocks = {
+            "pending": live is not None and live.state != "claimed",
+            "running": live is not None,
+            "ever": True,
+        }[rule.while_]
         return Verdict(row, message, live, blocks and not lapsed)
     return Verdict(None)
 

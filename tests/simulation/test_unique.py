@@ -28,7 +28,7 @@ class Sender:
 
     def __init__(self, world, rule, body):
         self.world = world
-        self.skew_us = world.random.randint(-SPEC.skew_us // 2, SPEC.skew_us // 2)
+        self.skew_us = world.random.choice((-1, 1)) * SPEC.skew_us // 2
         self.generator = send_unique(SPEC, ProducerState(), Outgoing(body, 0, None, None, None), rule)
         self.value = None
         self.wakes_us = 0
@@ -117,7 +117,7 @@ class World:
             self.now_us += self.random.choice((1, 1000, 20_000))
             chance = self.random.random()
             if chance < 0.01 and self.faults:
-                self.now_us += STALL_US
+                self.now_us += self.random.randrange(STALL_US)
             elif chance < 0.05 and self.late:
                 self.store.execute(self.late.pop(self.random.randrange(len(self.late))))
             elif chance < 0.10 and handles:
@@ -158,6 +158,27 @@ def test_never_two_messages_of_a_key_are_there(while_, faults):
         if not faults:
             assert (len(acked(senders)), len(conflicts(senders))) == (1, SENDERS - 1), f"seed {seed}"
     assert sent > SEEDS / 2, "hardly any send was acknowledged, so nothing was tried"
+
+
+@pytest.mark.parametrize("while_", ["running", "ever"])
+def test_a_sender_whose_clock_lags_is_not_forestalled(while_):
+    """By one whose clock is ahead by ε: it waits that much longer, until the first can count no answer."""
+    world, rule = World(1, faults=False), Rule("k", while_, None, replace=False)
+    first, second = Sender(world, rule, b"1"), Sender(world, rule, b"2")
+    first.skew_us, second.skew_us = -SPEC.skew_us // 2, SPEC.skew_us // 2
+    while first.value is not True:  # the answer to its reservation
+        first.step()
+    first.step()
+    world.now_us += SPEC.settle_us - 100_000
+    while not second.wakes_us:
+        second.step()
+    while not first.over:
+        first.step()
+    while not second.over:
+        world.now_us = max(world.now_us, second.wakes_us)
+        second.step()
+    assert acked([first, second]) == world.live()
+    assert [place.id for place in conflicts([second])] == world.live()
 
 
 @pytest.mark.parametrize("faults", [False, True])

@@ -15,7 +15,8 @@ TOOLS = {"bench", "cli", "demo", "dev", "doctor", "spark", "testing", "web"}
 """Rooms under cqueue/ whose modules are not checked: commands and tools, in the words of what they call."""
 
 PLAIN = """
-    aio argument arrow async await bad bench bridge call bootstrap cassandra cell centre cli clock closed coalescer codec collection
+    aio async await bridge
+    argument arrow bad bench call bootstrap cassandra cell centre cli clock closed coalescer codec collection
     column condition config connect connection control core counts cqueue cron current damage data
     datagram decode definition delay demo dev disk doctor done drift duration error estimate event execute
     execution exists expired exporter failed failure fanout found frame full garbage health http id import

@@ -36,9 +36,9 @@ def project(tmp_path, monkeypatch):
     return folder
 
 
-def run_pytest(folder, *options):
+def run_pytest(folder, *options, limit_s=120):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=limit_s)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -150,3 +150,14 @@ def test_tests_without_an_application_run_on_both_stores(project, store, request
         monkeypatch.setenv("CQUEUE_TEST_URL", request.getfixturevalue("cassandra_url"))
     code, output = run_pytest(project, "-W", "error", *options)
     assert (code, "4 passed" in output) == (0, True), output
+
+
+@pytest.mark.acceptance
+def test_the_plugin_starts_a_server_once_a_run(project, monkeypatch, tmp_path):
+    """Two workers of pytest-xdist share it, and nothing is left of it afterwards."""
+    (project / "test_hooks.py").write_text(PROJECT)
+    monkeypatch.delenv("CQUEUE_TEST_URL", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code, output = run_pytest(project, "-W", "error", "--cqueue-cassandra", "-n", "2", limit_s=280)
+    assert (code, "4 passed" in output) == (0, True), output
+    assert list(tmp_path.glob("cqueue-pytest-*")) == []

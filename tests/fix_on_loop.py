@@ -1,7 +1,8 @@
 """The asyncio API for tests that are written for the synchronous one: each call is awaited on an event loop.
 
 So one test body runs on both APIs. The loop runs in a thread of its own. An attribute is the asyncio API's; a
-coroutine is awaited, and what comes back is wrapped again. A private attribute is that of the synchronous object.
+coroutine is awaited, and what comes back is wrapped again. A private attribute is that of the synchronous
+object.
 """
 
 from __future__ import annotations

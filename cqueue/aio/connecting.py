@@ -24,10 +24,15 @@ def connect_async(url: str | None = None, *, lazy: bool = False) -> AbstractAsyn
             queue = await client.queue("mails")
             await queue.send(b"hello")
     """
-    try:
-        from cqueue.aio.client import opened  # noqa: PLC0415 - needs the extra
-    except ModuleNotFoundError as exc:
-        if exc.name != "greenlet":
-            raise
-        raise ConfigError("asyncio needs greenlet; install it: pip install 'cassandra-cqueue[aio]'") from exc
+    check_extra()
+    from cqueue.aio.client import opened  # noqa: PLC0415 - needs the extra
+
     return opened(url, lazy=lazy)
+
+
+def check_extra() -> None:
+    """Raise `ConfigError` if the extra `aio` is missing."""
+    try:
+        import greenlet  # noqa: F401, PLC0415
+    except ModuleNotFoundError as exc:
+        raise ConfigError("asyncio needs greenlet; install it: pip install 'cassandra-cqueue[aio]'") from exc

@@ -153,7 +153,7 @@ def caller() -> int:
 
 
 def sleep(seconds: float) -> None:
-    """Wait for so long."""
+    """Wait for that many seconds."""
     if hooks.waits() is None:
         time.sleep(seconds)
     else:

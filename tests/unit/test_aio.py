@@ -436,7 +436,7 @@ def test_a_url_that_cannot_be_used_is_refused():
 
 
 def test_without_greenlet_the_error_says_what_to_install():
-    """Whoever lacks the extra gets a typed error; the rest of the package does not need it."""
+    """A program without the extra gets a typed error; the rest of the package does not need it."""
     program = (
         "import sys; sys.modules['greenlet'] = None\n"
         "import cqueue\n"

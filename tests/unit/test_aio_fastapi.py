@@ -1,4 +1,4 @@
-"""The FastAPI application of docs/how-to/asyncio.md works. FastAPI is in no extra; without it nothing runs."""
+"""The FastAPI application of docs/how-to/asyncio.md works. Skipped where FastAPI is not installed."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `python orders.py` takes an order on the cluster of `CQUEUE_URL` and shows what becomes of it, with
 `cqueue dispatch orders:app` beside it. In a web framework each method of `Shop` is the body of a route.
-`test_orders.py` tests it in memory, and on Cassandra.
+`test_orders.py` tests it, in memory and on Cassandra.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+import cqueue
 from cqueue.aio.client import AsyncClient
 from cqueue.aio.queue import AsyncQueue
-
-import cqueue
 
 app = cqueue.App(queue="orders", retry=cqueue.Retry(timedelta(seconds=1), max_attempts=2))
 refused: set[int] = set()

@@ -8,31 +8,25 @@ import pytest
 
 from tests.unit import markdown_pages as markdown
 
-EXAMPLES = markdown.ROOT / "examples"
 
-
-def run_its_tests(**environ):
-    options = ["-q", "-W", "error", "-p", "no:cacheprovider"]
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, "test_orders.py"],
-        cwd=EXAMPLES,
+def run_its_tests(*options, **environ):
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_orders.py"],
+        cwd=markdown.ROOT / "examples",
         env={**os.environ, "PYTHONPATH": str(markdown.ROOT), **environ},
         capture_output=True,
         text=True,
         check=False,
         timeout=200,
     )
-    return run.returncode, run.stdout + run.stderr
+    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 @pytest.mark.slow
 def test_in_memory():
-    code, output = run_its_tests()
-    assert (code, "3 passed" in output) == (0, True), output
+    run_its_tests()
 
 
 @pytest.mark.cassandra
-@pytest.mark.feature
-def test_on_cassandra(keyspace):
-    code, output = run_its_tests(CQUEUE_TEST_KEYSPACE=keyspace.url)
-    assert (code, "6 passed" in output) == (0, True), output
+def test_on_cassandra(cassandra_url):
+    run_its_tests("--cqueue-cassandra", CQUEUE_TEST_URL=cassandra_url)

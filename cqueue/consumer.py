@@ -20,6 +20,7 @@ from cqueue.receiving.interface import Found
 from cqueue.receiving.prefetch import Prefetch
 from cqueue.receiving.receiver import Receiver
 from cqueue.receiving.settler import Settler
+from cqueue.runtime import logs
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
@@ -29,6 +30,7 @@ from cqueue.store.operations import WideRow
 
 __all__ = ["Consumer", "PollIntervals", "ReceivedMessage"]
 
+LOGGER = "cqueue.consumer"
 MAX_WAIT = timedelta(days=1)
 KEEP_LOCK_BELOW_S = 0.1
 """Seconds. A consumer that comes back sooner on average keeps the lock of a wide row that has more messages;
@@ -84,6 +86,7 @@ class Consumer:
         self._mean_gap_s = KEEP_LOCK_BELOW_S
         self._receiving = waiting.rlock()
         self._prefetch: Prefetch[ReceivedMessage] | None = None
+        self._told = False  # that giving back failed
         if prefetch:
             self._prefetch = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
         self._closed = False
@@ -241,10 +244,21 @@ class Consumer:
             except Exception:  # noqa: BLE001 - the next receive meets it as well, and can raise it
                 return [], False
 
-    def _give_back_unseen(self, messages: list[ReceivedMessage]) -> None:
-        """Give back messages that no receive has returned. If that fails, their timeout gives them back."""
-        with suppress(CqueueError):
+    def _give_back_unseen(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Give back messages that no receive has returned. Return those to try again: still held, in time."""
+        try:
             self.snooze(messages, timedelta())
+        except CqueueError as exc:  # of several leases, the others were given back
+            now_ms = self._driver.clock.guess_us() // 1000
+            left = [one for one in messages if one.is_held and one._taken.lease.due_ms > now_ms]  # noqa: SLF001
+            if left and not self._told:
+                logs.logger(LOGGER).warning(
+                    "give_back_failed", queue=self.name, messages=len(left), error=logs.describe(exc)
+                )
+            self._told = bool(left)
+            return left
+        self._told = False
+        return []
 
     def _hold_s(self) -> float:
         """Return the seconds that messages claimed now may wait for a receive."""

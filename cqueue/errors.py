@@ -8,6 +8,7 @@ The second level says what is known about the effect of the call, so it is the l
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
     │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
+    │   │   ├── TlsFailed       client and node do not agree on a connection with TLS
     │   │   └── SpoolTooOld     the spooled messages cannot be forwarded any more without a risk of copies
     │   ├── RedriveLimit        the dead letter was redriven as often as the call allows; it stays
     │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
@@ -79,6 +80,15 @@ class Refused(NotDone):
     """Cassandra refuses it for good: a missing grant, a guardrail, a column that the schema lacks.
 
     Nothing was stored. Calling again fails again until an operator changes what the message names.
+    """
+
+
+class TlsFailed(Refused):
+    """Client and nodes do not agree on a connection with TLS; the text says on what, and what to do.
+
+    An authority that is not trusted, a certificate that has expired or lists other names, a node that wants a
+    client's certificate, or one side alone that encrypts. A file of this client that cannot be used is a
+    `ConfigError`.
     """
 
 

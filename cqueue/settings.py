@@ -53,13 +53,16 @@ URL_KEYS: Final = (
     "tls_ca",
     "tls_cert",
     "tls_key",
+    "tls_passphrase_file",
+    "tls_name",
     "tls_verify",
     "allow_plaintext_credentials",
     "notify",
     "notify_host",
     "notify_port",
 )
-FILE_KEYS: Final = ("url", "username", "password", *URL_KEYS)
+FILE_KEYS: Final = ("url", "username", "password", "tls_passphrase", *URL_KEYS)
+TLS_FILES: Final = ("tls_ca", "tls_cert", "tls_key", "tls_passphrase_file")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,9 +84,13 @@ class Settings:
         tls_ca: file with the certificates to trust; the system's when None.
         tls_cert: file with this client's certificate, if the cluster asks for one.
         tls_key: file with its key, if `tls_cert` does not hold it.
-        tls_verify: `full` checks the certificate and that it names the node's address; `ca` only that it
-            is signed by a trusted authority; `none` nothing. The driver connects to addresses, also where the
-            URL gives names: for `full` the certificates must list IP addresses.
+        tls_passphrase: passphrase of that key. A URL cannot hold it, because URLs are logged.
+        tls_passphrase_file: or the file that holds it, in its first line.
+        tls_name: the name that each node's certificate must list, instead of the node's address.
+        tls_verify: `full` checks the certificate and that it names `tls_name` or the node's address; `ca`
+            only that it is signed by a trusted authority; `none` nothing. The driver connects to addresses,
+            also where the URL gives names: for `full` without `tls_name`, the certificates must list IP
+            addresses.
         allow_plaintext_credentials: send the password unencrypted to hosts other than this machine.
         notify: whether processes tell each other of messages by datagrams (see `cqueue.doorbell`).
         notify_host: where others reach this process; the address by which it reaches Cassandra when None.
@@ -104,6 +111,9 @@ class Settings:
     tls_ca: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
+    tls_passphrase: str | None = field(default=None, repr=False)
+    tls_passphrase_file: Path | None = None
+    tls_name: str | None = None
     tls_verify: TlsVerify = "full"
     allow_plaintext_credentials: bool = False
     notify: bool = True
@@ -125,9 +135,17 @@ class Settings:
             raise ConfigError(
                 "A user name needs a password and a password a user name: one of them is missing."
             )
-        if self.tls_key is not None and self.tls_cert is None:
-            raise ConfigError("tls_key needs tls_cert, the certificate that it belongs to.")
+        self._check_tls()
         self._check_plaintext()
+
+    def _check_tls(self) -> None:
+        for name in ("tls_key", "tls_passphrase", "tls_passphrase_file"):
+            if getattr(self, name) is not None and self.tls_cert is None:
+                raise ConfigError(f"{name} needs tls_cert, the certificate that it belongs to.")
+        if self.tls_passphrase is not None and self.tls_passphrase_file is not None:
+            raise ConfigError("Give tls_passphrase or tls_passphrase_file, not both.")
+        if self.tls_name is not None and self.tls_verify != "full":
+            raise ConfigError(f"tls_name is not looked at with tls_verify={self.tls_verify}: leave one out.")
 
     def _check_plaintext(self) -> None:
         """Refuse to send a password over a network unencrypted. The nodes of a loopback address are trusted,
@@ -208,7 +226,8 @@ def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
     if address.scheme == "memory":
         return Settings(scheme="memory", keyspace=address.keyspace)
     serial, plain = _consistencies(values)
-    tls_files = {key: Path(values[key]) for key in ("tls_ca", "tls_cert", "tls_key") if key in values}
+    tls_files = {key: Path(values[key]) for key in TLS_FILES if key in values}
+    tls_name = _host_name("tls_name", values, "the name that the certificate of each node lists")
     return Settings(
         hosts=address.hosts,
         keyspace=address.keyspace or DEFAULT_KEYSPACE,
@@ -219,14 +238,19 @@ def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
         serial_consistency=serial,
         request_timeout_s=_seconds("request_timeout", values, DEFAULT_REQUEST_TIMEOUT_S),
         connect_timeout_s=_seconds("connect_timeout", values, DEFAULT_CONNECT_TIMEOUT_S),
-        tls=_flag("tls", values, default=bool(tls_files)),
+        tls=_flag("tls", values, default=bool(tls_files or tls_name)),
         tls_ca=tls_files.get("tls_ca"),
         tls_cert=tls_files.get("tls_cert"),
         tls_key=tls_files.get("tls_key"),
+        tls_passphrase=values.get("tls_passphrase"),
+        tls_passphrase_file=tls_files.get("tls_passphrase_file"),
+        tls_name=tls_name,
         tls_verify=_tls_verify(values),
         allow_plaintext_credentials=_flag("allow_plaintext_credentials", values, default=False),
         notify=_flag("notify", values, default=True),
-        notify_host=_notify_host(values),
+        notify_host=_host_name(
+            "notify_host", values, "the address or name at which others reach this process, without a port"
+        ),
         notify_port=_ports("notify_port", values),
     )
 
@@ -279,8 +303,9 @@ def _tls_verify(values: Mapping[str, str]) -> TlsVerify:
     return "full" if _flag("tls_verify", values, default=True) else "none"
 
 
-def _notify_host(values: Mapping[str, str]) -> str | None:
-    host = values.get("notify_host")
+def _host_name(key: str, values: Mapping[str, str], what: str) -> str | None:
+    """Parse an address or a name of one machine."""
+    host = values.get(key)
     if host is None:
         return None
     try:
@@ -289,9 +314,7 @@ def _notify_host(values: Mapping[str, str]) -> str | None:
         is_one = bool(re.fullmatch(r"[\w.-]{1,253}", host))
     if is_one:
         return host
-    raise ConfigError(
-        f"notify_host={host!r}: the address or name at which others reach this process, without a port."
-    )
+    raise ConfigError(f"{key}={host!r}: {what}.")
 
 
 def _ports(key: str, values: Mapping[str, str]) -> tuple[int, int]:

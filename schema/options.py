@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cqueue.errors import ConfigError
+from cqueue.runtime.clock import MAX_ROUND_TRIP_US
 from cqueue.settings import CONSISTENCY_OF, SerialConsistency
 
 HINT_WINDOW_S: Final = 3 * 3600
@@ -22,8 +23,13 @@ MAX_GC_GRACE_S: Final = 365 * 86_400
 """Upper limit: a year of tombstones."""
 MAX_SETTLE_MS: Final = 60_000
 """Upper limit: consumers look back over this span at each poll."""
+MIN_SKEW_MS: Final = MAX_ROUND_TRIP_US // 1000
+"""Lower limit in ms (200): a clock may be off by half of the longest round trip, and another one too."""
 MAX_SKEW_MS: Final = 10_000
 """Upper limit: a lease is reclaimed later by as much."""
+
+SHOWN: Final = 100
+"""Characters of an option that an error quotes, at most."""
 
 COMPACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "ucs": {"class": "UnifiedCompactionStrategy"},
@@ -46,7 +52,7 @@ class Options:
             deleted messages come back.
         serial_consistency: of all conditional mutations; fixed at bootstrap.
         settle_ms: W, the longest time in ms until an acknowledged send is readable; 1 to 60,000.
-        skew_ms: ε, the largest disagreement of two corrected clocks in ms; 1 to 10,000.
+        skew_ms: ε, the largest disagreement of two corrected clocks in ms; 200 to 10,000.
 
     Raises:
         ConfigError: a value is out of range.
@@ -64,7 +70,7 @@ class Options:
             "gc_grace", self.gc_grace_s, HINT_WINDOW_S + 1, MAX_GC_GRACE_S, "s, above the hint window of 3 h"
         )
         _within("settle", self.settle_ms, 1, MAX_SETTLE_MS, "ms")
-        _within("skew", self.skew_ms, 1, MAX_SKEW_MS, "ms")
+        _within("skew", self.skew_ms, MIN_SKEW_MS, MAX_SKEW_MS, "ms")
         if self.serial_consistency is not None and self.serial_consistency not in CONSISTENCY_OF:
             raise ConfigError(f"serial consistency {self.serial_consistency!r}: use local_serial or serial.")
         if self.replication is not None:
@@ -82,8 +88,8 @@ def parse_replication(text: str) -> dict[str, int]:
     copies: dict[str, int] = {}
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))
-        if not (name and equals and number.isascii() and number.isdigit()):
-            raise ConfigError(f"replication {text!r}: write dc1=3,dc2=3 (data centre = copies).")
+        if not (name and equals and number.isascii() and number.isdigit() and len(number) <= 2):
+            raise ConfigError(f"replication {_shown(text)}: write dc1=3,dc2=3 (data centre = copies).")
         if name in copies:
             raise ConfigError(f"replication {text!r} names {name} twice.")
         copies[name] = int(number)
@@ -101,11 +107,15 @@ def parse_compaction(text: str) -> dict[str, str]:
         return dict(known)
     try:
         value = json.loads(text)
-    except ValueError as exc:
-        raise ConfigError(f"compaction {text!r}: use ucs, lcs, stcs or a JSON object.") from exc
+    except (ValueError, RecursionError) as exc:  # of numbers of thousands of digits, of deep nesting
+        raise ConfigError(f"compaction {_shown(text)}: use ucs, lcs, stcs or a JSON object.") from exc
     if not isinstance(value, dict):
-        raise ConfigError(f"compaction {text!r}: the JSON must be an object.")
+        raise ConfigError(f"compaction {_shown(text)}: the JSON must be an object.")
     return {key: _option_text(key, item) for key, item in value.items()}
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
 def _option_text(key: str, value: Any) -> str:

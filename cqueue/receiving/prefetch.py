@@ -19,6 +19,10 @@ from cqueue.runtime.conditions import Condition
 
 T = TypeVar("T")
 
+AGAIN_S = 0.5
+"""Seconds until the next try to give messages back that Cassandra did not take. Their timeout would take
+longer."""
+
 
 class Prefetch(Generic[T]):
     """The prefetched messages of one consumer. Thread-safe.
@@ -28,7 +32,8 @@ class Prefetch(Generic[T]):
         fetch: claims up to that many messages. Returns them, and whether the queue has more: large bodies
             come a few at a time, and other wide rows may have messages. It runs on this object's thread, and
             must not raise.
-        give_back: makes messages available to other consumers again. It must not raise.
+        give_back: makes messages available to other consumers again. Returns those for which that failed and
+            is worth another try. It must not raise.
         hold_s: returns the seconds that messages claimed now may wait here.
     """
 
@@ -36,7 +41,7 @@ class Prefetch(Generic[T]):
         self,
         size: int,
         fetch: Callable[[int], tuple[list[T], bool]],
-        give_back: Callable[[list[T]], None],
+        give_back: Callable[[list[T]], list[T]],
         hold_s: Callable[[], float],
     ) -> None:
         self.size = size
@@ -128,10 +133,12 @@ class Prefetch(Generic[T]):
     # ── the thread ──
 
     def _run(self) -> None:
+        late: list[T] = []
         while True:
-            late: list[T] = []
             with self._changed:
-                while not self._claiming and not self._closed and (left_s := self._left_s()) > 0:
+                if late:  # the last try failed
+                    self._changed.wait_for(lambda: self._closed, AGAIN_S)
+                while not late and not self._claiming and not self._closed and (left_s := self._left_s()) > 0:
                     self._changed.wait(left_s)
                 if self._closed:
                     return
@@ -139,7 +146,7 @@ class Prefetch(Generic[T]):
                     late += self._pop(1)
                 claims = self._claiming
             if late:
-                self._give_back(late)
+                late = self._give_back(late)
             if claims:
                 messages, more = self._fetch(self.size)
                 with self._changed:

@@ -305,6 +305,8 @@ class Catalog:
         Raises:
             ConfigError: a value is out of range, or fixed.
             QueueNotFound: there is no such queue.
+            NotDone: nothing is changed; `Refused`, if this role may not tell all clients of a change.
+            OutcomeUnknown: it may be changed, or is and other clients have not been told.
         """
 
         def altered(row: QueueRow) -> QueueRow:
@@ -327,13 +329,15 @@ class Catalog:
         self._change(name, lambda row: row._replace(state=state))
 
     def _change(self, name: str, change: Callable[[QueueRow], QueueRow], *, as_stored: bool = False) -> None:
-        for _ in range(TRIES):
+        for attempt in range(TRIES):
             row = self._driver.ask(ReadQueue(name, as_stored))
             if row is None or row.state == DELETING:
                 raise QueueNotFound(f"there is no queue {name!r}")
             wanted = change(row)
+            if not attempt:
+                self._bump()  # who may not do that is refused before anything is written
             if self._apply(ChangeQueue(wanted, row.version), wanted):
-                self._bump()
+                self._tell(name)
                 return
         raise NotDone(f"queue {name!r} is being changed by too many at once; try again")
 
@@ -386,6 +390,15 @@ class Catalog:
         except DamagedRow:
             config = QueueConfig()
         return spec_of(row, config, self.deployment())
+
+    def _tell(self, name: str) -> None:
+        try:
+            self._bump()
+        except NotDone as exc:
+            raise OutcomeUnknown(
+                f"queue {name!r} is changed, but other clients may not learn of it until the next change: "
+                f"repeat the call ({exc})"
+            ) from exc
 
     def _bump(self) -> None:
         """Raise the deployment's change counter, so that all clients read configurations again."""

@@ -20,6 +20,10 @@ class Condition(threading.Condition):
     __enter__: Any = property(lambda self: self._lock.__enter__)
     __exit__: Any = property(lambda self: self._lock.__exit__)
 
+    def is_held(self) -> bool:
+        """Return whether this thread holds the lock: in a signal handler, the code that it interrupted."""
+        return bool(self._is_owned())  # type: ignore[attr-defined]
+
 
 class Future(concurrent.futures.Future[T]):
     """A future that the main thread may wait for, where Ctrl-C arrives."""

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
+
+FILE_MODE: Final = 0o600
+DIRECTORY_MODE: Final = 0o700
+"""A spool holds bodies, so that only the process's own user may read it."""
 
 
 class Disk:
@@ -46,7 +51,7 @@ class Disk:
         An existing file of that name is replaced. The file has at least `size` bytes of space.
         """
         fresh = path.with_name(path.name + ".new")
-        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        handle = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         try:
             if size:
                 self.reserve(handle, size)
@@ -65,7 +70,7 @@ class Disk:
         if path.is_dir():
             return
         self.make_directory(path.parent)
-        path.mkdir(exist_ok=True)
+        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         self.sync_directory(path.parent)
 
     def remove(self, path: Path) -> None:

@@ -14,6 +14,8 @@ from array import array
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from cqueue.spool.disk import FILE_MODE
+
 _HEADER: Final = struct.Struct("<8sQ")
 _WIDTH: Final = 4
 """Bytes of an entry: a position in a segment, which has 1 GiB at most."""
@@ -68,6 +70,7 @@ class Index:
 
     def _rewrite(self, base: int, entries: bytes) -> None:
         fresh = self._path.with_name(self._path.name + ".new")
+        fresh.touch(mode=FILE_MODE)
         fresh.write_bytes(_HEADER.pack(b"CQINDEX1", base) + entries)
         fresh.rename(self._path)
 

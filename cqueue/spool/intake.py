@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cqueue.errors import BadInput, Closed, CqueueError, SpoolFull
+from cqueue.errors import BadInput, Closed, CqueueError, NotDone, SpoolFull
 from cqueue.runtime.conditions import Condition, Future
 from cqueue.spool.level import Level
 from cqueue.spool.options import SpoolOptions
@@ -72,6 +72,7 @@ class Intake:
 
     def admit(self, entry: Entry) -> None:
         """Hand the entry to the writer; wait for room, or raise `SpoolFull`."""
+        self.check_free()
         level = Level(entry.size, len(entry.payloads))
         if level.share(self._limit) > 1:
             raise BadInput("one call has more than max_bytes or max_records of the spool")
@@ -84,6 +85,17 @@ class Intake:
             self._filled.notify_all()  # `notify` could wake a place that a Ctrl-C in it left behind
             self._entries.append(entry)
             self._waiting += level
+
+    def check_free(self) -> None:
+        """Refuse a signal handler that has interrupted its own thread while that holds the lock.
+
+        The writer cannot take anything before the handler returns, so that it would wait for ever.
+        """
+        if self._filled.is_held():
+            raise NotDone(
+                "a signal handler has interrupted its own thread inside the spool, and cannot wait for it; "
+                "set a flag in the handler, and append or close where the program looks at it"
+            )
 
     def _has_room(self, level: Level) -> bool:
         if self._closed:

@@ -8,6 +8,7 @@ import weakref
 from pathlib import Path
 
 from cqueue.errors import SpoolLocked
+from cqueue.spool.disk import FILE_MODE
 
 
 class DirectoryLock:
@@ -16,7 +17,7 @@ class DirectoryLock:
     def __init__(self, root: Path) -> None:
         path = root / ".lock"
         self.is_held = False
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:

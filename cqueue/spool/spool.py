@@ -99,6 +99,7 @@ class Spool:
             SpoolFull: nothing was stored: there is no room, and there was none for `block_timeout`.
             Closed: the spool was closed, or this process is a fork of the one that opened it.
             BadInput: the message is larger than a segment, or is not `bytes`.
+            NotDone: a signal handler calls this while its own thread is inside the spool.
 
         The future raises `SpoolFull`, or `SpoolFailed` if it is unknown whether the message is stored.
         """
@@ -213,9 +214,11 @@ class Spool:
 
         Raises:
             SpoolFailed: with `fsync="interval:…"` or `"os"`, messages that were acknowledged may be lost.
+            NotDone: a signal handler calls this while its own thread is inside the spool.
         """
         if not self.is_open:
             return
+        self._intake.check_free()
         self._intake.close()
         try:
             self._writer.join()

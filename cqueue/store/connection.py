@@ -11,7 +11,6 @@ application asks for it, and it is left alone: what matters of it is in the erro
 from __future__ import annotations
 
 import socket
-import ssl
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -33,7 +32,8 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 
-from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, Unavailable
+from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, TlsFailed, Unavailable
+from cqueue.runtime import tls
 from cqueue.settings import Settings
 from cqueue.store import driver, outcome
 from cqueue.store.driver import Login, LoginRefused
@@ -100,6 +100,7 @@ def open_session(settings: Settings, *, use_keyspace: bool = True) -> Connection
 
     Raises:
         Unavailable: no node could be reached; the driver's error is the cause.
+        TlsFailed: a connection with TLS fails at every node; the text says why.
         Refused: a guardrail or a missing grant keeps this client from the cluster.
         SchemaMismatch: the keyspace does not exist.
         ConfigError: `local_dc` is missing or no data centre of the cluster; the credentials were refused; or
@@ -125,7 +126,7 @@ def make_cluster(settings: Settings) -> Cluster:
         execution_profiles=_profiles(settings),
         protocol_version=ProtocolVersion.V5,  # the newest that is no beta; explicit, so never negotiated down
         auth_provider=_auth(settings),
-        ssl_context=_tls(settings),
+        ssl_context=tls.Context(settings) if settings.tls else None,
         connection_class=driver.used().connection_class,
         # Without it, small frames wait for the acknowledgement of the one before: 40 ms each.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
@@ -175,7 +176,10 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
         return ConfigError(_which_dc(f"local_dc={settings.local_dc} does not exist", cluster))
     if (refused := outcome.refusal(exc)) is not None:
         return refused
-    detail = f" ({causes[0]})" if causes else ""
+    wrong = [said for host, port in settings.hosts if (said := tls.wrong(settings, host, port)) is not None]
+    if len(wrong) == len(settings.hosts):
+        return TlsFailed(f"No node of {settings.address} can be reached. {wrong[0]}")
+    detail = f" ({wrong[0] if wrong else causes[0]})" if causes else ""
     return Unavailable(f"No node of {settings.address} can be reached{detail}. Is Cassandra running?")
 
 
@@ -216,17 +220,3 @@ def _auth(settings: Settings) -> Login | None:
     if settings.username is None:
         return None
     return Login(settings.username, settings.password)
-
-
-def _tls(settings: Settings) -> ssl.SSLContext | None:
-    if not settings.tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=settings.tls_ca)
-        if settings.tls_cert is not None:
-            context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except OSError as exc:  # ssl.SSLError is one
-        raise ConfigError(f"A TLS file (tls_ca, tls_cert, tls_key) cannot be used: {exc}.") from exc
-    context.check_hostname = settings.tls_verify == "full"
-    context.verify_mode = ssl.CERT_NONE if settings.tls_verify == "none" else ssl.CERT_REQUIRED
-    return context

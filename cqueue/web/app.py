@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from cqueue.errors import CqueueError
-from cqueue.web import letter_pages, login_pages, other_pages, queue_pages
+from cqueue.web import letter_pages, login_pages, other_pages, probes, queue_pages
 from cqueue.web.access import Access
 from cqueue.web.guard import Guard, Refusal
 from cqueue.web.site import Site, site_of
@@ -85,6 +85,8 @@ def _routes() -> list[Any]:
         get("/login", login_pages.login_page),
         post("/login", login_pages.login),
         post("/logout", login_pages.logout),
+        get("/livez", probes.alive),
+        get("/readyz", probes.ready),
         Mount("/static", app=StaticFiles(directory=STATIC), name="static"),
     ]
 

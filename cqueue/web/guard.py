@@ -27,6 +27,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Form = dict[str, list[str]]
 
+PROBES: Final = ("/livez", "/readyz")
+"""Paths that anybody may ask, by any name: what probes a dashboard has no token."""
 COOKIE: Final = "cqueue_web"
 MOST_FORM: Final = 256 << 10
 """Bytes of a form: the ids of 1,000 letters are some 80 KB."""
@@ -107,6 +109,9 @@ class Guard:
     async def _check(self, request: Request) -> None:
         """Find out who asks for what; raise a refusal if that is not allowed."""
         access, scope = self._site.access, request.scope
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if path in PROBES:
+            return
         host = request.headers.get("host", "")
         if not access.knows_host(host):
             raise Refusal(
@@ -114,7 +119,6 @@ class Guard:
                 "Another name",
                 f"This dashboard is not known as {host[:100]!r}; `--host-name` adds names.",
             )
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
         self._check_rate(request, path)
         scope["cqueue.person"] = person = self._person(request)
         if request.method == "POST":

@@ -258,6 +258,14 @@ def _dict(value: dict[Any, Any], codec: Codec, above: Above) -> Any:
     return {"$dict": tree} if _looks_tagged(tree) else tree
 
 
+def _folded(value: datetime | time, tree: dict[str, Any]) -> dict[str, Any]:
+    """Tag the second of two equal local times, as in the night that ends summer time: ISO 8601 cannot tell.
+
+    With an offset they are not equal.
+    """
+    return {"$fold": tree} if value.fold and value.utcoffset() is None else tree
+
+
 def _looks_tagged(tree: Mapping[str, Any]) -> bool:
     """Return whether a reader would take the dictionary for a tag."""
     return len(tree) == 1 and next(iter(tree)).startswith("$")
@@ -271,9 +279,9 @@ _WRITE: Final[Mapping[type, Callable[[Any, Codec, Above], Any]]] = {
     tuple: lambda value, *place: {"$tuple": _list(value, *place)},
     set: lambda value, *place: {"$set": _list(value, *place)},
     frozenset: lambda value, *place: {"$frozenset": _list(value, *place)},
-    datetime: lambda value, *_: {"$datetime": value.isoformat()},
+    datetime: lambda value, *_: _folded(value, {"$datetime": value.isoformat()}),
     date: lambda value, *_: {"$date": value.isoformat()},
-    time: lambda value, *_: {"$time": value.isoformat()},
+    time: lambda value, *_: _folded(value, {"$time": value.isoformat()}),
     timedelta: lambda value, *_: {"$timedelta_us": _int(value // _MICROSECOND)},
     UUID: lambda value, *_: {"$uuid": str(value)},
     Decimal: lambda value, *_: {"$decimal": str(value)},
@@ -290,6 +298,7 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
     "$datetime": datetime.fromisoformat,
     "$date": date.fromisoformat,
     "$time": time.fromisoformat,
+    "$fold": lambda moment: moment.replace(fold=1),
     "$timedelta_us": lambda number: timedelta(microseconds=number),
     "$uuid": UUID,
     "$decimal": Decimal,

@@ -197,7 +197,7 @@ def test_retiring_resumes_when_the_operator_says_so(connection, away, repaired):
 @pytest.mark.usefixtures("waits")
 def test_partitions_are_kept_until_retiring_resumes(connection, new_keyspace):
     """After a switch an empty wide row stays registered; then it is dropped as ever."""
-    made = new_keyspace(settle_ms=200, skew_ms=50)
+    made = new_keyspace(settle_ms=200, skew_ms=200)
     move(connection, made, "elsewhere", 0)
     switch_home(connection, made.settings, HERE, old_centre_lost=True)
     with cqueue.connect(made.url) as client:

@@ -34,7 +34,7 @@ RANDOM = UUID("f3b1c2d0-1a2b-1c3d-8e4f-123456789abc")
 
 @pytest.fixture(scope="module")
 def damaged_keyspace(new_keyspace):
-    return new_keyspace(settle_ms=500, skew_ms=100)
+    return new_keyspace(settle_ms=500, skew_ms=200)
 
 
 class Story:

@@ -28,7 +28,7 @@ PARTITIONS, TOPICS = 3, ("a", "b")
 @pytest.fixture(scope="module")
 def keyspace(new_keyspace):
     """A keyspace in which what was appended is stable soon."""
-    return new_keyspace(settle_ms=200, skew_ms=50)
+    return new_keyspace(settle_ms=200, skew_ms=200)
 
 
 def bodies(log, **bounds):

@@ -29,7 +29,7 @@ SOON = timedelta(seconds=20)
 @pytest.fixture(scope="module")
 def keyspace(new_keyspace):
     """A keyspace in which a test need not wait long for what was sent."""
-    return new_keyspace(settle_ms=300, skew_ms=50)
+    return new_keyspace(settle_ms=300, skew_ms=200)
 
 
 @pytest.fixture

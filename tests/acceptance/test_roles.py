@@ -171,7 +171,12 @@ def test_a_consumer_receives_and_listens_and_has_no_schedules(client_of, queue_n
         queue.schedules.list,
         lambda: client.create_log(next(names)),
         lambda: client.log(log_name).alter(ttl=timedelta(days=9)),
+        queue.pause,
+        lambda: queue.alter(max_attempts=9),
+        lambda: client.delete_queue(queue_name),
     )
+    after = admin.queue(queue_name)
+    assert (after.paused, after.config.max_attempts) == (False, 2)  # refused before anything was written
 
 
 def test_a_dispatcher_fires_schedules_and_runs_handlers(guarded, keyspace, url_of, tmp_path):

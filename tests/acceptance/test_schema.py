@@ -90,10 +90,10 @@ def test_options_reach_the_cluster(connection, new_keyspace):
         gc_grace_s=20_000,
         serial_consistency="serial",
         settle_ms=700,
-        skew_ms=90,
+        skew_ms=290,
     )
     settings = replace(made.settings, serial_consistency="serial", consistency="quorum")
-    assert check_deployment(connection.session, settings) == Deployment(FORMAT, "serial", 700, 90, 20_000, 0)
+    assert check_deployment(connection.session, settings) == Deployment(FORMAT, "serial", 700, 290, 20_000, 0)
     messages = read_state(connection, made.name).tables["messages"]
     assert messages.gc_grace_s == 20_000
     assert messages.compaction["class"].endswith("LeveledCompactionStrategy")

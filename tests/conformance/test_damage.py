@@ -30,7 +30,7 @@ HOUR = timedelta(hours=1)
 @pytest.fixture(scope="module")
 def keyspace(new_keyspace):
     """A keyspace with a small W and ε: records are stable after 1.1 s."""
-    return new_keyspace(settle_ms=1000, skew_ms=100)
+    return new_keyspace(settle_ms=1000, skew_ms=200)
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -94,6 +95,16 @@ def test_extremes_come_back(name, value):
 def test_nan_comes_back(name):
     assert math.isnan(there_and_back(math.nan, name))
     assert there_and_back(Decimal("NaN"), name).is_nan()
+
+
+@names
+def test_the_second_of_two_equal_local_times_comes_back_as_the_second(name):
+    """Equality does not look at `fold`; conversions to UTC do."""
+    for twice in (datetime.fromisoformat("2026-10-25T02:30").replace(fold=1), time(2, 30, fold=1)):
+        assert there_and_back(twice, name).fold == 1
+        assert there_and_back(twice.replace(fold=0), name).fold == 0
+    aware = datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
+    assert there_and_back(aware, name).astimezone(UTC) == aware.astimezone(UTC)
 
 
 @names

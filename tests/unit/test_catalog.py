@@ -7,7 +7,7 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.store.operations import ReadDeployment
+from cqueue.store.operations import BumpDeployment, ReadDeployment, ReadQueue
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 
@@ -141,3 +141,46 @@ def test_a_client_that_can_start_no_thread_reads_when_it_must(client, store, mon
         age(client, seconds)
         queue.send(b"x")
     assert store.looks == looks + 1
+
+
+# ── Changes ──
+
+CHANGES = [
+    lambda client: client.queue("q").pause(),
+    lambda client: client.queue("q").alter(max_attempts=3),
+    lambda client: client.delete_queue("q"),
+]
+
+
+@pytest.fixture
+def bumps(store, client):
+    """The errors that the next bumps of the change counter get, if any; None lets one through."""
+    errors = []
+
+    def trouble(operation):
+        return errors.pop(0) if isinstance(operation, BumpDeployment) and errors else None
+
+    store.trouble = trouble
+    return errors
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_who_may_not_tell_all_clients_of_a_change_changes_nothing(store, client, bumps, change):
+    """A role with rights on `queues` alone, for example."""
+    before = store.execute(ReadQueue("q"))
+    bumps.append(cqueue.Refused("no right; GRANT it"))
+    with pytest.raises(cqueue.Refused, match="GRANT"):
+        change(client)
+    assert store.execute(ReadQueue("q")) == before
+
+
+@pytest.mark.parametrize("error", [cqueue.Unavailable, cqueue.Refused])
+def test_a_change_of_which_nobody_could_be_told_is_neither_done_nor_not_done(client, bumps, error):
+    """The row is changed; clients go by the former one until the next change. A repeat tells them."""
+    queue = client.queue("q")
+    bumps += [None, error("away")]
+    with pytest.raises(cqueue.OutcomeUnknown, match="repeat the call"):
+        queue.pause()
+    queue.pause()
+    with Client(client._driver.store) as other:
+        assert other.queue("q").paused

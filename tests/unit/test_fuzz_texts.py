@@ -7,10 +7,11 @@ import json
 import string
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 import typer
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 import cqueue
@@ -263,10 +264,17 @@ def test_any_line_of_a_history(text):
 
 
 @FUZZ
-@given(TEXT)
+@given(
+    TEXT
+    | damaged('{"class": "LeveledCompactionStrategy", "min_threshold": 4}')
+    | st.from_regex(r"dc=[0-9]{1,5000}", fullmatch=True)
+)
+@example("dc=" + "9" * 5000)
+@example('{"class": "x", "n": ' + "9" * 5000 + "}")
 def test_any_option_of_a_schema(text):
-    for parse in (schema_options.parse_compaction, schema_options.parse_replication):
-        accepts(errors.ConfigError, parse, text)
+    for name in ("compaction", "replication"):
+        value = accepts(errors.ConfigError, getattr(schema_options, f"parse_{name}"), text)
+        accepts(errors.ConfigError, partial(schema_options.Options, **{name: value}))
 
 
 @FUZZ

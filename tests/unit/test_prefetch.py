@@ -15,7 +15,7 @@ from cqueue.config import QueueConfig
 from cqueue.errors import BadInput, Closed, QueueNotFound, Unavailable
 from cqueue.message import Message
 from cqueue.receiving.prefetch import Prefetch
-from cqueue.store.operations import Mutate
+from cqueue.store.operations import Mutate, SlotState
 from tests.faulty_store import FaultyStore
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
@@ -126,9 +126,47 @@ def test_what_waits_too_long_is_given_back_with_no_attempt_used(queue):
         by_default_s, idle._prefetch._hold_s = idle._prefetch._hold_s, lambda: 0.1
         held = idle.receive(20)
         assert 1 < by_default_s() < 45
-        found = other.receive(40, wait=SOON)
+        found = []
+        while len(found) < 20:  # leases are given back one by one
+            some = other.receive(40, wait=SOON)
+            assert some
+            found += some
         assert [message.attempt for message in found] == [1] * 20
         assert {message.id for message in found}.isdisjoint({message.id for message in held})
+
+
+def test_what_could_not_be_given_back_is_given_back_later(queue, store, caplog):
+    """And is told once, not at each try: its timeout would come a minute later, and use an attempt."""
+    queue.alter(visibility=timedelta(minutes=1))
+    send(queue, *[b"x"] * 40)
+    tries = []
+
+    def trouble(operation):
+        if isinstance(operation, Mutate) and any(
+            change.row.state is SlotState.WAITING for change in operation.slots
+        ):
+            tries.append(operation)
+            return Unavailable("away")
+        return None
+
+    def told():
+        return [line for line in caplog.messages if "give_back_failed" in line]
+
+    store.trouble = trouble
+    with queue.consumer(prefetch=20) as idle, queue.consumer() as other:
+        idle._prefetch._hold_s = lambda: 0.1
+        idle.receive(20)
+        until(told)
+        before = len(tries)
+        until(lambda: len(tries) > before)
+        store.trouble = lambda _: None
+        found = []
+        while len(found) < 20:
+            some = other.receive(40, wait=SOON)
+            assert some
+            found += some
+        assert [message.attempt for message in found] == [1] * 20
+    assert len(told()) == 1
 
 
 def test_part_of_a_claim_is_given_back_and_the_rest_stays_held(queue):
@@ -343,7 +381,7 @@ def test_a_full_buffer_is_not_added_to():
         fetched.append(given)
         return [0] * given, False
 
-    ahead = Prefetch(10, fetch, lambda _: None, lambda: 60.0)
+    ahead = Prefetch(10, fetch, lambda _: [], lambda: 60.0)
     ahead.put([0] * 9, 10, more=False)
     got = 0
     while messages := ahead.take(1):
@@ -370,7 +408,7 @@ def test_what_a_receive_waits_for_counts_as_gone():
         until(lambda: ahead._wanted == 6 or len(asked_by) > 1)
         return [0] * count, False
 
-    ahead = Noted(10, fetch, lambda _: None, lambda: 60.0)
+    ahead = Noted(10, fetch, lambda _: [], lambda: 60.0)
     ahead.put([], 10, more=False)
     assert len(ahead.take(6)) == 6
     until(lambda: len(ahead._waiting) == 14)
@@ -379,7 +417,7 @@ def test_what_a_receive_waits_for_counts_as_gone():
 
 
 def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
-    ahead = Prefetch(10, lambda count: ([0] * count, False), lambda _: None, lambda: 60.0)
+    ahead = Prefetch(10, lambda count: ([0] * count, False), lambda _: [], lambda: 60.0)
     ahead._claiming = True
 
     def interrupt(*_):
@@ -398,7 +436,7 @@ def test_ctrl_c_at_any_moment_of_a_receive_that_waits_leaves_the_rest_to_others(
         """Begin anew: fetches end once `gate` is open. A blocked take may have two of them made."""
         nonlocal ahead, gate
         gate = opened = threading.Event()
-        ahead = Prefetch(2, lambda _: ([1, 2], not opened.wait(SOON_S)), lambda _: None, lambda: 60.0)
+        ahead = Prefetch(2, lambda _: ([1, 2], not opened.wait(SOON_S)), lambda _: [], lambda: 60.0)
         ahead.put([0], 2, more=True)
 
     def take():
@@ -427,7 +465,7 @@ def test_a_receive_that_is_interrupted_while_it_takes_leaves_the_rest_in_order()
             raise KeyboardInterrupt
 
     back = []
-    ahead = Prefetch(100, lambda _: ([], False), back.extend, lambda: 60.0)
+    ahead = Prefetch(100, lambda _: ([], False), lambda some: back.extend(some) or [], lambda: 60.0)
     ahead._waiting = Waiting()
     ahead.put([1, 2], 0, more=False)
     ahead.put([3, 4], 0, more=False)
@@ -442,7 +480,7 @@ def test_a_receive_that_is_interrupted_while_it_takes_leaves_the_rest_in_order()
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=20), st.lists(st.integers(1, 12), max_size=60))
 def test_takes_and_puts_of_all_sizes_keep_the_order(puts, takes):
     """A message is taken once, in the order in which it came, and the count of what waits is right."""
-    ahead = Prefetch(100, lambda _: ([], False), lambda _: None, lambda: 60.0)
+    ahead = Prefetch(100, lambda _: ([], False), lambda _: [], lambda: 60.0)
     numbers = iter(range(sum(puts)))
     for size in puts:
         ahead.put([next(numbers) for _ in range(size)], 0, more=False)
@@ -464,7 +502,7 @@ def test_large_bodies_are_claimed_ahead_a_few_at_a_time():
         fetched.append(4)
         return [0] * 4, len(fetched) < 5
 
-    ahead = Prefetch(100, fetch, lambda _: None, lambda: 60.0)
+    ahead = Prefetch(100, fetch, lambda _: [], lambda: 60.0)
     ahead.put([0] * 3, 4, more=True)
     assert not ahead._claiming
     got = 0

@@ -71,12 +71,12 @@ def test_options_reach_the_statements():
         gc_grace_s=20_000,
         serial_consistency="serial",
         settle_ms=3000,
-        skew_ms=100,
+        skew_ms=300,
     )
     text = render_plan(plan(options, EMPTY, SETTINGS))
     assert "{'class': 'NetworkTopologyStrategy', 'dc1': '3', 'dc2': '2'}" in text
     assert "LeveledCompactionStrategy" in text
-    assert "'serial', 3000, 100, 20000, 0, null" in text
+    assert "'serial', 3000, 300, 20000, 0, null" in text
     assert "UnifiedCompactionStrategy" not in text
 
 
@@ -204,7 +204,7 @@ def test_another_serial_consistency_is_refused():
             "table deployment",
             "SET settle_ms = 1, changes = 8 WHERE name = 'cqueue' IF changes = 7",
         ),
-        (Options(skew_ms=1), "table deployment", "SET skew_ms = 1"),
+        (Options(skew_ms=200), "table deployment", "SET skew_ms = 200"),
     ],
 )
 def test_other_options_are_drift_with_what_to_run(options, where, cql):
@@ -281,6 +281,7 @@ def test_cassandra_s_additions_to_compaction_are_no_drift():
         (lambda: Options(gc_grace_s=10_800), "hint window"),
         (lambda: Options(settle_ms=0), "settle"),
         (lambda: Options(skew_ms=10**6), "skew"),
+        (lambda: Options(skew_ms=199), "skew=199: from 200 to 10000 ms"),
         (lambda: Options(serial_consistency="quorum"), "local_serial or serial"),
         (lambda: Options(replication={"dc1": 0}), "1 to 99"),
         (lambda: parse_replication("dc1"), "dc1=3"),

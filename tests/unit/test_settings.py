@@ -1,6 +1,7 @@
 """Where settings come from, which source wins, and that no password leaks."""
 
 import traceback
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,20 @@ def test_a_full_url_is_understood():
     )
     assert settings.tls_verify == "ca"
     assert settings.address == "cassandra://db1:9042,db2:9043,[::1]:9044/shop"
+
+
+def test_the_passphrase_of_a_key_comes_from_the_environment_or_a_file(tmp_path):
+    """And is in no repr. A name of the nodes switches TLS on, as a file does."""
+    url = "cassandra://h/k?tls_cert=/c.pem"
+    settings = load(url, environ={"CQUEUE_TLS_PASSPHRASE": SECRET})
+    assert settings.tls_passphrase == SECRET
+    assert SECRET not in repr(settings)
+    in_file = loaded(url, tmp_path=tmp_path, toml='[cqueue]\ntls_passphrase_file = "/p"')
+    assert (in_file.tls_passphrase, in_file.tls_passphrase_file) == (None, Path("/p"))
+    with pytest.raises(ConfigError, match="not both"):
+        loaded(url, tmp_path=tmp_path, CQUEUE_TLS_PASSPHRASE=SECRET)
+    named = load("cassandra://h/k?tls_name=cassandra.example", environ={})
+    assert (named.tls, named.tls_name) == (True, "cassandra.example")
 
 
 def test_notify_is_read_from_every_source(tmp_path):
@@ -162,6 +177,10 @@ def test_a_named_file_is_read(tmp_path):
         ("cassandra://h/k?consistency=one", "local_quorum, quorum"),
         ("cassandra://h/k?consistency=quorum&serial_consistency=local_serial", "does not go with"),
         ("cassandra://h/k?tls_key=/k.pem", "tls_cert"),
+        ("cassandra://h/k?tls_passphrase_file=/p", "tls_cert"),
+        ("cassandra://h/k?tls_passphrase=hush", "unknown option"),
+        ("cassandra://h/k?tls_name=a.b&tls_verify=ca", "leave one out"),
+        ("cassandra://h/k?tls_name=a:1", "certificate of each node"),
         ("cassandra://h/k?allow_plaintext_credentials=maybe", "true or false"),
         ("cassandra://h:0/k", "not a host"),
         ("cassandra://h:x/k", "not a host"),

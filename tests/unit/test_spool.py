@@ -337,3 +337,18 @@ def test_what_it_holds_is_shown_to_prometheus(tmp_path):
         spool.forwarding["mail"].failures += 1
         mail["queue_id"] = "0"
         assert (shown("forwarded_total", **mail), shown("failures_total", **mail)) == (4, 1)
+
+
+def test_only_the_own_user_reads_a_spool(tmp_path):
+    """Whatever the umask: bodies stand in it. A directory that is there already keeps its rights."""
+    before = os.umask(0)
+    try:
+        with small(tmp_path / "new" / "spool") as spool:
+            fill(spool, 200)
+            spool.commit(TOPIC, 100)
+    finally:
+        os.umask(before)
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert {path.name for path in made} > {"progress", ".lock", TOPIC}
+    wrong = {str(path): oct(path.stat().st_mode) for path in made if path.stat().st_mode & 0o077}
+    assert wrong == {}

@@ -13,6 +13,7 @@ import pytest
 
 from cqueue import errors
 from cqueue.spool import Spool
+from cqueue.spool.intake import Intake
 from tests.spool.images import UnsyncedDisk
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
@@ -185,3 +186,29 @@ def test_a_signal_handler_may_append_and_close_while_its_thread_waits(make):
         signal.signal(signal.SIGUSR1, before)
     assert said == [1]
     assert not spool.is_open
+
+
+@pytest.mark.parametrize("call", ["append", "close"])
+def test_a_signal_handler_that_could_only_wait_for_its_own_thread_is_refused(make, monkeypatch, call):
+    """In the moment in which that thread holds the lock that the writer needs: else both would hang."""
+    spool, told = make(), []
+    has_room = Intake._has_room
+
+    def interrupted(self, level):
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGUSR1)
+        return has_room(self, level)
+
+    def handler(*_):
+        with pytest.raises(errors.NotDone, match="set a flag") as raised:
+            spool.append(TOPIC, b"last").result(5) if call == "append" else spool.close()
+        told.append(raised)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        monkeypatch.setattr(Intake, "_has_room", interrupted)
+        assert spool.append(TOPIC, b"x").result(5) == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert told
+    assert spool.append(TOPIC, b"y").result(5) == 1

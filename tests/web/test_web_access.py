@@ -4,10 +4,10 @@ import pytest
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
-from cqueue.errors import ConfigError
-from cqueue.web import ANYTHING, LOOK_AND_OPERATE, Access, Password, Role, Token, hashed
+from cqueue.errors import ConfigError, Unavailable
+from cqueue.web import ANYTHING, LOOK_AND_OPERATE, Access, Password, Role, Token, hashed, reading, shared
 from cqueue.web.access import SESSION_S, Sessions, parse_roles, parse_tokens
-from cqueue.web.guard import MOST_FORM
+from cqueue.web.guard import MOST_FORM, REQUESTS
 
 ADA, BOB, EVE = "ada-0123456789abcdef", "bob-0123456789abcdef", "eve-0123456789abcdef"
 TOKENS = Access(tokens=(Token("ada", ADA, ANYTHING), Token("bob", BOB, frozenset({Role.READ}))))
@@ -373,3 +373,31 @@ def test_settings_that_contradict_each_other_are_refused():
     with pytest.raises(ConfigError, match="no roles"):
         parse_roles("read,root")
     assert parse_roles("bodies") == {Role.READ, Role.BODIES}
+
+
+def test_probes_need_no_login_and_tell_nothing(browse):
+    """By any name and as often as they like; all else still asks who is there."""
+    web = browse(TOKENS, host="10.0.0.7:8787")
+    for _ in range(REQUESTS + 1):
+        assert web.get("/livez").json() == {"alive": True}
+    assert (web.get("/readyz").status_code, web.get("/readyz").json()) == (200, {"ready": True})
+    assert web.post("/readyz").status_code == 405
+    for path in ("/readyz/", "/readyz/x", "/", "/queue/mails"):
+        assert web.get(path, follow_redirects=False).status_code != 200
+
+
+def test_a_dashboard_is_ready_once_it_has_something_to_show(browse, monkeypatch):
+    web = browse(TOKENS)
+
+    def fails(_client):
+        raise Unavailable("10.0.0.9 is away")
+
+    monkeypatch.setattr(shared, "FRESH_S", 0.0)
+    with monkeypatch.context() as away:
+        away.setattr(reading, "names", fails)
+        answer = web.get("/readyz")
+        assert (answer.status_code, "10.0.0.9" in answer.text) == (503, False)
+        assert web.get("/livez").status_code == 200
+    assert web.get("/readyz").status_code == 200
+    monkeypatch.setattr(reading, "names", fails)
+    assert web.get("/readyz").status_code == 200

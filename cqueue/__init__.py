@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from cqueue.client import Client, connect
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer
-    from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
+    from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
+    from cqueue.delay_queue import DelayQueue
     from cqueue.dispatcher.application.app import App
+    from cqueue.dispatcher.application.handle import TaskHandle
     from cqueue.dispatcher.application.tasks import Task
     from cqueue.dispatcher.execution.actions import Cancel, Dead, Retry, Snooze
     from cqueue.dispatcher.execution.context import Binding, Context, Firing, current_context, current_message
@@ -41,15 +43,20 @@ if TYPE_CHECKING:
         DamagedRow,
         DelayOutOfRange,
         DevError,
+        Duplicate,
         HeadersTooLarge,
         InvalidLogId,
         InvalidMessageId,
         InvalidQueueName,
+        InvalidToken,
         LeaseLost,
         LetterNotFound,
         LogExists,
         LogNotFound,
+        MessageHeld,
+        NoResult,
         NotDone,
+        NotKeyed,
         OutcomeUnknown,
         OwnershipLost,
         PartitionOutOfRange,
@@ -59,7 +66,9 @@ if TYPE_CHECKING:
         QueueExists,
         QueueNotFound,
         RecordRejected,
+        RedriveLimit,
         Refused,
+        ResultTimeout,
         ScheduleExists,
         ScheduleNotFound,
         SchemaMismatch,
@@ -68,10 +77,12 @@ if TYPE_CHECKING:
         SpoolFull,
         SpoolLocked,
         SpoolTooOld,
+        TaskFailed,
         Unavailable,
         UnknownTask,
         WrongDataCentre,
     )
+    from cqueue.history import HistoryEvent
     from cqueue.log.config import LogConfig
     from cqueue.log.fanout import feed
     from cqueue.log.follower import Follower
@@ -83,9 +94,13 @@ if TYPE_CHECKING:
     from cqueue.log.stats import LogStats
     from cqueue.log.subscription import Lag, Subscription
     from cqueue.message import Message, MessageId
+    from cqueue.pages import Page
     from cqueue.producer import SendResult
-    from cqueue.queue import Queue, QueueStats, StoredMessage
+    from cqueue.queue import Queue, QueueStats, StoredMessage, TaskResult
     from cqueue.received import ReceivedMessage
+    from cqueue.sending.changes import ChangeResult
+    from cqueue.unique import Unique
+    from cqueue.where import Where
 
 __all__ = [
     "AckUnknown",
@@ -107,6 +122,7 @@ __all__ = [
     "Binding",
     "BodyTooLarge",
     "Cancel",
+    "ChangeResult",
     "Client",
     "Closed",
     "ConfigError",
@@ -119,18 +135,23 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "DelayOutOfRange",
+    "DelayQueue",
     "DevError",
     "Dispatcher",
+    "Duplicate",
     "Firing",
     "Follower",
     "HeadersTooLarge",
     "HintCounts",
+    "HistoryEvent",
     "HttpPush",
     "InvalidLogId",
     "InvalidMessageId",
     "InvalidQueueName",
+    "InvalidToken",
     "Lag",
     "LeaseLost",
+    "LetterGroup",
     "LetterNotFound",
     "LettersResult",
     "Log",
@@ -141,11 +162,15 @@ __all__ = [
     "LogRecord",
     "LogStats",
     "Message",
+    "MessageHeld",
     "MessageId",
     "Middleware",
+    "NoResult",
     "NotDone",
+    "NotKeyed",
     "OutcomeUnknown",
     "OwnershipLost",
+    "Page",
     "PartitionOutOfRange",
     "PayloadMismatch",
     "PositionExpired",
@@ -158,8 +183,10 @@ __all__ = [
     "ReceivedMessage",
     "Record",
     "RecordRejected",
+    "RedriveLimit",
     "Refused",
     "Repeating",
+    "ResultTimeout",
     "Retry",
     "RunOnce",
     "Scanner",
@@ -178,8 +205,13 @@ __all__ = [
     "StoredMessage",
     "Subscription",
     "Task",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskResult",
     "Unavailable",
+    "Unique",
     "UnknownTask",
+    "Where",
     "WrongDataCentre",
     "__version__",
     "batched",
@@ -199,16 +231,19 @@ _HOMES = {
     "client": ("Client", "connect"),
     "config": ("QueueConfig",),
     "consumer": ("Consumer",),
-    "dead_letters": ("DeadLetter", "DeadLetters", "LettersResult"),
+    "dead_letters": ("DeadLetter", "DeadLetters", "LetterGroup", "LettersResult"),
+    "delay_queue": ("DelayQueue",),
     "dispatcher.application.app": ("App",),
     "dispatcher.execution.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
     "dispatcher.execution.dispatcher": ("Dispatcher",),
     "dispatcher.execution.middleware": ("Middleware",),
     "dispatcher.schedules.schedules": ("Schedule", "Schedules"),
+    "dispatcher.application.handle": ("TaskHandle",),
     "dispatcher.application.tasks": ("Task",),
     "dispatcher.schedules.triggers": ("Cron", "Repeating", "RunOnce"),
     "dispatcher.execution.actions": ("Cancel", "Dead", "Retry", "Snooze"),
     "doorbell.counts": ("HintCounts",),
+    "history": ("HistoryEvent",),
     "log.config": ("LogConfig",),
     "log.listeners": ("batched",),
     "log.fanout": ("feed",),
@@ -220,9 +255,13 @@ _HOMES = {
     "log.stats": ("LogStats",),
     "log.subscription": ("Lag", "Subscription"),
     "message": ("Message", "MessageId"),
+    "pages": ("Page",),
     "producer": ("SendResult",),
-    "queue": ("Queue", "QueueStats", "StoredMessage"),
+    "queue": ("Queue", "QueueStats", "StoredMessage", "TaskResult"),
     "received": ("ReceivedMessage",),
+    "unique": ("Unique",),
+    "sending.changes": ("ChangeResult",),
+    "where": ("Where",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 

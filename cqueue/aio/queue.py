@@ -25,6 +25,7 @@ class AsyncDeadLetters(Twin[DeadLetters]):
 
     redrive = awaited(DeadLetters.redrive)
     drop = awaited(DeadLetters.drop)
+    groups = awaited(DeadLetters.groups)
 
     async def list(
         self, limit: int = 100, *, reason: str | None = None, task: str | None = None
@@ -121,6 +122,22 @@ class AsyncQueue(Twin[Queue]):
     resume = awaited(Queue.resume)
     cancel = awaited(Queue.cancel)
     purge = awaited(Queue.purge)
+    find_many = awaited(Queue.find_many)
+    cancel_many = awaited(Queue.cancel_many)
+    reschedule = awaited(Queue.reschedule)
+    reschedule_many = awaited(Queue.reschedule_many)
+    set_priority = awaited(Queue.set_priority)
+    set_priority_many = awaited(Queue.set_priority_many)
+    extend = awaited(Queue.extend)
+    extend_many = awaited(Queue.extend_many)
+    get_by_key = awaited(Queue.get_by_key)
+    list_by_key = awaited(Queue.list_by_key)
+    delete_by_key = awaited(Queue.delete_by_key)
+    reschedule_by_key = awaited(Queue.reschedule_by_key)
+    list = awaited(Queue.list)
+    exists = awaited(Queue.exists)
+    result = awaited(Queue.result)
+    history = awaited(Queue.history)
 
     def ids(self) -> AsyncIterator[MessageId]:
         """As `Queue.ids`, for `async for`."""

@@ -50,6 +50,7 @@ from cqueue.store.operations import (
     RemoveQueue,
 )
 from cqueue.store.quarantine import Damage
+from cqueue.store.reservations import ListReservations, RemoveReservation
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 REFRESH_AFTER_S = 0.9
@@ -260,8 +261,10 @@ class Catalog:
         if check_queue_name(name).endswith(DEAD_SUFFIX):
             raise QueueExists(f"{name!r}: names ending in {DEAD_SUFFIX} belong to dead-letter queues")
         self._check_fit(config)
-        if not self._insert(name + DEAD_SUFFIX, DEAD_CONFIG):
-            self._check_not_deleting(name + DEAD_SUFFIX)
+        if not self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=config.keyed)):
+            dead = self._check_not_deleting(name + DEAD_SUFFIX)
+            if config.keyed and dead is not None and not self._config_of(dead).keyed:
+                self.alter(name + DEAD_SUFFIX, {"keyed": True})  # left by a creation that broke off
         if not self._insert(name, config):
             row = self._check_not_deleting(name)
             if row is not None and not (exist_ok and _matches(self._config_of(row), config)):
@@ -313,6 +316,9 @@ class Catalog:
                 )
             return row._replace(config=config.to_json(row.config))
 
+        if changes.get("keyed") and not name.endswith(DEAD_SUFFIX):
+            self._check_fit(self.entry(name).config.altered(changes))
+            self.alter(name + DEAD_SUFFIX, {"keyed": True})  # first: no keyed message dies without its key
         self._change(name, altered)
         return self.entry(name)
 
@@ -368,6 +374,8 @@ class Catalog:
         self._driver.run(inspection.forget(spec))
         for schedule in self._driver.ask(ListSchedules(spec.partition, as_stored=True)):
             self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
+        for key in self._driver.ask(ListReservations(spec.partition)):
+            self._driver.ask(RemoveReservation(spec.partition, key))
         self._driver.ask(RemoveQueue(name, row.incarnation))
         return total
 

@@ -20,14 +20,9 @@ from cqueue.dispatcher.application.tasks import Task
 from cqueue.dispatcher.schedules.definition import FiringId
 from cqueue.errors import BadArguments, BadInput, Closed, CqueueError, PayloadMismatch
 from cqueue.message import MAX_DELAY, MessageId, check_duration, to_datetime
-from cqueue.protocol.dead import (
-    HEADER_ATTEMPTS,
-    HEADER_ID,
-    HEADER_QUEUE,
-    HEADER_REASON,
-    HEADER_TRACEBACK,
-)
+from cqueue.protocol.dead import HEADER_ATTEMPTS, HEADER_ID, HEADER_QUEUE, HEADER_REASON, HEADER_TRACEBACK
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.sending.redriving import DEAD_HEADERS
 from cqueue.testing.inline import Inline, Ran
 from cqueue.testing.jobs import DeadJob, Job, Run, Runs
 from cqueue.testing.memory import MemoryClient
@@ -38,7 +33,6 @@ if TYPE_CHECKING:
 
 MAX_RUNS: Final = 10_000
 """Runs of one call before `Endless`: far more than a test means to run, and done within seconds."""
-_ABOUT_DEATH: Final = {HEADER_REASON, HEADER_QUEUE, HEADER_ATTEMPTS, HEADER_ID, HEADER_TRACEBACK}
 
 AnyTask = Task[..., Any]
 
@@ -159,7 +153,7 @@ class Sandbox:
             reason=headers.get(HEADER_REASON, ""),
             traceback=headers.get(HEADER_TRACEBACK, ""),
             died_at=to_datetime(ids.time_us(one.row.id) // 1000),
-            headers={name: text for name, text in headers.items() if name not in _ABOUT_DEATH},
+            headers={name: text for name, text in headers.items() if name not in DEAD_HEADERS},
             key=one.row.key,
             id=MessageId(headers.get(HEADER_ID, one.id)),
             body=one.body,

@@ -101,6 +101,21 @@ with queue.consumer(poll_interval=SECOND, max_poll_interval=SECOND) as consumer:
     consumer.ack(one.id)  # type: ignore[arg-type]
     assert_type(consumer.ack_async(received), Future[None])
 
+# ── A delay queue ──
+
+with cqueue.DelayQueue(client, "mail") as delay_queue:
+    assert_type(delay_queue, cqueue.DelayQueue)
+    assert_type(delay_queue.push([message]), list[cqueue.MessageId])
+    assert_type(delay_queue.pop(10, wait=SECOND), list[cqueue.ReceivedMessage])
+    assert_type(delay_queue.peek(), list[cqueue.StoredMessage])
+    assert_type(delay_queue.ensure(message), bool)
+    assert_type(delay_queue.ack("id"), bool)
+    assert_type(delay_queue.set_timeout("id", SECOND), cqueue.MessageId | None)
+    assert_type(delay_queue.size(), int)
+    delay_queue.push(message)  # type: ignore[arg-type]
+    delay_queue.pop(wait=5)  # type: ignore[arg-type]
+    delay_queue.set_unack_timeout("id", 5)  # type: ignore[arg-type]
+
 # ── Looking ──
 
 found = queue.find("id")
@@ -115,7 +130,14 @@ for stored in queue.peek(10):
     assert_type(stored.state, str)
     assert_type(stored.next_at, datetime)
 
+page = queue.list(cqueue.Where(task="mail", state=("ready", "claimed")), limit=10, token=None)
+assert_type(page, cqueue.Page)
+assert_type(page.messages, tuple[cqueue.StoredMessage, ...])
+assert_type(page.token, str | None)
+assert_type(queue.exists({"headers": {"a": "1"}}), bool)
+
 letters = queue.dead_letters
+assert_type(letters.groups(), list[cqueue.LetterGroup])
 assert_type(letters, cqueue.DeadLetters)
 assert_type(letters.list(10, reason="x", task="y"), list[cqueue.DeadLetter])
 for letter in letters:

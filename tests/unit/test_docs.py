@@ -277,6 +277,7 @@ def test_every_public_name_is_documented():
         "StoredMessage",
         "DeadLetters",
         "DeadLetter",
+        "DelayQueue",
         "LettersResult",
         "Log",
         "LogConfig",

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any
 from cqueue._version import __version__
 
 if TYPE_CHECKING:
+    from cqueue.aio.client import AsyncClient
+    from cqueue.aio.connecting import connect_async
+    from cqueue.aio.consumer import AsyncConsumer, AsyncReceivedMessage
+    from cqueue.aio.log import AsyncFollower, AsyncLog, AsyncScanner
+    from cqueue.aio.queue import AsyncDeadLetters, AsyncQueue, AsyncSchedules
     from cqueue.client import Client, connect
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer
     from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
+    from cqueue.delay_queue import DelayQueue
     from cqueue.dispatcher.application.app import App
+    from cqueue.dispatcher.application.handle import TaskHandle
     from cqueue.dispatcher.application.tasks import Task
     from cqueue.dispatcher.execution.actions import Cancel, Dead, Retry, Snooze
     from cqueue.dispatcher.execution.context import Binding, Context, Firing, current_context, current_message
@@ -36,6 +43,7 @@ if TYPE_CHECKING:
         DamagedRow,
         DelayOutOfRange,
         DevError,
+        Duplicate,
         HeadersTooLarge,
         InvalidLogId,
         InvalidMessageId,
@@ -45,7 +53,10 @@ if TYPE_CHECKING:
         LetterNotFound,
         LogExists,
         LogNotFound,
+        MessageHeld,
+        NoResult,
         NotDone,
+        NotKeyed,
         OutcomeUnknown,
         OwnershipLost,
         PartitionOutOfRange,
@@ -57,6 +68,7 @@ if TYPE_CHECKING:
         RecordRejected,
         RedriveLimit,
         Refused,
+        ResultTimeout,
         ScheduleExists,
         ScheduleNotFound,
         SchemaMismatch,
@@ -65,10 +77,12 @@ if TYPE_CHECKING:
         SpoolFull,
         SpoolLocked,
         SpoolTooOld,
+        TaskFailed,
         Unavailable,
         UnknownTask,
         WrongDataCentre,
     )
+    from cqueue.history import HistoryEvent
     from cqueue.log.config import LogConfig
     from cqueue.log.fanout import feed
     from cqueue.log.follower import Follower
@@ -82,8 +96,10 @@ if TYPE_CHECKING:
     from cqueue.message import Message, MessageId
     from cqueue.pages import Page
     from cqueue.producer import SendResult
-    from cqueue.queue import Queue, QueueStats, StoredMessage
+    from cqueue.queue import Queue, QueueStats, StoredMessage, TaskResult
     from cqueue.received import ReceivedMessage
+    from cqueue.sending.changes import ChangeResult
+    from cqueue.unique import Unique
     from cqueue.where import Where
 
 __all__ = [
@@ -91,12 +107,22 @@ __all__ = [
     "App",
     "AppendResult",
     "AppendUnknown",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncDeadLetters",
+    "AsyncFollower",
+    "AsyncLog",
+    "AsyncQueue",
+    "AsyncReceivedMessage",
+    "AsyncScanner",
+    "AsyncSchedules",
     "BadArguments",
     "BadInput",
     "BatchTooLarge",
     "Binding",
     "BodyTooLarge",
     "Cancel",
+    "ChangeResult",
     "Client",
     "Closed",
     "ConfigError",
@@ -109,12 +135,15 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "DelayOutOfRange",
+    "DelayQueue",
     "DevError",
     "Dispatcher",
+    "Duplicate",
     "Firing",
     "Follower",
     "HeadersTooLarge",
     "HintCounts",
+    "HistoryEvent",
     "HttpPush",
     "InvalidLogId",
     "InvalidMessageId",
@@ -133,9 +162,12 @@ __all__ = [
     "LogRecord",
     "LogStats",
     "Message",
+    "MessageHeld",
     "MessageId",
     "Middleware",
+    "NoResult",
     "NotDone",
+    "NotKeyed",
     "OutcomeUnknown",
     "OwnershipLost",
     "Page",
@@ -154,6 +186,7 @@ __all__ = [
     "RedriveLimit",
     "Refused",
     "Repeating",
+    "ResultTimeout",
     "Retry",
     "RunOnce",
     "Scanner",
@@ -172,32 +205,45 @@ __all__ = [
     "StoredMessage",
     "Subscription",
     "Task",
+    "TaskFailed",
+    "TaskHandle",
+    "TaskResult",
     "Unavailable",
+    "Unique",
     "UnknownTask",
     "Where",
     "WrongDataCentre",
     "__version__",
     "batched",
     "connect",
+    "connect_async",
     "current_context",
     "current_message",
     "feed",
 ]
 
 _HOMES = {
+    "aio.client": ("AsyncClient",),
+    "aio.connecting": ("connect_async",),
+    "aio.consumer": ("AsyncConsumer", "AsyncReceivedMessage"),
+    "aio.log": ("AsyncFollower", "AsyncLog", "AsyncScanner"),
+    "aio.queue": ("AsyncDeadLetters", "AsyncQueue", "AsyncSchedules"),
     "client": ("Client", "connect"),
     "config": ("QueueConfig",),
     "consumer": ("Consumer",),
     "dead_letters": ("DeadLetter", "DeadLetters", "LetterGroup", "LettersResult"),
+    "delay_queue": ("DelayQueue",),
     "dispatcher.application.app": ("App",),
     "dispatcher.execution.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
     "dispatcher.execution.dispatcher": ("Dispatcher",),
     "dispatcher.execution.middleware": ("Middleware",),
     "dispatcher.schedules.schedules": ("Schedule", "Schedules"),
+    "dispatcher.application.handle": ("TaskHandle",),
     "dispatcher.application.tasks": ("Task",),
     "dispatcher.schedules.triggers": ("Cron", "Repeating", "RunOnce"),
     "dispatcher.execution.actions": ("Cancel", "Dead", "Retry", "Snooze"),
     "doorbell.counts": ("HintCounts",),
+    "history": ("HistoryEvent",),
     "log.config": ("LogConfig",),
     "log.listeners": ("batched",),
     "log.fanout": ("feed",),
@@ -211,8 +257,10 @@ _HOMES = {
     "message": ("Message", "MessageId"),
     "pages": ("Page",),
     "producer": ("SendResult",),
-    "queue": ("Queue", "QueueStats", "StoredMessage"),
+    "queue": ("Queue", "QueueStats", "StoredMessage", "TaskResult"),
     "received": ("ReceivedMessage",),
+    "unique": ("Unique",),
+    "sending.changes": ("ChangeResult",),
     "where": ("Where",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}

@@ -14,6 +14,7 @@ from cqueue.config import QueueConfig
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.doorbell import Address, Doorbell, HintCounts
 from cqueue.errors import BadInput
+from cqueue.history import QueueHistory
 from cqueue.log import Log, LogConfig
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.listeners import Listener, policy_of
@@ -231,11 +232,16 @@ class Client:
             QueueExists: it exists; with `exist_ok`, only if its configuration is another one.
             OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
         """
+        history = self._history(name)
+        ttl = config.history if isinstance(config, QueueConfig) else None  # the catalog refuses all else
+        history.check(ttl)
         self._catalog.create(name, config or QueueConfig(), exist_ok=exist_ok)
+        history.keep(ttl)
         return self._open(name)
 
     def delete_queue(self, name: str) -> int:
-        """Delete a queue, its dead-letter queue, and all their messages. Return the number of messages.
+        """Delete a queue, its dead-letter queue, all their messages, and its history. Return the number of
+        messages.
 
         After a failure in the middle the queue cannot be opened any more; call again to finish the deletion.
 
@@ -243,7 +249,9 @@ class Client:
             QueueNotFound: there is no such queue.
             BadInput: it is a dead-letter queue, which goes with its queue; `purge` empties it.
         """
-        return self._catalog.delete(name)
+        count = self._catalog.delete(name)
+        self._history(name).drop()
+        return count
 
     def queues(self) -> list[str]:
         """List the names of all queues in order, including dead-letter queues."""
@@ -413,6 +421,9 @@ class Client:
 
         return Spools(self._catalog, self._logs, self._driver, self._append_notifier, self._producer)
 
+    def _history(self, name: str) -> QueueHistory:
+        return QueueHistory(name, self._logs, self._driver, self._append_notifier)
+
     def _producer(self, name: str) -> Producer:
         with self._mutex:
             wakeups = self._wakeups_of(name)
@@ -428,6 +439,7 @@ class Client:
             self._producer(name),
             self._make_consumer,
             sends=self._sends,
+            history=self._history(name),
             linger=linger,
         )
 

@@ -394,6 +394,7 @@ class DeadLetters:
             self._driver,
             self._producer,
             some,
+            dead=self._dead.spec,
             now_us=self._driver.clock.now_us(),  # at each step: with a rate the call may last for days
             period_us=entry.spec.gc_grace_us // 2,
             max_redrives=max_redrives,
@@ -406,7 +407,7 @@ class DeadLetters:
         return [*stay, *(redriving.LetterOutcome(one.id, None, None) for one in good)]
 
     def _drop(self, some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
-        failed = redriving.delete(self._driver, some)
+        failed = redriving.delete(self._driver, self._dead.spec, some)
         ids_ = [redriving.id_of(one) for one in some]
         return [redriving.LetterOutcome(id_, None, failed.get(id_)) for id_ in ids_]
 

@@ -4,15 +4,19 @@ The second level says what is known about the effect of the call, so it is the l
 
     CqueueError
     ├── NotDone                 nothing was stored; calling again is safe
+    │   ├── Duplicate           a message of the same unique key is in the way; `id` names it
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
     │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
     │   │   └── SpoolTooOld     the spooled messages cannot be forwarded any more without a risk of copies
     │   ├── RedriveLimit        the dead letter was redriven as often as the call allows; it stays
     │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
+    │   ├── MessageHeld         a consumer holds the message; ask again when it was given back
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
     │   ├── PayloadMismatch     the message's arguments do not fit this version of the task
+    │   ├── ResultTimeout       the task has no result yet
+    │   ├── NoResult            the task has no result, and will have none
     │   ├── SpoolFull           the spool's backlog is at its limit, or its disk is full
     │   ├── SpoolLocked         another process has the spool open
     │   └── DevError            the embedded Cassandra could not do what was asked
@@ -21,8 +25,9 @@ The second level says what is known about the effect of the call, so it is the l
     │   ├── AppendUnknown       the records may be stored; `ids` names them
     │   ├── AckUnknown          the ack may be stored; the messages may come again
     │   └── SpoolFailed         the spool's disk failed; `offsets` may be stored
+    ├── TaskFailed              the call worked, but the task whose result was asked for had failed
     ├── OwnershipLost           the caller's message belongs to another consumer now
-    │   └── LeaseLost           the visibility timeout passed; the message was given up
+    │   └── LeaseLost           the visibility timeout passed, or the message was cancelled
     └── BadInput                the arguments are wrong; nothing was sent
         ├── BadArguments        a task does not take the arguments, or they cannot be encoded
         ├── ConfigError         a queue's or client's configuration
@@ -43,6 +48,7 @@ The second level says what is known about the effect of the call, so it is the l
         ├── BatchTooLarge
         ├── QueueNotFound
         ├── QueueExists
+        ├── NotKeyed            the queue keeps no keys to look messages up by
         ├── ScheduleNotFound
         ├── ScheduleExists
         ├── WrongDataCentre     clients of the keyspace work in another data centre than this client
@@ -84,11 +90,27 @@ class SpoolTooOld(Refused):
     """
 
 
+class Duplicate(NotDone):
+    """Nothing was sent, because a message of the same unique key is in the way.
+
+    Attributes:
+        id: the id of that message, as a string.
+    """
+
+    def __init__(self, text: str, id: str = "") -> None:  # noqa: A002 - the attribute's name
+        super().__init__(text)
+        self.id = id
+
+
 class DamagedRow(NotDone):
     """A stored row cannot be read, so nothing was done with it.
 
     Calling again fails again until the row is mended or dropped; see `cqueue quarantine`.
     """
+
+
+class MessageHeld(NotDone):
+    """A consumer holds the message, so the message cannot be moved. `cancel` and `extend` work on it."""
 
 
 class RedriveLimit(NotDone):
@@ -107,6 +129,19 @@ class UnknownTask(NotDone):
 
 class PayloadMismatch(NotDone):
     """The message's arguments cannot be read, or do not fit the task's signature. The task was not called."""
+
+
+class ResultTimeout(NotDone):
+    """The time is over, and the task has no result yet. Asking again is safe."""
+
+
+class NoResult(NotDone):
+    """The task has no result, and will have none: its message was cancelled, or is gone without a result.
+
+    A result is gone when its `result_ttl` is over. A message without one has expired, was deleted, was
+    settled by something else than a dispatcher, or its task returned what cannot be encoded; the text says
+    so where it is known.
+    """
 
 
 class SpoolFull(NotDone):
@@ -165,12 +200,26 @@ class SpoolFailed(OutcomeUnknown):
         self.offsets = offsets
 
 
+class TaskFailed(CqueueError):
+    """The task failed for good, and its message is a dead letter.
+
+    Attributes:
+        error: name of the exception's class, or None if it is not known.
+        reason: why the message died, as in its dead letter.
+    """
+
+    def __init__(self, text: str, *, error: str | None = None, reason: str = "") -> None:
+        super().__init__(text)
+        self.error = error
+        self.reason = reason
+
+
 class OwnershipLost(CqueueError):
     """The caller no longer owns the message or partition that the call was about."""
 
 
 class LeaseLost(OwnershipLost):
-    """The visibility timeout of the message passed and it was given to another consumer."""
+    """The caller holds the message no more: its visibility timeout passed, or somebody cancelled it."""
 
 
 class BadInput(CqueueError, ValueError):
@@ -179,6 +228,10 @@ class BadInput(CqueueError, ValueError):
 
 class BadArguments(BadInput):
     """The task does not take these arguments, or they cannot be encoded into a message."""
+
+
+class NotKeyed(BadInput):
+    """The queue is not `keyed`, so its messages cannot be looked up by their keys. Nothing was done."""
 
 
 class ConfigError(BadInput):

@@ -11,13 +11,18 @@ from dataclasses import dataclass
 from typing import Final
 
 _CONNECTED: Final = ("deployment", "schema_migrations")  # what every client checks
-_MESSAGES: Final = ("messages", "bodies", "shards")
+_MESSAGES: Final = ("messages", "bodies", "shards", "message_keys")
 _RECORDS: Final = ("log", "log_shards")
 # A consumer writes `queues`, where it moves the epoch at which a queue's registry starts, and `log`, where it
 # stores dead letters of a log.
-_CONSUMED: Final = (*_MESSAGES, "queues", "listeners", *_RECORDS, "subscriptions")
+_CONSUMED: Final = (*_MESSAGES, "reservations", "queues", "listeners", *_RECORDS, "subscriptions")
 # `deployment` has the counter that tells clients of an altered queue; schedules alter theirs.
-_DISPATCHED: Final = (*_MESSAGES, "queues", "listeners", "deployment", "schedules", "workers")
+# A dispatcher appends to the histories of queues that keep one.
+_DISPATCHED: Final = (
+    *_MESSAGES,
+    *("reservations", "queues", "listeners", "deployment", "schedules", "workers", "results"),
+    *_RECORDS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +57,7 @@ ROLES: Final = (
     Role(
         "dispatcher",
         "`cqueue dispatch`: receives and sends messages, creates its queues, runs schedules.",
-        reads=("schema_migrations", *_DISPATCHED),
+        reads=("schema_migrations", "logs", *_DISPATCHED),
         writes=_DISPATCHED,
     ),
     Role(

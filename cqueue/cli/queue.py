@@ -55,10 +55,19 @@ class Changeable:
     derived_sends: Annotated[
         bool, "Take messages with a source, as schedules send them; cannot be undone."
     ] = False
+    history: Annotated[
+        timedelta | None,
+        "How long to keep what became of messages, 1m to 10 years; 0s: not at all, as at first; kept if not "
+        "given.",
+    ] = None
+
+    keyed: Annotated[bool, "Find messages by their keys, those sent from then on; cannot be undone."] = False
 
     def given(self) -> dict[str, Any]:
         """Return the settings that were given."""
-        return given(**{**asdict(self), "derived_sends": self.derived_sends or None})
+        once_true = {"derived_sends": self.derived_sends or None, "keyed": self.keyed or None}
+        values = given(**{**asdict(self), **once_true})
+        return values | ({"history": None} if self.history == timedelta() else {})
 
 
 @command(app)
@@ -121,7 +130,8 @@ def alter(cli: CliContext, name: QueueName, settings: Changeable) -> None:
     changes = settings.given()
     if not changes:
         raise BadInput(
-            "Nothing to change: give --shards, --visibility, --max-attempts, --lease or --derived-sends."
+            "Nothing to change: give --shards, --visibility, --max-attempts, --lease, --derived-sends or "
+            "--history, --keyed."
         )
     with open_queue(cli, name) as queue:
         queue.alter(**changes)
@@ -177,7 +187,10 @@ def queue_fields(queue: Queue) -> dict[str, Any]:
     """Return what --json shows of a queue: durations in ms, as they are stored."""
     dead = None if queue.name.endswith(DEAD_SUFFIX) else queue.dead_letter_name
     state = "paused" if queue.paused else "active"
-    return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **in_ms(asdict(queue.config))}
+    settings = in_ms(asdict(queue.config))
+    if "history" in settings:  # none, and so no duration
+        settings["history_ms"] = settings.pop("history")
+    return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **settings}
 
 
 def _emit_one(cli: CliContext, queue: Queue) -> None:

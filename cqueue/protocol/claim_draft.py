@@ -284,7 +284,13 @@ class Draft:
             Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
         }  # fmt: skip
         for grant in self.grants:
-            lease = Lease(self.memory.wide_row, grant.slot, fence, gate if grant.suspect else None)
+            lease = Lease(
+                self.memory.wide_row,
+                grant.slot,
+                fence,
+                gate if grant.suspect else None,
+                keyed=self.spec.keyed,
+            )
             lease.abandoned = grant.abandoned
             if grant.suspect:
                 gate.hold(lease)

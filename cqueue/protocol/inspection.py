@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import shards
+from cqueue.protocol import keys, shards
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -303,7 +303,7 @@ def purge(spec: QueueSpec) -> Proto[int]:
                 page = yield from _next_page(walk, wide_row, priority)
                 total += len(page.rows)
                 if page.rows:
-                    yield from discard(wide_row, priority, page.rows)
+                    yield from discard(spec, wide_row, priority, page.rows)
                 if page.damaged:
                     yield from DropMessages(wide_row, priority, page.damaged, now_us)
     return total
@@ -327,13 +327,15 @@ def _next_page(walk: Walk, wide_row: WideRow, priority: int) -> Proto[Slice]:
     return page
 
 
-def discard(wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:
+def discard(spec: QueueSpec, wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:
     """Delete messages of one priority; a body whose delete fails is dropped with its wide row."""
     yield from DeleteMessages(wide_row, priority, tuple(row.id for row in rows))
     large = tuple(row.id for row in rows if row.size is not None)
     if large:
         with suppress(NotDone, OutcomeUnknown):
             yield from DeleteBodies(wide_row, large)
+    if spec.keyed:
+        yield from keys.delete((wide_row, row) for row in rows)
 
 
 def forget(spec: QueueSpec) -> Proto[None]:
@@ -342,3 +344,5 @@ def forget(spec: QueueSpec) -> Proto[None]:
         yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)
     for row in (yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)):
         yield from UnregisterShard(spec.partition, shards.EPOCH_INDEX, row.time_shard, row.shard)
+    if spec.keyed:
+        yield from keys.forget(spec)

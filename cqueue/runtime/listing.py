@@ -13,11 +13,13 @@ from typing import Final, NamedTuple
 
 from cqueue import ids
 from cqueue.message import MessageId
-from cqueue.protocol import inspection, shards
+from cqueue.protocol import inspection, key_lookup, shards
 from cqueue.protocol.inspection import Found, Walk
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.store.keys import KeyRow
 from cqueue.store.operations import Head, ReadHead, ReadIds, ReadSlice, ShardRow, SlotRow, WideRow
+from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES
 
 ROWS_A_PAGE = 100
 """Messages in one read. Each may have a body of 16 KiB, and ten priorities are read side by side: 16 MiB."""
@@ -67,6 +69,28 @@ def message_ids(driver: BlockingDriver, spec: QueueSpec) -> Iterator[MessageId]:
                 page = driver.ask(ReadIds(wide_row, priority, walk.after, walk.upto, IDS_A_PAGE))
                 yield from (MessageId.of(wide_row, priority, id_) for id_ in page.ids)
                 walk.passed(page.ids[-1] if len(page.ids) == IDS_A_PAGE else None, page.tombstones)
+
+
+def of_key(
+    driver: BlockingDriver, spec: QueueSpec, key: str, after: tuple[int, int] | None, rows: int
+) -> Iterator[Found]:
+    """Yield the messages with a key, in order of due time, and delete what is left of messages that are gone.
+
+    after: the (id, priority) of a message; only those after it. rows: messages in one read, at most.
+    """
+    while after is not None:
+        page = driver.run(key_lookup.look_up(spec, key, after, rows))
+        orphans = [row for row in page.orphans if not _is_damaged(driver, spec, row)]
+        if orphans:
+            driver.run(key_lookup.heal(spec, key, orphans))
+        yield from page.found
+        after = page.last
+
+
+def _is_damaged(driver: BlockingDriver, spec: QueueSpec, row: KeyRow) -> bool:
+    """Return whether the message is there, but cannot be read."""
+    place = (*row.wide_row(spec.partition), MESSAGE_KIND, row.priority, row.id)
+    return driver.store.quarantine.find(MESSAGES, place) is not None
 
 
 # ── some messages, from a place on ──

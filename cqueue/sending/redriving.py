@@ -33,7 +33,9 @@ from cqueue.protocol.dead import (
     HEADER_TRACEBACK,
 )
 from cqueue.protocol.inspection import Found
+from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.store import waiting
 from cqueue.store.operations import MessageRow, SlotState, WideRow
 
 AT_ONCE = 250
@@ -175,7 +177,7 @@ def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:
     for start in range(0, len(wanted), size):
         chunk = wanted[start : start + size]
         if rate is not None:
-            time.sleep(max(0.0, at_s - time.monotonic()))
+            waiting.sleep(max(0.0, at_s - time.monotonic()))
             at_s = max(at_s, time.monotonic()) + len(chunk) / rate
         yield chunk
 
@@ -241,6 +243,7 @@ def send_back(
     producer: Producer,
     found: Sequence[Found],
     *,
+    dead: QueueSpec,
     now_us: int,
     period_us: int,
     max_redrives: int | None = None,
@@ -254,7 +257,7 @@ def send_back(
     whole, done = sendable(driver, found, max_redrives)
     sent = _sent(producer, whole, now_us, period_us) if whole else []
     stored = {one.letter_id for one in sent if one.error is None}
-    left = delete(driver, [letter.found for letter in whole if letter.id in stored])
+    left = delete(driver, dead, [letter.found for letter in whole if letter.id in stored])
     return done + [
         one._replace(error=_undeleted(left[one.letter_id])) if one.letter_id in left else one for one in sent
     ]
@@ -281,15 +284,15 @@ def _undeleted(error: CqueueError) -> OutcomeUnknown:
     return told
 
 
-def delete(driver: BlockingDriver, found: Iterable[Found]) -> dict[MessageId, CqueueError]:
-    """Delete letters. Return the error of each letter that may still exist."""
+def delete(driver: BlockingDriver, dead: QueueSpec, found: Iterable[Found]) -> dict[MessageId, CqueueError]:
+    """Delete letters of a dead-letter queue. Return the error of each letter that may still exist."""
     places: dict[tuple[WideRow, int], list[MessageRow]] = {}
     for one in found:
         places.setdefault((one.wide_row, one.row.priority), []).append(one.row)
     failed: dict[MessageId, CqueueError] = {}
     for (wide_row, priority), rows in places.items():
         try:
-            driver.run(inspection.discard(wide_row, priority, rows))
+            driver.run(inspection.discard(dead, wide_row, priority, rows))
         except CqueueError as exc:
             failed |= {MessageId.of(wide_row, priority, row.id): exc for row in rows}
     return failed

@@ -1,4 +1,6 @@
-"""Operations outside wide rows in Cassandra: registry, queues, deployment, schedules, workers, listeners."""
+"""Operations outside wide rows in Cassandra: registry, queues, deployment, schedules, workers, listeners,
+results.
+"""
 
 from __future__ import annotations
 
@@ -63,6 +65,8 @@ class CassandraControl(Sender):
             control.ReadListeners: lambda op: self._requests.send(
                 cql.READ_LISTENERS, (list(op.listeners),), lambda found: decode.listeners(found.rows)
             ),
+            control.KeepResult: lambda op: write(cql.KEEP_RESULT, *op.row, op.ttl_s),
+            control.ReadResult: lambda op: one(cql.READ_RESULT, (op.message,), decode.results),
         }
 
 

@@ -1,4 +1,4 @@
-"""Store operations on schedules, workers (processes at work) and listeners (for datagrams)."""
+"""Store operations on schedules, workers (processes at work), listeners (for datagrams) and results."""
 
 from __future__ import annotations
 
@@ -53,6 +53,22 @@ class ListenerRow(NamedTuple):
     def digest(self) -> bytes:
         """Return 8 bytes of a hash over all columns, which change when any column does."""
         return blake2b(repr(self).encode(), digest_size=8).digest()
+
+
+class ResultRow(NamedTuple):
+    """What became of a message whose task keeps results.
+
+    message: the message's id; state: succeeded, failed or cancelled; codec, value: what the task returned,
+    None if that is not stored; error, reason: class and text of what went wrong; at: ms since 1970.
+    """
+
+    message: str
+    state: str
+    codec: str | None
+    value: bytes | None
+    error: str | None
+    reason: str | None
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,3 +154,18 @@ class ReadListeners(Operation[list[ListenerRow]]):
     """Read the rows of these listeners, without those that cannot be read."""
 
     listeners: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepResult(Operation[None]):
+    """Write a result for the next `ttl_s` seconds; of several writes the last one counts."""
+
+    row: ResultRow
+    ttl_s: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadResult(Repeatable["ResultRow | None"]):
+    """Read the result of a message; None if there is none, or if it has expired."""
+
+    message: str

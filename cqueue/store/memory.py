@@ -15,7 +15,9 @@ from typing import Any
 
 from cqueue.store import control
 from cqueue.store import operations as ops
+from cqueue.store.memory_keys import MemoryKeys
 from cqueue.store.memory_log import MemoryLogs
+from cqueue.store.memory_reservations import MemoryReservations
 from cqueue.store.memory_rows import Expiring, Rows, alter, alter_configured, create
 from cqueue.store.memory_subscriptions import MemorySubscriptions
 from cqueue.store.quarantine import Quarantine
@@ -70,6 +72,7 @@ class MemoryStore:
         self._schedules: dict[tuple[str, str], control.ScheduleRow] = {}
         self._workers = Expiring[str, control.WorkerRow](clock_us)
         self._listeners = Expiring[str, control.ListenerRow](clock_us)
+        self._results = Expiring[str, control.ResultRow](clock_us)
         logs = MemoryLogs(self._clock_us)
         self._handlers: dict[type[ops.Operation[Any]], Callable[[Any], Any]] = {
             ops.ReadHead: self._read_head,
@@ -98,8 +101,10 @@ class MemoryStore:
             ops.ReadDeployment: lambda _: self._deployment,
             ops.BumpDeployment: self._bump,
             **self._control(),
+            **MemoryKeys(clock_us).handlers(),
             **logs.handlers(),
             **MemorySubscriptions(self._clock_us, logs.live).handlers(),
+            **MemoryReservations(self._clock_us).handlers(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:
@@ -248,4 +253,6 @@ class MemoryStore:
             control.ReadListeners: lambda op: [
                 row for row in self._listeners.alive().values() if row.listener in op.listeners
             ],
+            control.KeepResult: lambda op: self._results.put(op.row.message, op.row, op.ttl_s),
+            control.ReadResult: lambda op: self._results.get(op.message),
         }

@@ -106,6 +106,11 @@ class Expiring(Generic[Key, Row]):
         """Delete a row, if there is one."""
         self._rows.pop(key, None)
 
+    def get(self, key: Key) -> Row | None:
+        """Return a row; None if there is none, or it has expired."""
+        row, until_us = self._rows.get(key, (None, 0))
+        return row if self._clock_us() < until_us else None
+
     def alive(self) -> dict[Key, Row]:
         """Return the unexpired rows in the order of their keys."""
         now_us = self._clock_us()

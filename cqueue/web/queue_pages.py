@@ -14,11 +14,12 @@ from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web import charts, reading, shown
 from cqueue.web.access import Role
 from cqueue.web.history import SPANS, spacing_s
+from cqueue.web.shared import Known
 from cqueue.web.site import audited, field_of, go, require, site_of, url_of
 
 if TYPE_CHECKING:
+    from cqueue.history import HistoryEvent
     from cqueue.queue import StoredMessage
-    from cqueue.web.shared import Known
 
 SIZE: Final = 100
 """Queues on one page of the list."""
@@ -186,13 +187,20 @@ def message_body(request: Request) -> Response:
 
 def _message(request: Request, *, with_body: bool = False) -> Response:
     site, name, id_ = site_of(request), request.path_params["name"], request.path_params["id"]
-    found: StoredMessage | None = site.client.queue(name).find(id_)
+    opened = site.client.queue(name)
+    found: StoredMessage | None = opened.find(id_)
+    events: list[HistoryEvent] = []
+    if opened.config.history is not None:  # a large one takes its time, and comes with a later view
+        key = ("message_history", name, id_)
+        known = site.shared.get_many({key: lambda: opened.history(id_)}, fresh_s=2.0)[key]
+        events = known.value if isinstance(known, Known) else []
     return site.page(
         request,
         "message.html",
-        status=200 if found else 404,
+        status=200 if found or events else 404,
         name=name,
         id=id_,
         message=found,
         body=shown.body(found.body) if found is not None and with_body else None,
+        events=events,
     )

@@ -142,7 +142,9 @@ class App:
                 give a name to a function that may move; `retry`, the policy after a failure; `timeout`, the
                 longest run, 1 ms to 10 years; `codec` of the arguments, `json` or `msgpack`; `log_errors`,
                 True if log lines may have the texts of what the function raises. By default they have its
-                class and frames only, because a text may quote the arguments.
+                class and frames only, because a text may quote the arguments; `result_ttl`, how long what the
+                function returns is kept for `TaskHandle.result`, 1 s to 10 years. With it, False is a result
+                as any other, and does not leave the message to its timeout.
 
         Raises:
             ConfigError: another task has the name, or a value is wrong.
@@ -170,7 +172,8 @@ class App:
                 fire: the "latest" (by default), "all", or none ("skip"); `grace`, the greatest lateness that
                 still fires; `jitter`, the greatest random delay of a firing; `auto_commit`, send the next
                 firing before this one runs; `key` of the schedule, by default the task's name; and the
-                options of `task`: `queue`, `name`, `retry`, `timeout`, `codec` and `log_errors`.
+                options of `task`: `queue`, `name`, `retry`, `timeout`, `codec`, `log_errors` and
+                `result_ttl`.
 
         Raises:
             ConfigError: another task has the name, the function takes other parameters, or a value is wrong.

@@ -23,7 +23,7 @@ class Outbox:
     """
 
     def __init__(self, queue: Callable[[str], Queue], middleware: Sequence[Middleware]) -> None:
-        self._queue = queue
+        self.queue = queue
         self._before, self._after = hooks(middleware, "before_send"), hooks(middleware, "after_send")
 
     def send(self, queue: str, message: Message) -> MessageId:
@@ -39,11 +39,11 @@ class Outbox:
     def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
         """Store many messages; as `Queue.send_many`. If a `before_send` hook raises, nothing is sent."""
         prepared = [self._prepared(queue, message) for message in messages]
-        result = self._queue(queue).send_many(prepared)
+        result = self.queue(queue).send_many(prepared)
         for hook in self._after:
             for message, id_ in zip(prepared, result.ids, strict=True):
                 try:
-                    if id_ is not None:
+                    if id_ is not None and not id_.skipped:
                         hook(queue, message, id_)
                 except Exception as exc:  # noqa: BLE001 - the message is stored, and its sender must be told so
                     _log_failure(queue, exc)

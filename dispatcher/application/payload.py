@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from hashlib import blake2b
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -132,6 +133,28 @@ def encode(arguments: Arguments, codec: Codec, names: Sequence[str] = ()) -> byt
         raise BadArguments(f"the arguments cannot be written as {codec.name}: {exc}") from exc
 
 
+def digest(arguments: Mapping[str, Any]) -> str:
+    """Return 32 hexadecimal digits that equal arguments share, whatever the order of dictionaries and sets.
+
+    Raises:
+        BadArguments: as `encode`.
+    """
+    tree = {name: _argument(name, value, _json()) for name, value in arguments.items()}
+    return blake2b(_dump_json(_in_order(tree)), digest_size=16).hexdigest()
+
+
+def _in_order(tree: Any) -> Any:
+    """Return a tree with the keys of dictionaries, and the elements of sets, in order."""
+    if type(tree) is list:
+        return [_in_order(each) for each in tree]
+    if type(tree) is not dict:
+        return tree
+    found = {name: _in_order(tree[name]) for name in sorted(tree)}
+    if len(found) == 1 and (tag := next(iter(found))) in {"$set", "$frozenset"}:
+        found[tag] = sorted(found[tag], key=_dump_json)
+    return found
+
+
 def decode(body: bytes, name: str | None) -> Arguments:
     """Return the arguments that `encode` was given, or that another program has written. No name means JSON.
 
@@ -148,6 +171,35 @@ def decode(body: bytes, name: str | None) -> Arguments:
     except Exception as exc:  # codecs raise anything at foreign bytes, and may quote them
         why = f"{type(exc).__name__}: {exc}" if isinstance(exc, _QUOTE_NOTHING) else type(exc).__name__
         raise PayloadMismatch(f"the body cannot be read as {name or DEFAULT_CODEC}: {why}") from exc
+
+
+def encode_value(value: Any, codec: Codec) -> bytes:
+    """Return one value as bytes: what a task returned.
+
+    Raises:
+        BadArguments: the value cannot be encoded; the text says why.
+    """
+    try:
+        return codec.dump(_tagged(value, codec, ()))
+    except _Refused as exc:  # without the path, whose keys may be secret: the text is logged
+        what = "a value in the result" if exc.path else "the result"
+        raise BadArguments(f"{what} {exc}") from exc
+    except (ValueError, OverflowError) as exc:
+        raise BadArguments(f"the result cannot be written as {codec.name}: {exc}") from exc
+
+
+def decode_value(value: bytes, name: str | None) -> Any:
+    """Return the value that `encode_value` was given.
+
+    Raises:
+        PayloadMismatch: the bytes are not of this codec, or this installation lacks the codec.
+    """
+    try:
+        return _untagged(codec(name or DEFAULT_CODEC).load(value))
+    except Exception as exc:  # as above
+        raise PayloadMismatch(
+            f"the result cannot be read as {name or DEFAULT_CODEC}: {type(exc).__name__}"
+        ) from exc
 
 
 # ── Values with tags ──

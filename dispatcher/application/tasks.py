@@ -9,33 +9,49 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import cached_property, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from functools import cached_property, partial, update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.application.payload import DEFAULT_CODEC, Arguments, decode, encode
+from cqueue.dispatcher.application.handle import SkippedHandle, TaskHandle
+from cqueue.dispatcher.application.payload import (
+    DEFAULT_CODEC,
+    Arguments,
+    decode,
+    digest,
+    encode,
+    encode_value,
+)
 from cqueue.dispatcher.application.payload import codec as codec_of
 from cqueue.dispatcher.application.registry import check_task_name
 from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Action, Retry
 from cqueue.dispatcher.execution.context import Binding, Context, run_context
 from cqueue.dispatcher.execution.handlers import check_runs, is_async
+from cqueue.dispatcher.execution.results import Keeping
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
 from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
+from cqueue.unique import Unique
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.application.outbox import Outbox
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 SHORTEST_TIMEOUT = timedelta(milliseconds=1)
 """Shortest timeout of a task: a handler that takes less needs none."""
+MAX_NAME_IN_KEY = 900
+"""Characters of a task's name in a unique key, at most, so that the key is within its limit."""
+SHORTEST_RESULT = timedelta(seconds=1)
+"""Shortest time to live of a result: Cassandra counts whole seconds."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -50,6 +66,7 @@ class SendOptions(TypedDict, total=False):
     ttl: timedelta | None
     key: str | None
     source: str | bytes | None
+    unique: Unique | None
 
 
 class CronOptions(TypedDict, total=False):
@@ -71,6 +88,7 @@ class TaskOptions(TypedDict, total=False):
     timeout: timedelta | None
     codec: str | None
     log_errors: bool | None
+    result_ttl: timedelta | None
 
 
 class PeriodicOptions(CronOptions, TaskOptions, total=False):
@@ -79,7 +97,7 @@ class PeriodicOptions(CronOptions, TaskOptions, total=False):
     key: str | None
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A function with a name and a queue; made by `App.task`. Immutable and thread-safe.
 
     Args:
@@ -91,6 +109,7 @@ class Task(Generic[P, R]):
         timeout: longest run, 1 ms to 10 years, or None.
         codec: `json` or `msgpack`.
         log_errors: whether log lines have the texts of what the function raises.
+        result_ttl: how long results are kept, 1 s to 10 years, or None: not at all.
 
     Attributes:
         function: the decorated function; calling the task calls it.
@@ -99,12 +118,13 @@ class Task(Generic[P, R]):
         retry: policy after a failure.
         timeout: longest run, or None.
         log_errors: whether log lines have the texts of what the function raises.
+        result_ttl: how long results are kept, or None.
         is_async: whether the function is a coroutine function.
     """
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         outbox: Outbox,
         *,
         name: str,
@@ -113,6 +133,7 @@ class Task(Generic[P, R]):
         timeout: timedelta | None = None,
         codec: str = DEFAULT_CODEC,
         log_errors: bool = False,
+        result_ttl: timedelta | None = None,
     ) -> None:
         """Check all values where they are written, not where they are first used."""
         if not callable(function):
@@ -124,6 +145,8 @@ class Task(Generic[P, R]):
             raise ConfigError(f"log_errors is {log_errors!r}; it takes True or False")
         if timeout is not None:
             check_duration("timeout", timeout, SHORTEST_TIMEOUT, LONGEST_DELAY)
+        if result_ttl is not None:
+            check_duration("result_ttl", result_ttl, SHORTEST_RESULT, LONGEST_DELAY)
         check_queue_name(queue)
         self.function = function
         self.name = check_task_name(name)
@@ -131,6 +154,7 @@ class Task(Generic[P, R]):
         self.retry = retry
         self.timeout = timeout
         self.log_errors = log_errors
+        self.result_ttl = result_ttl
         self.is_async = is_async(function)
         self._outbox = outbox
         self._options: dict[str, Any] = {}
@@ -140,7 +164,7 @@ class Task(Generic[P, R]):
         self._positional = tuple(each.name for each in parameters if each.kind in _POSITIONAL)
         update_wrapper(self, function, updated=())
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function here and now; nothing is enqueued."""
         return self.function(*args, **kwargs)
 
@@ -149,16 +173,37 @@ class Task(Generic[P, R]):
 
     # ── Enqueueing ──
 
-    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> MessageId:
-        """Have a dispatcher call the function with these arguments; return the stored message's id.
+    @overload
+    def enqueue(
+        self: Task[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> TaskHandle[T]: ...
+
+    @overload
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R_co]: ...
+
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[Any]:
+        """Have a dispatcher call the function with these arguments; return a handle of the stored message.
+
+        The handle is the message's id, a text, that also tells of the message's state and result.
 
         Raises:
             BadArguments: the function does not take them, or one cannot be encoded; nothing was sent.
             BadInput: another limit is exceeded, or the queue does not exist; nothing was sent.
             NotDone: the message was not stored; enqueueing again is safe.
+            Duplicate: a message of the same unique key is in the way; nothing was sent.
             SendUnknown: the message may be stored; enqueueing again may make a second copy.
         """
-        return self._outbox.send(self.queue, self.message(*args, **kwargs))
+        return self.handle(self._outbox.send(self.queue, self.message(*args, **kwargs)))
+
+    def handle(self, message_id: str) -> TaskHandle[Any]:
+        """Return the handle of a message of this task, such as one of `enqueue_many`, by its stored id.
+
+        Raises:
+            InvalidMessageId: the text is no message id.
+        """
+        MessageId(message_id).locate()
+        is_skipped = isinstance(message_id, MessageId) and message_id.skipped
+        return (SkippedHandle if is_skipped else TaskHandle)(message_id, self)
 
     def message(self, /, *args: P.args, **kwargs: P.kwargs) -> Message:
         """Return the message that `enqueue` would send, for `enqueue_many`.
@@ -167,11 +212,27 @@ class Task(Generic[P, R]):
             BadArguments: as `enqueue`.
         """
         try:
-            self._bind(args, kwargs)
+            bound = self._bind(args, kwargs)
             body = encode(Arguments(args, dict(kwargs)), self._codec, self._positional)
+            options = self._options
+            unique: Unique | None = options.get("unique")
+            if (
+                unique is not None
+                and unique.key is None
+                and (unique.args is not None or "key" not in options)
+            ):
+                options = {**options, "unique": self._keyed(unique, bound)}
         except (TypeError, BadArguments) as exc:
             raise BadArguments(f"task {self.name!r}: {exc}") from exc
-        return Message(body, task=self.name, codec=self._codec.name, **self._options)
+        return Message(body, task=self.name, codec=self._codec.name, **options)
+
+    def _keyed(self, unique: Unique, bound: inspect.BoundArguments) -> Unique:
+        """Return `unique` with a key of the task's name and these arguments, given by position or name."""
+        bound.apply_defaults()
+        arguments = (
+            bound.arguments if unique.args is None else {name: bound.arguments[name] for name in unique.args}
+        )
+        return replace(unique, key=f"{self.name[:MAX_NAME_IN_KEY]}:{digest(arguments)}", args=None)
 
     def enqueue_many(self, messages: Iterable[Message]) -> SendResult:
         """Enqueue up to 10,000 calls at once: `send.enqueue_many(send.message(to) for to in users)`.
@@ -189,14 +250,15 @@ class Task(Generic[P, R]):
                 raise BadInput(f"entry {index} is not a message of task {self.name!r}; use .message()")
         return self._outbox.send_many(self.queue, calls)
 
-    def options(self, **options: Unpack[SendOptions]) -> Task[P, R]:
+    def options(self, **options: Unpack[SendOptions]) -> Task[P, R_co]:
         """Return this task with other options for its messages; see `Message`. The task itself stays.
 
         Options that are not given stay as an earlier `options` has set them; delay and due replace each
         other.
 
         Args:
-            options: delay, due, priority, headers, ttl, key, source.
+            options: delay, due, priority, headers, ttl, key, source, unique. A `unique` without a key goes by
+                `key`, else by the task's name and its arguments.
 
         Raises:
             BadInput: a value exceeds a limit, or both delay and due are given. Limits that depend on the time
@@ -204,7 +266,13 @@ class Task(Generic[P, R]):
                 time.
         """
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        check_options(Message(b"", **changes))
+        unique = changes.get("unique")
+        if isinstance(unique, Unique):
+            if missing := {*(unique.args or ())} - {*self._signature.parameters}:
+                raise BadInput(f"task {self.name!r} has no argument {min(missing)!r}, which unique names")
+            check_options(Message(b"", **{**changes, "unique": replace(unique, key="k", args=None)}))
+        else:
+            check_options(Message(b"", **changes))
         whens = {"delay", "due"}
         replaced = whens if whens & changes.keys() else set()
         kept = {name: value for name, value in self._options.items() if name not in replaced}
@@ -226,7 +294,15 @@ class Task(Generic[P, R]):
             is_async=self.is_async,
             timeout=self.timeout,
             log_errors=self.log_errors,
+            keeping=self._keeping,
         )
+
+    @property
+    def _keeping(self) -> Keeping | None:
+        if self.result_ttl is None:
+            return None
+        ttl_s = math.ceil(self.result_ttl.total_seconds())
+        return Keeping(ttl_s, self._codec.name, partial(encode_value, codec=self._codec))
 
     def _run(self, message: ReceivedMessage, context: Context) -> Any:
         bound = self._read(message, context)

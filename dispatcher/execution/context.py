@@ -12,11 +12,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from threading import Event
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.actions import Retry
 from cqueue.errors import BadInput
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.results import Keeping
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Context:
         deadline: when the task's own timeout passes (UTC), or None.
         lost: set when the lease is lost and another consumer may have the message; stop, the result is of no
             use.
+        cancelled: True once `lost` is set because the message was cancelled; nobody else gets it then.
         stopping: set when the dispatcher stops; a long handler may return `Snooze` then.
         firing: the firing, for a message of a schedule; else None.
         log: a structlog logger that carries queue, task, message id and attempt.
@@ -64,6 +68,7 @@ class Context:
     max_attempts: int
     log: Any
     lost: Event = field(default_factory=Event, init=False)
+    cancelled: bool = field(default=False, init=False)
     stopping: Event = field(default_factory=Event, kw_only=True)
     deadline: datetime | None = field(default=None, kw_only=True)
     firing: Firing | None = field(default=None, kw_only=True)
@@ -89,6 +94,7 @@ class Binding:
         timeout: longest run, or None.
         log_errors: log lines have the texts of errors too; otherwise only their classes and frames, because a
             text may quote the message.
+        keeping: how results are kept; None: not at all.
     """
 
     name: str
@@ -97,6 +103,7 @@ class Binding:
     is_async: bool = False
     timeout: timedelta | None = None
     log_errors: bool = False
+    keeping: Keeping | None = None
 
 
 _current_run: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")

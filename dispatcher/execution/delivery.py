@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.execution.context import Binding, Context
     from cqueue.dispatcher.execution.pollers import Poller
     from cqueue.protocol.lease import Lease
+    from cqueue.store.control import KeepResult
 
 
 class Verb(StrEnum):
@@ -81,6 +82,7 @@ class Delivery(Interruptible):
 
     settlement = UNDECIDED
     is_left = False  # the message is left to its timeout; the lease is not extended for it
+    result: KeepResult | None = None  # what is stored about the message, if its task keeps results
     due_s = 0.0  # when a nacked or snoozed message is due again, by the settlement writer's clock
 
     # The run:
@@ -91,6 +93,7 @@ class Delivery(Interruptible):
     answer: Any = None  # what the handler returned
     error: BaseException | None = None  # what the handler raised, or why no handler is called
     is_own_error = False  # the dispatcher has written the error's text
+    is_told = False  # the history says that it runs
     is_lost = False  # another consumer may have the message
     told_s: float | None = None  # when the handler was interrupted
     told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
@@ -140,6 +143,7 @@ class Delivery(Interruptible):
         """Mark the message as lost to another consumer, and tell the handler if one is running."""
         self.is_lost = True  # written first: `Runner.begin` makes the context, then reads this
         if (context := self.context) is not None:  # its worker may clear the field at any moment
+            context.cancelled = self.message.is_cancelled
             context.lost.set()
 
     def let_go(self) -> None:
@@ -169,14 +173,22 @@ class LeasedBatch:
     def forget(self) -> None:
         """Drop settled deliveries: one that runs for hours would keep the bodies of the whole batch.
 
-        Those of a lost lease stay until their handlers are told.
+        Those of a lost lease, and cancelled ones, stay until their handlers are told.
         """
         if len(self.deliveries) > 1:
-            self.deliveries = [one for one in self.deliveries if one.message.is_held or self.lease.lost]
+            lost, untold = self.lease.lost, self.cancelled
+            self.deliveries = [one for one in self.deliveries if one.message.is_held or lost or one in untold]
 
     def end(self) -> None:
         """Drop all deliveries."""
         self.deliveries = []
+
+    @property
+    def cancelled(self) -> list[Delivery]:
+        """Cancelled deliveries that wait to be started, or run, and were not told yet."""
+        if not self.lease.cancelled:
+            return []
+        return [one for one in self.undecided if one.message.is_cancelled and not one.is_lost]
 
     @property
     def undecided(self) -> list[Delivery]:

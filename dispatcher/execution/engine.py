@@ -15,6 +15,7 @@ from cqueue.dispatcher.execution.events import Event
 from cqueue.dispatcher.execution.fetchers import Fetchers
 from cqueue.dispatcher.execution.firing import FiringHooks
 from cqueue.dispatcher.execution.handlers import ByTask, resolver_of
+from cqueue.dispatcher.execution.history_writer import HistoryWriter
 from cqueue.dispatcher.execution.lease_extender import LeaseExtender
 from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.options import Options
@@ -59,7 +60,9 @@ class Engine:
         self.options = options
         self.resolver = resolver_of(handler)
         stores = [queue_of(source).schedules.store for source in sources]
-        self.settlement_writer = SettlementWriter(options, middleware, telemetry)
+        self.history = HistoryWriter(telemetry)
+        telemetry.on_lost = self.history.lost
+        self.settlement_writer = SettlementWriter(options, middleware, telemetry, history=self.history)
         self.runner = Runner(
             telemetry,
             middleware,
@@ -185,6 +188,7 @@ class Engine:
     def _watch(self) -> None:
         self.loop.watch(time.monotonic())
         self.worker_threads.watch(time.monotonic())
+        self.history.watch(self.lease_extender.batches)
 
     # ── the end ──
 
@@ -209,6 +213,7 @@ class Engine:
         settled = self.settlement_writer.flush(afterwards_s)
         self.lease_extender.close()
         self.settlement_writer.close()
+        self.history.close(AFTERWARDS_S)
         self.loop.close(INTERRUPT_S)
         closer = threading.Thread(target=self.fetchers.close_pollers, name="cqueue-closer", daemon=True)
         closer.start()

@@ -67,6 +67,9 @@ class Event(StrEnum):
     UNFIRED = "schedule_unfired"
     UNTOLD = "unknown_untold"
     HOOK_FAILED = "middleware_failed"
+    RESULT_UNKEPT = "result_not_kept"
+    HISTORY_LOST = "queue_history_lost"
+    HISTORY_RESUMED = "queue_history_resumed"
     BROKEN = "dispatcher_error"
 
 
@@ -81,9 +84,10 @@ _INFO: Final = {
     Event.EXTEND_RESUMED,
     Event.LOOP_RESUMED,
     Event.RECEIVE_RESUMED,
+    Event.HISTORY_RESUMED,
 }
-_FAILED: Final = {Event.RECEIVE_FAILED, Event.SETTLE_FAILED, Event.EXTEND_FAILED}
-_FINAL: Final = {Event.DEAD, Event.BROKEN, Event.HOOK_FAILED}
+_FAILED: Final = {Event.RECEIVE_FAILED, Event.SETTLE_FAILED, Event.EXTEND_FAILED, Event.HISTORY_LOST}
+_FINAL: Final = {Event.DEAD, Event.BROKEN, Event.HOOK_FAILED, Event.RESULT_UNKEPT}
 _TRACED: Final = {Event.RETRIED, Event.SNOOZED}
 
 

@@ -121,6 +121,7 @@ class Poller:
         self.kinds: set[bool] = set()  # kinds of its handlers: whether they are coroutine functions
         self.visibility_s = 30.0
         self.max_attempts = 0
+        self.keeps_history = False
         self.number, self.of = number, of
         self._poll_schedule = poll_schedule
         self.divide(None)
@@ -145,6 +146,7 @@ class Poller:
         config = self.queue.config
         self.visibility_s = config.visibility_ms / 1000
         self.max_attempts = 0 if self.is_dead_letter else config.max_attempts
+        self.keeps_history = config.history is not None
 
     @property
     def is_dead_letter(self) -> bool:

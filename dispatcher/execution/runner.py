@@ -121,7 +121,7 @@ class Runner:
         """Prepare a run: context, schedule and hooks. Return the handler's call, or None to call nothing."""
         context = delivery.context = _RunContext(delivery, self.telemetry.log, self.stopping)
         if delivery.is_lost:
-            context.lost.set()
+            delivery.lose()
         self.telemetry.count(delivery.poller.name, "started")
         binding, message = delivery.binding, delivery.message
         if message.trigger is not None:
@@ -211,7 +211,7 @@ class Runner:
             return self._after_error(delivery, exc)
 
     def _of_answer(self, delivery: Delivery, answer: Any) -> Settlement:
-        if answer is False:
+        if answer is False and (delivery.binding is None or delivery.binding.keeping is None):
             return left_to_timeout(delivery)
         if answer is None or not isinstance(answer, _ACTIONS):
             return SUCCEEDED

@@ -16,8 +16,10 @@ from typing import Final
 
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.execution.events import Event, Trouble
+from cqueue.dispatcher.execution.history_writer import HistoryWriter
 from cqueue.dispatcher.execution.middleware import Hook, Middleware, hooks
 from cqueue.dispatcher.execution.options import Options
+from cqueue.dispatcher.execution.results import keep, result_of
 from cqueue.dispatcher.execution.runner import NEVER_DIES
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone
@@ -41,6 +43,7 @@ class SettlementWriter:
         middleware: hooks around acks.
         telemetry: counters and log events.
         clock: monotonic seconds, for delays.
+        history: told of each decision about a message of a queue that keeps a history.
     """
 
     def __init__(
@@ -49,9 +52,11 @@ class SettlementWriter:
         middleware: Sequence[Middleware],
         telemetry: Telemetry,
         clock: Callable[[], float] = time.monotonic,
+        history: HistoryWriter | None = None,
     ) -> None:
         self._telemetry = telemetry
         self._clock = clock
+        self._history = history
         self._trouble = Trouble(telemetry, Event.SETTLE_FAILED, Event.SETTLE_RESUMED)
         self._before, self._after = hooks(middleware, "before_ack"), hooks(middleware, "after_ack")
         many = Bounds(options.ack_batch, linger_s=options.ack_interval.total_seconds())
@@ -80,6 +85,11 @@ class SettlementWriter:
         self.send([delivery])
 
     def _note(self, delivery: Delivery, settlement: Settlement) -> None:
+        delivery.result, refusal = result_of(delivery, settlement)
+        if refusal is not None:  # the handler did its work: the message counts as done
+            self._telemetry.of(Event.RESULT_UNKEPT, delivery, error=refusal)
+        if self._history is not None and delivery.poller.keeps_history:
+            self._history.decided(delivery, settlement)
         delivery.settlement = settlement
         if settlement is not SUCCEEDED:
             delivery.due_s = self._clock() + settlement.delay.total_seconds()
@@ -118,8 +128,8 @@ class SettlementWriter:
     def _likeness(self, delivery: Delivery) -> Hashable:
         """Return a key that is equal for deliveries that one call can settle."""
         verb = delivery.settlement.verb
-        if verb is Verb.ACK:
-            return delivery.poller.sender
+        if verb is Verb.ACK:  # acks without results do not wait for the results of others
+            return delivery.poller.sender, delivery.result is not None
         return delivery if verb is Verb.DEAD else (delivery.poller, verb, self._rounds(delivery))
 
     def _rounds(self, delivery: Delivery) -> int:
@@ -148,13 +158,24 @@ class SettlementWriter:
         match settlement.verb:
             case Verb.ACK:
                 self._call_hooks(self._before, messages)
+                if results := [one.result for one in alike if one.result is not None]:
+                    consumer.driver.run(keep(results))
                 consumer.ack(messages)
             case Verb.DEAD:
                 headers = {HEADER_TRACEBACK: settlement.traceback} if settlement.traceback else None
                 consumer.dead(messages, settlement.reason or "dead", headers)
+                self._keep_failure(first)
             case verb:
                 settle = consumer.snooze if verb is Verb.SNOOZE else consumer.nack
                 settle(messages, self._rounds(first) * timedelta(seconds=ROUND_S))
+
+    def _keep_failure(self, delivery: Delivery) -> None:
+        """Store why a buried message died; if that fails, handles find its dead letter."""
+        if delivery.result is not None:
+            try:
+                delivery.poller.consumer.driver.run(keep([delivery.result]))
+            except CqueueError as exc:
+                self._telemetry.of(Event.RESULT_UNKEPT, delivery, error=exc)
 
     def _done(self, alike: list[Delivery]) -> None:
         verb = alike[0].settlement.verb

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,7 @@ class Telemetry(Events):
         super().__init__(on_event)
         self._all: list[dict[tuple[str, str], int]] = []  # one for each thread
         self._own = threading.local()
+        self.on_lost: Callable[[Delivery], None] | None = None  # the history of queues that keep one
 
     def count(self, queue: str, name: str, count: int = 1) -> None:
         """Add to a counter of the queue."""
@@ -136,6 +137,8 @@ class Telemetry(Events):
         delivery.lose()
         self.count(delivery.poller.name, "lost")
         self.of(Event.LOST, delivery, **fields)
+        if self.on_lost is not None and delivery.poller.keeps_history:
+            self.on_lost(delivery)
 
     def broken(self, delivery: Delivery, error: BaseException) -> None:
         """Log an error of the dispatcher itself; the message is left to its timeout."""

@@ -6,6 +6,7 @@ Handlers write lines of time, process, what and number to a journal, each with o
 import os
 import signal
 import time
+from datetime import timedelta
 
 import cqueue
 
@@ -38,6 +39,23 @@ def deadly(number):
     if number == 7:
         os.kill(os.getpid(), signal.SIGKILL)
     note("deadly", number)
+
+
+@app.task(queue="quick", name="double", result_ttl=timedelta(hours=1))
+def double(number):
+    note("double", number)
+    if number < 0:
+        raise ValueError(f"{number} is below zero")
+    return {"twice": 2 * number}
+
+
+@app.task(queue="slow", name="held", result_ttl=timedelta(hours=1))
+def held(number):
+    """Held for long by its first run, and not by the next one."""
+    note("held", number)
+    if cqueue.current_context().attempt == 1:
+        time.sleep(600)
+    return number
 
 
 @app.task(queue="ticks", name="tick")

@@ -662,3 +662,20 @@ def test_lists_show_what_can_be_read_and_say_what_is_left_out(client, cql, cli, 
     assert cli("queue", "delete", f"{name}-b", "--yes").code == 0
     assert cli("log", "delete", f"{name}-b", "--yes").code == 0
     assert cli("queue", "list", "--json").err == ""
+
+
+# ── results ──
+
+
+@pytest.mark.parametrize("value", ["state = 'odd'", "state = null", "at = -1", "codec = ''"])
+def test_a_damaged_result_is_told_and_stops_nobody(client, cql, name, value):
+    """A call that asks for it raises; the message is settled as any other, and its row is listed."""
+    queue = client.create_queue(name)
+    id_ = queue.send(b"x")
+    cql(update("results", f"message = '{id_}'", state="'succeeded'", at="1"))
+    assert queue.result(id_).state == "succeeded"
+    cql(f"UPDATE {{ks}}.results SET {value} WHERE message = %s", str(id_))  # noqa: S608
+    with pytest.raises(DamagedRow, match=value.split()[0]):
+        queue.result(id_)
+    assert queue.find(id_).state == "ready"
+    client.delete_queue(name)

@@ -9,15 +9,18 @@ from cqueue.store.control import (
     ChangeSchedule,
     CreateSchedule,
     Heartbeat,
+    KeepResult,
     Listen,
     ListenerRow,
     ListSchedules,
     ReadDigests,
     ReadListeners,
+    ReadResult,
     ReadSchedule,
     ReadWorkers,
     RemoveSchedule,
     RemoveWorker,
+    ResultRow,
     ScheduleRow,
     WorkerRow,
 )
@@ -114,3 +117,26 @@ def test_a_listener_is_overwritten(store):
     changed = row._replace(names=b"")
     assert store.execute(ReadListeners((row.listener,))) == [changed]
     assert store.execute(ReadDigests())[row.listener] == changed.digest != row.digest
+
+
+def test_of_several_results_of_a_message_the_last_one_counts(store):
+    """All columns come back as written, also those that are null the second time."""
+    message = f"message-{uuid.uuid4().hex}"
+    assert store.execute(ReadResult(message)) is None
+    first = ResultRow(message, "succeeded", "json", b"\x00[1]", None, None, 1_000)
+    store.execute(KeepResult(first, 60))
+    assert store.execute(ReadResult(message)) == first
+    last = ResultRow(message, "failed", None, None, "KeyError", "attempt 2: KeyError: 'x'", 2_000)
+    store.execute(KeepResult(last, 60))
+    assert store.execute(ReadResult(message)) == last
+    assert store.execute(ReadResult(message + "2")) is None
+
+
+def test_a_result_expires(store):
+    message = f"message-{uuid.uuid4().hex}"
+    store.execute(KeepResult(ResultRow(message, "cancelled", None, None, None, "", 1), 1))
+    assert store.execute(ReadResult(message)) is not None
+    deadline_s = time.monotonic() + 20
+    while store.execute(ReadResult(message)) is not None:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)

@@ -83,7 +83,7 @@ cqueue.Snooze()  # type: ignore[call-arg]
 
 # ── Enqueueing: what the function takes, and nothing else ──
 
-assert_type(send.enqueue("a@b"), cqueue.MessageId)
+assert_type(send.enqueue("a@b"), cqueue.TaskHandle[None])
 send.enqueue("a@b", "yo")
 send.enqueue(to="a@b", subject="yo", urgent=True)
 send.enqueue()  # type: ignore[call-arg]
@@ -94,12 +94,21 @@ send.enqueue("a@b", urgent="yes")  # type: ignore[arg-type]
 bare.enqueue(1)
 bare.enqueue("1")  # type: ignore[arg-type]
 fetch.enqueue("https://example.org")
-fetch.enqueue(b"https://example.org")  # type: ignore[arg-type]
+fetch.enqueue(b"https://example.org")  # type: ignore[call-overload]
 everything.enqueue(1, 2, 3, a="b")
 everything.enqueue("1")  # type: ignore[arg-type]
 everything.enqueue(a=1)  # type: ignore[arg-type]
 nothing.enqueue()
 nothing.enqueue(None)  # type: ignore[call-arg]
+handle = bare.enqueue(1)
+assert_type(handle.result(SECOND), int)
+assert_type(fetch.enqueue("https://example.org").result(), cqueue.Retry | None)
+assert_type(handle.state(), str)
+assert_type(handle.id, cqueue.MessageId)
+assert_type(handle.cancel(), bool)
+an_id: cqueue.MessageId = handle
+handle.result(5)  # type: ignore[arg-type]
+app.task(result_ttl=5)  # type: ignore[call-overload]
 
 # ── Calling: still the function ──
 
@@ -127,7 +136,7 @@ a_coroutine_function: Callable[[str], Coroutine[Any, Any, cqueue.Retry | None]] 
 later = send.options(
     delay=SECOND, due=datetime.now(UTC), priority=1, headers={"k": "v"}, ttl=SECOND, key="k", source=b"s"
 )
-assert_type(later.enqueue("a@b"), cqueue.MessageId)
+assert_type(later.enqueue("a@b"), cqueue.TaskHandle[None])
 later.options(priority=2).enqueue("a@b", urgent=True)
 later.enqueue(5)  # type: ignore[arg-type]
 later.options(priority=2).enqueue()  # type: ignore[call-arg]

@@ -22,6 +22,8 @@ EVERYTHING = {
     "max_shards": 8,
     "open_shards": 3,
     "derived_sends": True,
+    "history": timedelta(days=7),
+    "keyed": True,
 }
 
 
@@ -57,6 +59,16 @@ def test_alter_takes_every_setting_that_is_not_fixed(cli, cli_url):
         assert client.queue("q").config == QueueConfig(**alterable)
 
 
+def test_a_history_is_turned_off_by_0s(cli, cli_url):
+    """Nothing is kept any more; other settings stay."""
+    cli("queue", "create", "q", "--history", "7d", "--shards", "8")
+    said = cli("--json", "queue", "alter", "q", "--history", "0s")
+    assert (said.code, said.json["history_ms"], said.json["shards"]) == (0, None, 8)
+    assert cli("queue", "alter", "q", "--history", "5s").code == 2
+    with connect(cli_url) as client:
+        assert client.queue("q").config == QueueConfig(shards=8)
+
+
 def test_alter_without_a_change_says_what_there_is(cli):
     cli("queue", "create", "q")
     said = cli("queue", "alter", "q")
@@ -78,6 +90,8 @@ def test_show_prints_the_whole_configuration(cli):
         "max_shards": 64,
         "open_shards": 1,
         "derived_sends": False,
+        "history_ms": None,
+        "keyed": False,
     }
     assert cli("queue", "show", "orders", "--json").json == described
     assert cli("--json", "queue", "list").json == [described]

@@ -2,12 +2,14 @@
 
 import html
 import re
+from datetime import timedelta
 
 import pytest
 
 import cqueue
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.runtime.rendezvous import own_name
+from tests.acceptance.daemons import wait_for
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
@@ -347,3 +349,23 @@ def test_ages_have_two_units_at_most(seconds, text):
     from cqueue.web import shown
 
     assert shown.age(seconds) == text
+
+
+def test_a_message_shows_its_history_if_its_queue_keeps_one(shop, browse):
+    """Also once it is gone; a message of another queue shows none."""
+    queue = shop.client.create_queue("told", cqueue.QueueConfig(history=timedelta(hours=1)))
+    app = cqueue.App(shop.client, queue="told", retry=cqueue.Retry(max_attempts=1))
+
+    @app.task(name="pay")
+    def pay(amount: int) -> cqueue.Cancel:
+        return cqueue.Cancel(f"{amount} <is> too much")
+
+    id_ = pay.enqueue(5)
+    with app.dispatcher() as dispatcher:
+        dispatcher.drain(timedelta(seconds=20))
+    wait_for(lambda: queue.history(id_))
+    answer = browse().get(f"/queue/told/message/{id_}")
+    assert answer.status_code == 200
+    assert "What became of it" in answer.text
+    assert "5 &lt;is&gt; too much" in answer.text
+    assert "What became of it" not in browse().get(f"/queue/mails/message/{shop.message}").text

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.sending import redriving
 from cqueue.spark import session
 
@@ -64,6 +65,7 @@ class Redriver:
             side.driver,
             side.producer(self.queue),
             found,
+            dead=side.queues.entry(self.queue + DEAD_SUFFIX).spec,
             now_us=self.now_us,
             period_us=self.period_us,
             max_redrives=self.max_redrives,

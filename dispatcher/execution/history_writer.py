@@ -1,0 +1,178 @@
+"""Tells a queue's history of what became of its messages, for queues that keep one.
+
+Workers put events into a list that drops the oldest when it is full; a thread appends them twice a second.
+No worker waits for it, and what cannot be appended is dropped, counted and logged: a history must not delay
+messages.
+
+A run that ends within about a second is one event. A longer one is told twice, as it runs and as it has
+ended, so that the history says who had a message whose worker was killed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from threading import Event as Signal
+from threading import Lock, Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from cqueue.dispatcher.execution.actions import Cancel
+from cqueue.dispatcher.execution.delivery import RELEASED, UNDECIDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.execution.events import Event, Events, Trouble
+from cqueue.dispatcher.execution.runner import trace_of
+from cqueue.dispatcher.schedules.definition import FiringId
+from cqueue.history import Told
+from cqueue.runtime.rendezvous import own_name
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.delivery import LeasedBatch
+    from cqueue.queue import Queue
+
+EVERY_S: Final = 0.5
+"""Seconds between two appends."""
+FULL: Final = 5_000
+"""Events that are appended at once, without waiting for EVERY_S."""
+MOST: Final = 50_000
+"""Events that wait, at most: some ten seconds of a busy dispatcher."""
+LONG_S: Final = 1.0
+"""Seconds after which a handler that runs is told of."""
+MAX_TRACE: Final = 8_000
+"""Characters kept of a traceback, its end: that names the place of the error."""
+
+
+class HistoryWriter:
+    """Collects events, and appends them. Thread-safe.
+
+    Args:
+        events: log events.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self._trouble = Trouble(events, Event.HISTORY_LOST, Event.HISTORY_RESUMED)
+        self._waiting: deque[tuple[Queue, Told]] = deque(maxlen=MOST)
+        self._dropped = 0
+        self._starting = Lock()
+        self._thread: Thread | None = None
+        self._due, self._stop = Signal(), False
+        self._watched_s = 0.0
+
+    # ── on the threads of workers ──
+
+    def decided(self, delivery: Delivery, settlement: Settlement) -> None:
+        """Tell of a decision. What was given back without a start is not told."""
+        if settlement is RELEASED:
+            return
+        state, again = settlement.outcome, settlement.verb in {Verb.NACK, Verb.SNOOZE}
+        if delivery.is_firing and isinstance(delivery.override, Cancel):
+            state = "skipped"
+        self._tell(delivery, state, settlement if again else None, settlement)
+
+    def lost(self, delivery: Delivery) -> None:
+        """Tell that another consumer may have the message."""
+        self._tell(delivery, "lost")
+
+    def watch(self, batches: Iterable[LeasedBatch]) -> None:
+        """Tell of handlers that run for a while and were not told of, once a second. Called often."""
+        now_s = time.monotonic()
+        if now_s - self._watched_s < LONG_S:
+            return
+        self._watched_s = now_s
+        for batch in batches:
+            if batch.poller.keeps_history:
+                for delivery in batch.deliveries:
+                    is_long = now_s - delivery.begun_s >= LONG_S
+                    if is_long and not delivery.is_told and delivery.settlement is UNDECIDED:
+                        delivery.is_told = True
+                        self._tell(delivery, "running")
+
+    def _tell(
+        self,
+        delivery: Delivery,
+        state: str,
+        again: Settlement | None = None,
+        decided: Settlement | None = None,
+    ) -> None:
+        message, poller = delivery.message, delivery.poller
+        now_ms = poller.consumer.driver.clock.now_us() // 1000
+        began_ms = None
+        if delivery.begun_s < float("inf"):
+            began_ms = now_ms - round((time.monotonic() - delivery.begun_s) * 1000)
+        why: dict[str, Any] = {} if decided is None else _why(delivery, decided)
+        if (firing := FiringId.parse(message.trigger)) is not None:
+            why |= {"schedule": firing.key, "fired_at": firing.time_ms}
+        told = Told(
+            at=began_ms if state == "running" and began_ms is not None else now_ms,
+            state=state,
+            id=message.id,
+            task=message.task,
+            key=message.key,
+            attempt=message.attempt,
+            fence=message.fence,
+            sent_at=round(message.sent_at.timestamp() * 1000),
+            began_at=began_ms,
+            next_at=None if again is None else now_ms + round(again.delay.total_seconds() * 1000),
+            **why,
+        )
+        if len(self._waiting) == MOST:
+            self._dropped += 1
+        self._waiting.append((poller.queue, told))
+        if self._thread is None:
+            self._start()
+        elif len(self._waiting) >= FULL:
+            self._due.set()
+
+    # ── on its own thread ──
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None and not self._stop:
+                self._thread = Thread(target=self._run, name="cqueue-history", daemon=True)
+                self._thread.start()
+
+    def close(self, seconds: float) -> None:
+        """Append what waits, for `seconds` at most."""
+        self._stop = True
+        self._due.set()
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._due.wait(EVERY_S)
+            self._due.clear()
+            self.flush()
+        self.flush()
+
+    def flush(self) -> None:
+        """Append what waits. Never raises."""
+        by_queue: dict[Queue, list[Told]] = {}
+        for _ in range(len(self._waiting)):
+            queue, told = self._waiting.popleft()
+            by_queue.setdefault(queue, []).append(told)
+        dropped, self._dropped = self._dropped, 0
+        for queue, events in by_queue.items():
+            try:
+                lost, error = queue._history.append(own_name(), events)  # noqa: SLF001 - of the library
+            except Exception as exc:  # noqa: BLE001 - whatever it was, the thread goes on
+                lost, error = len(events), exc
+            if error is not None or dropped:
+                error = error or OverflowError("more events came than were appended")
+                self._trouble.failed(queue.name, error, queue=queue.name, events=lost + dropped)
+                dropped = 0
+            else:
+                self._trouble.succeeded(queue.name, queue=queue.name)
+
+
+def _why(delivery: Delivery, decided: Settlement) -> dict[str, Any]:
+    """Return why a message was not done; the texts are kept whole, as in dead letters."""
+    error = delivery.error
+    if error is None and not decided.reason:
+        return {}
+    trace = decided.traceback or (trace_of(error) if error is not None else "")
+    reason = decided.reason or (str(error) if error is not None else "")
+    return {
+        "error": None if error is None else type(error).__name__,
+        "reason": reason.encode(errors="backslashreplace").decode()[:MAX_TRACE] or None,
+        "traceback": trace.encode(errors="backslashreplace").decode()[-MAX_TRACE:] or None,
+    }

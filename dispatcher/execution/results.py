@@ -1,0 +1,84 @@
+"""What becomes of a message whose task keeps results: the row that is stored before its ack.
+
+A message that is acked always has its result, because the ack waits until the result is stored. A message
+that dies has it after its burial, as far as possible; a handle finds the dead letter otherwise.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from cqueue.errors import BadInput
+from cqueue.message import MAX_BODY
+from cqueue.store.control import KeepResult, ResultRow
+from cqueue.store.operations import Together
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.delivery import Delivery, Settlement
+    from cqueue.protocol.spec import Proto
+
+AT_ONCE: Final = 32
+"""Results that are written side by side: each may have 1 MiB."""
+STATES: Final = {"succeeded": "succeeded", "cancelled": "cancelled", "dead": "failed"}
+"""The state of a result by the outcome of the settlement; other outcomes have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How a task's results are kept.
+
+    Attributes:
+        ttl_s: seconds for which they are kept.
+        codec: name of the codec.
+        encode: return a value as bytes, or raise `BadInput`.
+    """
+
+    ttl_s: int
+    codec: str
+    encode: Callable[[Any], bytes]
+
+
+def result_of(delivery: Delivery, settlement: Settlement) -> tuple[KeepResult | None, BadInput | None]:
+    """Return what is to be stored about a decided message, if its task keeps results.
+
+    Returns:
+        The operation, and why the value that the task returned cannot be stored: then the operation stores a
+        result without a value.
+    """
+    keeping = delivery.binding.keeping if delivery.binding is not None else None
+    state = STATES.get(settlement.outcome)
+    if keeping is None or state is None:
+        return None, None
+    codec = value = error = reason = refusal = None
+    if state == "succeeded":
+        try:
+            codec, value = keeping.codec, _fitting(keeping.encode(delivery.answer))
+        except BadInput as exc:
+            codec, refusal, reason = None, exc, str(exc)
+    else:
+        error = type(delivery.error).__name__ if delivery.error is not None else None
+        reason = settlement.reason
+    at_ms = time.time_ns() // 1_000_000
+    row = ResultRow(str(delivery.message.id), state, codec, value, error, reason, at_ms)
+    return KeepResult(row, keeping.ttl_s), refusal
+
+
+def _fitting(value: bytes) -> bytes:
+    if len(value) > MAX_BODY:
+        raise BadInput(f"the result has {len(value):,} bytes; at most {MAX_BODY:,} are kept")
+    return value
+
+
+def keep(results: Sequence[KeepResult]) -> Proto[None]:
+    """Store results.
+
+    Raises:
+        NotDone, OutcomeUnknown: one of them may not be stored; all may be stored again.
+    """
+    for start in range(0, len(results), AT_ONCE):
+        for outcome in (yield from Together(tuple(results[start : start + AT_ONCE]))):
+            if isinstance(outcome, Exception):
+                raise outcome

@@ -1,0 +1,351 @@
+"""The history of a queue: what workers told of its messages, by message, key, worker and schedule."""
+
+import json
+import secrets
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import cqueue
+from cqueue.dispatcher.execution import history_writer
+from cqueue.errors import Refused
+from cqueue.history import PARTITIONS, PREFIX, partition_of
+from cqueue.runtime.rendezvous import own_name
+from cqueue.store.log_operations import AppendRecords
+
+SOON = timedelta(seconds=20)
+DAY = timedelta(days=1)
+TOLD_S = 20.0
+"""Seconds until an event can be read, at most: half a second to the append, 2.5 s until that is stable."""
+
+
+@pytest.fixture(scope="module")
+def cassandra_client(keyspace):
+    with cqueue.connect(keyspace.url) as client:
+        yield client
+
+
+@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+def client(request):
+    if request.param == "cassandra":
+        yield request.getfixturevalue("cassandra_client")
+        return
+    with cqueue.connect("memory://") as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client):
+    return client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(history=DAY))
+
+
+@pytest.fixture
+def app(client, queue):
+    return cqueue.App(client, queue=queue.name, retry=cqueue.Retry(max_attempts=2, wait=lambda _: 0.1))
+
+
+def task(app, function, **options):
+    made = app.task(name=secrets.token_hex(4), **options)(function)
+    app.setup()
+    return made
+
+
+def run(app, wait=timedelta(0)):
+    """Run what is due, or what becomes due for a while."""
+    with app.dispatcher(threads=2, consumers=1) as dispatcher:
+        time.sleep(wait.total_seconds())
+        assert dispatcher.drain(SOON)
+
+
+def told(queue, count, **filters):
+    """The history, once it has at least `count` events."""
+    deadline_s = time.monotonic() + TOLD_S
+    while len(found := queue.history(**filters)) < count:
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.1)
+    return found
+
+
+def states(events):
+    return [event.state for event in events]
+
+
+# ── What is told ──
+
+
+def test_a_message_that_was_done_is_told_with_worker_and_times(app, queue):
+    """When it was sent, began and ended, by which worker under which fence."""
+    work = task(app, lambda: time.sleep(0.05)).options(key="colour")
+    id_ = work.enqueue()
+    run(app)
+    (event,) = told(queue, 1)
+    assert (event.state, event.message_id, event.task, event.key) == ("succeeded", id_, work.name, "colour")
+    assert (event.worker, event.attempt) == (own_name(), 1)
+    assert event.fence >= 1
+    assert event.sent_at <= event.began_at <= event.at - timedelta(milliseconds=40)
+    assert abs(event.at - queue.now) < timedelta(minutes=1)
+    assert (event.error, event.reason, event.traceback, event.next_at, event.schedule) == (None,) * 5
+
+
+def test_each_failure_is_told_with_its_error(app, queue):
+    """With class, text and traceback, and when it is tried again, in the order of time."""
+
+    def fail() -> None:
+        raise KeyError("colour")
+
+    id_ = task(app, fail).enqueue()
+    run(app, timedelta(seconds=2))
+    failed, dead = told(queue, 2, message_id=id_)
+    assert (failed.state, failed.attempt, dead.state, dead.attempt) == ("retried", 1, "dead", 2)
+    for event in (failed, dead):
+        assert event.error == "KeyError"
+        assert "colour" in event.reason
+        assert "in fail" in event.traceback
+    assert failed.at < failed.next_at <= dead.at
+    assert failed.fence < dead.fence
+
+
+def test_what_a_task_decides_is_told(app, queue):
+    """Its snooze with the next time, its cancellation with the reason."""
+    answers = [cqueue.Snooze(timedelta(hours=1)), cqueue.Cancel("not needed")]
+    work = task(app, lambda which: answers[which])
+    snoozed, cancelled = work.enqueue(0), work.enqueue(1)
+    run(app)
+    told(queue, 2)
+    (event,) = queue.history(snoozed)
+    assert (event.state, event.next_at - event.at) == ("snoozed", timedelta(hours=1))
+    (event,) = queue.history(cancelled)
+    assert (event.state, event.reason) == ("cancelled", "not needed")
+
+
+def test_a_long_run_is_told_while_it_runs(app, queue, monkeypatch):
+    """So that the history says who had a message whose worker was killed."""
+    monkeypatch.setattr(history_writer, "LONG_S", 0.2)
+    goes_on = threading.Event()
+    work = task(app, goes_on.wait)
+    id_ = work.enqueue()
+    with app.dispatcher(threads=2, consumers=1) as dispatcher:
+        (event,) = told(queue, 1, message_id=id_)
+        assert (event.state, event.at, event.worker) == ("running", event.began_at, own_name())
+        goes_on.set()
+        assert dispatcher.drain(SOON)
+    assert states(told(queue, 2, message_id=id_)) == ["running", "succeeded"]
+
+
+def test_firings_are_told_by_schedule(app, queue):
+    """When each ran and how it ended; a time that its schedule skips is told, too."""
+
+    @app.periodic(cqueue.Repeating(timedelta(seconds=1)), key="tick", name=secrets.token_hex(4))
+    def tick() -> None: ...
+
+    app.setup()
+    run(app, timedelta(seconds=3))
+    events = told(queue, 2, schedule="tick")
+    assert set(states(events)) == {"succeeded"}
+    times = [event.fired_at for event in events]
+    assert times == sorted(set(times))
+    assert all(event.fired_at <= event.at for event in events)
+    assert queue.history(schedule="tock") == []
+
+
+def test_a_skipped_firing_is_told_as_skipped(app, queue):
+    queue.schedules.add(
+        "late",
+        cqueue.Cron("* * * * * *", misfire="skip", grace=timedelta(milliseconds=1)),
+        b"{}",
+        task=task(app, lambda: None).name,
+        codec="json",
+    )
+    time.sleep(2)
+    run(app)
+    event = told(queue, 1, schedule="late")[0]
+    assert event.state == "skipped"
+    assert "later than its schedule allows" in event.reason
+
+
+# ── What is asked for ──
+
+
+def test_a_history_is_read_by_message_key_worker_and_time(app, queue):
+    work = task(app, lambda: None)
+    ids = [work.options(key=f"k{number % 2}").enqueue() for number in range(6)]
+    run(app)
+    everything = told(queue, 6)
+    assert [event.at for event in everything] == sorted(event.at for event in everything)
+    assert {event.message_id for event in everything} == set(ids)
+    assert {partition_of(id_) for id_ in ids} <= set(range(PARTITIONS))
+    for id_ in ids:
+        assert [event.message_id for event in queue.history(id_)] == [id_]
+    assert {event.message_id for event in queue.history(key="k1")} == set(ids[1::2])
+    assert queue.history(worker=own_name()) == everything
+    assert queue.history(worker="another") == []
+    assert queue.history(since=everything[3].at) == [one for one in everything if one.at >= everything[3].at]
+    assert queue.history(since=queue.now + DAY) == []
+    assert queue.history(limit=2) == everything[-2:]
+
+
+@pytest.mark.parametrize("wrong", [{"limit": 0}, {"limit": 10_001}, {"since": datetime(2031, 1, 1)}])  # noqa: DTZ001
+def test_wrong_questions_are_refused(queue, wrong):
+    with pytest.raises(cqueue.BadInput, match=next(iter(wrong))):
+        queue.history(**wrong)
+    with pytest.raises(cqueue.InvalidMessageId):
+        queue.history("no id")
+
+
+def test_records_of_another_form_are_passed_over(app, queue, client):
+    log = client.log(PREFIX + queue.name)
+    others = [b"[[1]]", b'[[1,"a",5,6]]', b"5", b'[[1,"a",5,null,null,6,7,8]]']
+    for body in [b"\xff", b"[]", b"{}", *(b'{"worker":"w","events":%b}' % one for one in others)]:
+        log.append("history", body)
+    task(app, lambda: None).enqueue()
+    run(app)
+    assert states(told(queue, 1)) == ["succeeded"]
+
+
+def test_an_event_that_a_newer_version_writes_is_read(queue, client):
+    """Values that this version does not know stand at the end."""
+    id_ = queue.send(b"x")
+    values = [1_900_000_000_000, "succeeded", id_, None, None, 1, 2, 3, *[None] * 7, "new"]
+    body = json.dumps({"worker": "w", "events": [values]}).encode()
+    client.log(PREFIX + queue.name).append("history", body, partition=partition_of(id_))
+    (event,) = told(queue, 1)
+    assert (event.worker, event.at.year) == ("w", 2030)
+
+
+# ── Whether there is one ──
+
+
+def test_a_queue_without_a_history_has_no_log_and_no_thread(client):
+    app = cqueue.App(client, queue=f"q-{secrets.token_hex(4)}")
+    work = task(app, lambda: None)
+    work.enqueue()
+    with app.dispatcher() as dispatcher:
+        assert dispatcher.drain(SOON)
+        assert dispatcher.engine.history._thread is None
+        assert not dispatcher.engine.history._waiting
+    queue = client.queue(work.queue)
+    assert queue.history() == []
+    assert PREFIX + queue.name not in client.logs()
+
+
+def test_a_history_is_turned_on_and_off_while_the_queue_runs(app, client, queue):
+    """With another time to live for what is new; off, nothing is told any more, and what was told stays."""
+    work = task(app, lambda: None)
+    work.enqueue()
+    run(app)
+    told(queue, 1)
+    queue.alter(history=2 * DAY)
+    assert client.log(PREFIX + queue.name).config.ttl == 2 * DAY
+    queue.alter(history=None)
+    assert queue.config.history is None
+    silent = work.enqueue()
+    run(app)
+    queue.alter(history=DAY)
+    last = work.enqueue()
+    run(app)
+    assert len(told(queue, 2)) == 2
+    assert silent not in {event.message_id for event in queue.history()}
+    assert queue.history(last)
+
+
+def test_a_history_goes_with_its_queue(client, queue):
+    assert PREFIX + queue.name in client.logs()
+    client.delete_queue(queue.name)
+    assert PREFIX + queue.name not in client.logs()
+
+
+@pytest.mark.parametrize("wrong", [timedelta(0), timedelta(seconds=59), timedelta(days=3651), 5])
+def test_the_time_to_live_has_bounds(wrong):
+    with pytest.raises(cqueue.ConfigError, match="history"):
+        cqueue.QueueConfig(history=wrong)
+
+
+def test_a_name_that_is_too_long_for_a_history_is_refused_before_anything_is_made(client):
+    name = "q" * 186
+    with pytest.raises(cqueue.ConfigError, match="185"):
+        client.create_queue(name, cqueue.QueueConfig(history=DAY))
+    assert name not in client.queues()
+    queue = client.create_queue(name)
+    with pytest.raises(cqueue.ConfigError, match="185"):
+        queue.alter(history=DAY)
+    assert queue.config.history is None
+    client.delete_queue(name)
+
+
+def test_a_stored_configuration_of_an_older_version_has_no_history():
+    stored = json.loads(cqueue.QueueConfig().to_json())
+    del stored["history_ms"]
+    assert cqueue.QueueConfig.from_json(json.dumps(stored)).history is None
+    kept = cqueue.QueueConfig(history=DAY)
+    assert cqueue.QueueConfig.from_json(kept.to_json()) == kept
+
+
+# ── It delays nothing ──
+
+
+class Unwilling:
+    """A store that refuses records of logs until it is told to take them."""
+
+    def __init__(self, store):
+        self._store = store
+        self.refuses = True
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def execute(self, operation):
+        if self.refuses and isinstance(operation, AppendRecords):
+            raise Refused("no grant")
+        return self._store.execute(operation)
+
+    def together(self, operations):
+        if self.refuses and any(isinstance(one, AppendRecords) for one in operations):
+            return [Refused("no grant") for _ in operations]
+        return self._store.together(operations)
+
+
+def test_a_history_that_cannot_be_kept_delays_no_message(app, queue, client, monkeypatch):
+    """It is told in the log, once, with the number of lost events, and goes on when it can."""
+    store = Unwilling(client._driver.store)
+    monkeypatch.setattr(client._driver, "store", store)
+    events = []
+    work = task(app, lambda: None)
+    lost = [work.enqueue() for _ in range(10)]
+    with app.dispatcher(on_event=lambda name, fields: events.append((name, dict(fields)))) as dispatcher:
+        assert dispatcher.drain(SOON)
+        assert not list(queue.ids())
+        deadline_s = time.monotonic() + TOLD_S
+        while not (said := [fields for name, fields in events if name == "queue_history_lost"]):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.05)
+        assert said[0]["queue"] == queue.name
+        assert 1 <= said[0]["events"] <= 10
+        store.refuses = False
+        kept = work.enqueue()
+        assert dispatcher.drain(SOON)
+        assert states(told(queue, 1, message_id=kept)) == ["succeeded"]
+    assert "queue_history_resumed" in {name for name, _ in events}
+    assert not any(queue.history(id_) for id_ in lost)
+
+
+def test_the_oldest_events_are_dropped_when_too_many_wait(app, queue, monkeypatch):
+    monkeypatch.setattr(history_writer, "MOST", 5)
+    monkeypatch.setattr(history_writer, "EVERY_S", 60.0)
+    monkeypatch.setattr(history_writer, "FULL", 1000)
+    events = []
+    work = task(app, lambda: None)
+    ids = [work.enqueue() for _ in range(12)]
+    with app.dispatcher(on_event=lambda name, fields: events.append((name, dict(fields)))) as dispatcher:
+        assert dispatcher.drain(SOON)
+    found = told(queue, 5)
+    assert len(found) == 5
+    assert {event.message_id for event in found} < set(ids)
+    assert [fields["events"] for name, fields in events if name == "queue_history_lost"] == [7]
+
+
+def test_times_are_in_utc(app, queue):
+    task(app, lambda: None).enqueue()
+    run(app)
+    assert told(queue, 1)[0].at.tzinfo is UTC

@@ -153,7 +153,7 @@ CHANGES = [
 
 
 @pytest.fixture
-def bumps(store, client):
+def bumps(store):
     """The errors that the next bumps of the change counter get, if any; None lets one through."""
     errors = []
 

@@ -35,6 +35,7 @@ from cqueue.protocol.dead import (
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.store import waiting
 from cqueue.store.operations import MessageRow, SlotState, WideRow
 
 AT_ONCE = 250
@@ -176,7 +177,7 @@ def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:
     for start in range(0, len(wanted), size):
         chunk = wanted[start : start + size]
         if rate is not None:
-            time.sleep(max(0.0, at_s - time.monotonic()))
+            waiting.sleep(max(0.0, at_s - time.monotonic()))
             at_s = max(at_s, time.monotonic()) + len(chunk) / rate
         yield chunk
 

@@ -420,6 +420,7 @@ def test_chunks_of_a_rate(monkeypatch, rate, sizes, waits):
     """A tenth of a second's worth at once, one letter at least, and no more than are held in memory."""
     clock = FakeTime()
     monkeypatch.setattr(redriving, "time", clock)
+    monkeypatch.setattr(redriving.waiting, "sleep", clock.sleep)
     assert [len(chunk) for chunk in redriving.chunks(range(300), rate)] == sizes
     assert clock.slept == pytest.approx(waits)
 
@@ -428,6 +429,7 @@ def test_a_rate_catches_nothing_up(monkeypatch):
     """A minute in which Cassandra was away is not followed by a minute's worth at once."""
     clock = FakeTime()
     monkeypatch.setattr(redriving, "time", clock)
+    monkeypatch.setattr(redriving.waiting, "sleep", clock.sleep)
     chunks = redriving.chunks(range(30), 100)
     next(chunks)
     clock.now += 60

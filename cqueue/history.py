@@ -40,6 +40,7 @@ RECORD_CHARS: Final = 200_000
 """Characters of events in one record, about: far below the 1 MiB that a record may have."""
 MAX_LIMIT: Final = 10_000
 """Events that one call returns, at most; all of them are held in memory."""
+_ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each event
 LATE: Final = timedelta(seconds=3)
 """How much later than another worker's a record may come whose events are as old."""
 
@@ -227,7 +228,7 @@ def _records(worker: str, events: Iterable[Told]) -> Iterator[tuple[Record, int]
         return Record(TOPIC, f"{head}{','.join(texts)}]}}".encode(), partition=partition), len(texts)
 
     for event in events:
-        partition, text = partition_of(event.id), json.dumps(_short(event), separators=(",", ":"))
+        partition, text = partition_of(event.id), _ENCODE(_short(event))
         parts.setdefault(partition, []).append(text)
         sizes[partition] = sizes.get(partition, 0) + len(text)
         if sizes[partition] >= RECORD_CHARS:
@@ -238,10 +239,10 @@ def _records(worker: str, events: Iterable[Told]) -> Iterator[tuple[Record, int]
 
 def _short(event: Told) -> Sequence[Any]:
     """Return the values without those at the end that are None."""
-    values = list(event)
-    while values[-1] is None:
-        values.pop()
-    return values
+    last = len(event)
+    while event[last - 1] is None:
+        last -= 1
+    return event[:last]
 
 
 def _events(body: bytes, wanted: Wanted) -> Iterator[HistoryEvent]:

@@ -14,6 +14,7 @@ from cqueue.protocol.lease import Lease, Taken
 if TYPE_CHECKING:
     from cqueue.receiving.interface import Settles
     from cqueue.receiving.settler import Settler
+    from cqueue.store.operations import MessageRow
 
 
 class Received:
@@ -94,6 +95,11 @@ class Received:
     def lease(self) -> Lease:
         """Used inside: the lease that the message shares with others of its claim."""
         return self._taken.lease
+
+    @property
+    def row(self) -> MessageRow:
+        """Used inside: the message as it is stored."""
+        return self._taken.row
 
     @property
     def is_held(self) -> bool:

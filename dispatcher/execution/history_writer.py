@@ -10,6 +10,7 @@ ended, so that the history says who had a message whose worker was killed.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -18,7 +19,7 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.dispatcher.execution.actions import Cancel
-from cqueue.dispatcher.execution.delivery import RELEASED, UNDECIDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.execution.delivery import RELEASED, SUCCEEDED, UNDECIDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.execution.events import Event, Events, Trouble
 from cqueue.dispatcher.execution.runner import trace_of
 from cqueue.dispatcher.schedules.definition import FiringId
@@ -61,12 +62,11 @@ class HistoryWriter:
 
     def decided(self, delivery: Delivery, settlement: Settlement) -> None:
         """Tell of a decision. What was given back without a start is not told."""
-        if settlement is RELEASED:
-            return
-        state, again = settlement.outcome, settlement.verb in {Verb.NACK, Verb.SNOOZE}
-        if delivery.is_firing and isinstance(delivery.override, Cancel):
-            state = "skipped"
-        self._tell(delivery, state, settlement if again else None, settlement)
+        if settlement is SUCCEEDED:
+            self._tell(delivery, "succeeded")
+        elif settlement is not RELEASED:
+            is_skipped = delivery.is_firing and isinstance(delivery.override, Cancel)
+            self._tell(delivery, "skipped" if is_skipped else settlement.outcome, settlement)
 
     def lost(self, delivery: Delivery) -> None:
         """Tell that another consumer may have the message."""
@@ -86,34 +86,23 @@ class HistoryWriter:
                         delivery.is_told = True
                         self._tell(delivery, "running")
 
-    def _tell(
-        self,
-        delivery: Delivery,
-        state: str,
-        again: Settlement | None = None,
-        decided: Settlement | None = None,
-    ) -> None:
+    def _tell(self, delivery: Delivery, state: str, decided: Settlement | None = None) -> None:
         message, poller = delivery.message, delivery.poller
+        row, lease = message.row, message.lease
         now_ms = poller.consumer.driver.clock.now_us() // 1000
         began_ms = None
-        if delivery.begun_s < float("inf"):
+        if delivery.begun_s < math.inf:
             began_ms = now_ms - round((time.monotonic() - delivery.begun_s) * 1000)
-        why: dict[str, Any] = {} if decided is None else _why(delivery, decided)
-        if (firing := FiringId.parse(message.trigger)) is not None:
-            why |= {"schedule": firing.key, "fired_at": firing.time_ms}
+        at_ms = began_ms if state == "running" and began_ms is not None else now_ms
         told = Told(
-            at=began_ms if state == "running" and began_ms is not None else now_ms,
-            state=state,
-            id=message.id,
-            task=message.task,
-            key=message.key,
-            attempt=message.attempt,
-            fence=message.fence,
-            sent_at=round(message.sent_at.timestamp() * 1000),
-            began_at=began_ms,
-            next_at=None if again is None else now_ms + round(again.delay.total_seconds() * 1000),
-            **why,
+            at_ms, state, message.id, row.task, row.key, lease.attempt, lease.fence, row.sent_at, began_ms
         )
+        if decided is not None:
+            told = told._replace(**_why(delivery, decided))
+            if decided.verb in {Verb.NACK, Verb.SNOOZE}:
+                told = told._replace(next_at=now_ms + round(decided.delay.total_seconds() * 1000))
+        if row.trigger is not None and (firing := FiringId.parse(row.trigger)) is not None:
+            told = told._replace(schedule=firing.key, fired_at=firing.time_ms)
         if len(self._waiting) == MOST:
             self._dropped += 1
         self._waiting.append((poller.queue, told))

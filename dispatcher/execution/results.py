@@ -7,7 +7,7 @@ that dies has it after its burial, as far as possible; a handle finds the dead l
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.execution.delivery import Delivery, Settlement
     from cqueue.protocol.spec import Proto
 
-AT_ONCE: Final = 32
-"""Results that are written side by side: each may have 1 MiB."""
+AT_ONCE: Final = 256
+"""Results that are written side by side, at most."""
+BYTES_AT_ONCE: Final = 4 << 20
+"""Bytes of them, about: a node with a small heap refuses 13 MiB."""
 STATES: Final = {"succeeded": "succeeded", "cancelled": "cancelled", "dead": "failed"}
 """The state of a result by the outcome of the settlement; other outcomes have none."""
 
@@ -78,7 +80,20 @@ def keep(results: Sequence[KeepResult]) -> Proto[None]:
     Raises:
         NotDone, OutcomeUnknown: one of them may not be stored; all may be stored again.
     """
-    for start in range(0, len(results), AT_ONCE):
-        for outcome in (yield from Together(tuple(results[start : start + AT_ONCE]))):
+    for some in _portions(results):
+        for outcome in (yield from Together(tuple(some))):
             if isinstance(outcome, Exception):
                 raise outcome
+
+
+def _portions(results: Sequence[KeepResult]) -> Iterator[list[KeepResult]]:
+    some: list[KeepResult] = []
+    size = 0
+    for result in results:
+        some.append(result)
+        size += len(result.row.value or b"")
+        if len(some) == AT_ONCE or size >= BYTES_AT_ONCE:
+            yield some
+            some, size = [], 0
+    if some:
+        yield some

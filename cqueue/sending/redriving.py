@@ -35,6 +35,7 @@ from cqueue.protocol.dead import (
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.store import waiting
 from cqueue.store.operations import MessageRow, SlotState, WideRow
 
 AT_ONCE = 250
@@ -175,8 +176,9 @@ def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:
     at_s = time.monotonic()
     for start in range(0, len(wanted), size):
         chunk = wanted[start : start + size]
+        left_s = 0.0 if rate is None else max(0.0, at_s - time.monotonic())
+        waiting.sleep(left_s, cancellable=True)
         if rate is not None:
-            time.sleep(max(0.0, at_s - time.monotonic()))
             at_s = max(at_s, time.monotonic()) + len(chunk) / rate
         yield chunk
 

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from cqueue.testing.events import HistoryError
     from cqueue.testing.history import check, judge
     from cqueue.testing.jobs import DeadJob, Job, Run, Runs
-    from cqueue.testing.memory import MemoryClient, memory_async
+    from cqueue.testing.memory import MemoryClient
     from cqueue.testing.recorder import Recorder, recording
     from cqueue.testing.report import Duplicate, Finding, Report
     from cqueue.testing.sandbox import Endless, Sandbox
+    from cqueue.testing.twin import memory_async
 
 __all__ = [
     "DeadJob",
@@ -40,7 +41,8 @@ _HOMES = {
     "events": ("HistoryError",),
     "history": ("check", "judge"),
     "jobs": ("DeadJob", "Job", "Run", "Runs"),
-    "memory": ("MemoryClient", "memory_async"),
+    "memory": ("MemoryClient",),
+    "twin": ("memory_async",),
     "recorder": ("Recorder", "recording"),
     "report": ("Duplicate", "Finding", "Report"),
     "sandbox": ("Endless", "Sandbox"),

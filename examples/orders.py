@@ -12,8 +12,6 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import cqueue
-from cqueue.aio.client import AsyncClient
-from cqueue.aio.queue import AsyncQueue
 
 app = cqueue.App(queue="orders", retry=cqueue.Retry(timedelta(seconds=1), max_attempts=2))
 refused: set[int] = set()
@@ -33,11 +31,11 @@ def charge(order: int, customer: int) -> str:
 class Shop:
     """The service. Its reminders are plain messages, which it sends and receives without a thread."""
 
-    def __init__(self, reminders: AsyncQueue) -> None:
+    def __init__(self, reminders: cqueue.AsyncQueue) -> None:
         self.reminders = reminders
 
     @classmethod
-    async def open(cls, client: AsyncClient) -> Shop:
+    async def open(cls, client: cqueue.AsyncClient) -> Shop:
         """Make the queue of reminders, if it is not there."""
         keyed = cqueue.QueueConfig(keyed=True)
         return cls(await client.create_queue("reminders", keyed, exist_ok=True))

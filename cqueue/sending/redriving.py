@@ -176,8 +176,9 @@ def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:
     at_s = time.monotonic()
     for start in range(0, len(wanted), size):
         chunk = wanted[start : start + size]
+        left_s = 0.0 if rate is None else max(0.0, at_s - time.monotonic())
+        waiting.sleep(left_s, cancellable=True)
         if rate is not None:
-            waiting.sleep(max(0.0, at_s - time.monotonic()))
             at_s = max(at_s, time.monotonic()) + len(chunk) / rate
         yield chunk
 

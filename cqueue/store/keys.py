@@ -33,6 +33,14 @@ class KeyPlace(NamedTuple):
     key: str
 
 
+class KeyWrite(NamedTuple):
+    """A row with its place. ttl_s: seconds until an inserted row expires; 0: never."""
+
+    place: KeyPlace
+    row: KeyRow
+    ttl_s: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ReadKey(Repeatable[list[KeyRow]]):
     """Read the rows of a key above `after`, an (id, priority), in order, at most `limit`."""
@@ -44,19 +52,16 @@ class ReadKey(Repeatable[list[KeyRow]]):
 
 @dataclass(frozen=True, slots=True)
 class InsertKeys(Operation[None]):
-    """Insert rows of one key at their write timestamps. ttl_s: seconds until they expire; 0: never."""
+    """Insert rows at their write timestamps, together: of one key, or a few of several keys."""
 
-    place: KeyPlace
-    rows: tuple[KeyRow, ...]
-    ttl_s: int
+    writes: tuple[KeyWrite, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteKeys(Repeatable[None]):
-    """Delete what is stored of rows of one key up to their write timestamps."""
+    """Delete what is stored of rows up to their write timestamps, together, as `InsertKeys`."""
 
-    place: KeyPlace
-    rows: tuple[KeyRow, ...]
+    writes: tuple[KeyWrite, ...]
 
 
 @dataclass(frozen=True, slots=True)

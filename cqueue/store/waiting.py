@@ -152,12 +152,12 @@ def caller() -> int:
     return hooks.caller()
 
 
-def sleep(seconds: float) -> None:
-    """Wait for that many seconds."""
+def sleep(seconds: float, *, cancellable: bool = False) -> None:
+    """Wait for that many seconds, or none. cancellable: as in `Signal.wait`."""
     if hooks.waits() is None:
         time.sleep(seconds)
     else:
-        Signal().wait(seconds)
+        Signal().wait(seconds, cancellable=cancellable)
 
 
 def wait(future: Future[Any]) -> None:

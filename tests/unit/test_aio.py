@@ -301,6 +301,25 @@ def test_a_cancelled_extend_leaves_the_lease_usable(on_queue):
     on_queue(story)
 
 
+def test_a_cancelled_redrive_stops(on_queue):
+    """Its rate would make it take minutes. The letters that were not redriven yet stay."""
+
+    async def story(client, queue):
+        dead = await client.queue(queue.dead_letter_name)
+        await dead.send_many([cqueue.Message(b"%d" % n) for n in range(20)])
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.3):
+                await queue.dead_letters.redrive(everything=True, rate=1)
+        await client._bridge.finish()
+        left = len(await queue.dead_letters.list())
+        assert left + len(await queue.peek(100)) == 20
+        assert left >= 15
+
+    began_s = time.monotonic()
+    on_queue(story)
+    assert time.monotonic() - began_s < 15
+
+
 # ── locks ──
 
 

@@ -238,6 +238,17 @@ def test_delete_by_key_says_what_is_not_deleted(own, faulty):
     assert own.delete_by_key("k") == 2
 
 
+@pytest.mark.parametrize("letter", ["k", "\U0001f511"])
+def test_long_keys_fit_into_batches(queue, letter):
+    """Of the longest texts, many at once."""
+    sent = [cqueue.Message(b"x", key=letter * 998 + f"{n:02}") for n in range(50)]
+    assert not queue.send_many(sent).failed
+    assert queue.get_by_key(sent[17].key).key == sent[17].key
+    with queue.consumer() as consumer:
+        consumer.ack(held(consumer, 50))
+    assert not any(rows(queue, one.key) for one in sent)
+
+
 def test_an_expired_message_is_not_listed(queue, monkeypatch):
     """Nor counted as deleted; its row expires by itself."""
     queue.send(b"x", key="k", ttl=HOUR)
@@ -447,7 +458,7 @@ def _nothing():
 def test_a_row_lives_as_long_as_its_message(own, faulty, ttl, expected):
     """And a minute longer; without end where Cassandra could not store the end."""
     seen = []
-    faulty.trouble = lambda op: seen.append(op.ttl_s) if isinstance(op, InsertKeys) else None
+    faulty.trouble = lambda op: seen.append(op.writes[0].ttl_s) if isinstance(op, InsertKeys) else None
     own.send(b"x", key="k", ttl=ttl)
     assert seen[0] == pytest.approx(expected, abs=1)
 

@@ -1,10 +1,11 @@
-"""Senders of one unique key in every order of their steps, with crashes, lost answers, late writes and stalls.
+"""Senders of one unique key in every order of their steps: crashes, lost answers, late writes and stalls.
 
-Each sender is the protocol's own generator. A step of one of them, chosen at random, is executed on the store in
-memory, under a clock that only the test moves; each sender's own clock is off by up to ε.
+Each sender is the protocol's own generator. A step of one of them, chosen at random, is executed on the store
+in memory, under a clock that only the test moves; each sender's own clock is off by up to ε.
 """
 
 import random
+
 import pytest
 
 from cqueue import ids

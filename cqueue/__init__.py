@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         LetterNotFound,
         LogExists,
         LogNotFound,
+        MessageHeld,
         NotDone,
         NotKeyed,
         OutcomeUnknown,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage
     from cqueue.received import ReceivedMessage
+    from cqueue.sending.changes import ChangeResult
     from cqueue.unique import Unique
 
 __all__ = [
@@ -96,6 +98,7 @@ __all__ = [
     "Binding",
     "BodyTooLarge",
     "Cancel",
+    "ChangeResult",
     "Client",
     "Closed",
     "ConfigError",
@@ -131,6 +134,7 @@ __all__ = [
     "LogRecord",
     "LogStats",
     "Message",
+    "MessageHeld",
     "MessageId",
     "Middleware",
     "NotDone",
@@ -209,6 +213,7 @@ _HOMES = {
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage"),
     "received": ("ReceivedMessage",),
+    "sending.changes": ("ChangeResult",),
     "unique": ("Unique",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}

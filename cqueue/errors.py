@@ -10,6 +10,7 @@ The second level says what is known about the effect of the call, so it is the l
     │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
     │   │   └── SpoolTooOld     the spooled messages cannot be forwarded any more without a risk of copies
     │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
+    │   ├── MessageHeld         a consumer holds the message; ask again when it was given back
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
     │   ├── PayloadMismatch     the message's arguments do not fit this version of the task
@@ -22,7 +23,7 @@ The second level says what is known about the effect of the call, so it is the l
     │   ├── AckUnknown          the ack may be stored; the messages may come again
     │   └── SpoolFailed         the spool's disk failed; `offsets` may be stored
     ├── OwnershipLost           the caller's message belongs to another consumer now
-    │   └── LeaseLost           the visibility timeout passed; the message was given up
+    │   └── LeaseLost           the visibility timeout passed, or the message was cancelled
     └── BadInput                the arguments are wrong; nothing was sent
         ├── BadArguments        a task does not take the arguments, or they cannot be encoded
         ├── ConfigError         a queue's or client's configuration
@@ -103,6 +104,10 @@ class DamagedRow(NotDone):
     """
 
 
+class MessageHeld(NotDone):
+    """A consumer holds the message, so the message cannot be moved. `cancel` and `extend` work on it."""
+
+
 class Closed(NotDone):
     """The object was closed before the call."""
 
@@ -178,7 +183,7 @@ class OwnershipLost(CqueueError):
 
 
 class LeaseLost(OwnershipLost):
-    """The visibility timeout of the message passed and it was given to another consumer."""
+    """The caller holds the message no more: its visibility timeout passed, or somebody cancelled it."""
 
 
 class BadInput(CqueueError, ValueError):

@@ -222,8 +222,7 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
     if headers:
         headers = check_headers(headers)
     priority = message.priority
-    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
-        raise PriorityOutOfRange(f"priority is {priority!r}; it goes from 0 (most urgent) to {MAX_PRIORITY}")
+    check_priority(priority)
     ttl_ms = None if message.ttl is None else _ttl_ms(message.ttl)
     headers = dict(headers) if headers else None
     if message.source is not None:
@@ -231,6 +230,12 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
         return Outgoing(body, priority, due_us, headers, ttl_ms, *_texts(message), source)
     at_us = None if message.delay is None and message.due is None else due_at_us(message, now_us)
     return Outgoing(body, priority, at_us, headers, ttl_ms, *_texts(message))
+
+
+def check_priority(priority: int) -> None:
+    """Raise `PriorityOutOfRange` unless the priority is a whole number from 0 to 9."""
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        raise PriorityOutOfRange(f"priority is {priority!r}; it goes from 0 (most urgent) to {MAX_PRIORITY}")
 
 
 def check_options(message: Message) -> None:
@@ -340,13 +345,18 @@ def due_at_us(message: Message, now_us: int) -> int:
         return now_us + delay_us(message.delay or timedelta())
     if message.delay is not None:
         raise BadInput("give delay or due, not both")
-    if not isinstance(message.due, datetime):
-        raise BadInput(f"due is {message.due!r}; it takes an aware datetime")
-    if message.due.tzinfo is None:
-        raise BadInput(f"due is {message.due}, without a time zone; give an aware datetime")
-    due_us = (message.due - _EPOCH) // _MICROSECOND
+    return moment_us(message.due, now_us)
+
+
+def moment_us(due: datetime, now_us: int) -> int:
+    """Return a due time in µs since 1970; a time in the past becomes `now_us`. Raises as `due_at_us`."""
+    if not isinstance(due, datetime):
+        raise BadInput(f"due is {due!r}; it takes an aware datetime")
+    if due.tzinfo is None:
+        raise BadInput(f"due is {due}, without a time zone; give an aware datetime")
+    due_us = (due - _EPOCH) // _MICROSECOND
     if due_us - now_us > MAX_DELAY // _MICROSECOND:
-        raise DelayOutOfRange(f"due is {message.due}, more than 10 years ahead")
+        raise DelayOutOfRange(f"due is {due}, more than 10 years ahead")
     return max(due_us, now_us)
 
 
@@ -382,6 +392,11 @@ def _ttl_ms(ttl: timedelta) -> int:
     if not isinstance(ttl, timedelta) or not timedelta(milliseconds=1) <= ttl <= MAX_DELAY:
         raise BadInput(f"ttl is {given(ttl)}; it takes a timedelta from 1 ms to 10 years")
     return ttl // timedelta(milliseconds=1)
+
+
+def check_extension(duration: timedelta) -> None:
+    """Raise `BadInput` unless a visibility timeout may be extended by this: 2 s to 12 h."""
+    check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
 
 
 def to_datetime(ms: int) -> datetime:

@@ -111,6 +111,10 @@ class Producer:
         """Make consumers of this process check messages that they have read ahead: some may be deleted."""
         self._wakeups.deleted()
 
+    def ring(self, hint: Hint, due_us: int) -> None:
+        """Tell one consumer that messages of a wide row have become due."""
+        self._wakeups.ring(hint, due_us)
+
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Bound the sends inside the block by `limit_s` seconds, if they have no earlier deadline."""
         return self._driver.limited(limit_s)

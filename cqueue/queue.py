@@ -9,22 +9,25 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cqueue import ids
-from cqueue.config import QueueConfig
+from cqueue.config import QueueConfig, to_ms
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.dead_letters import DeadLetters
 from cqueue.doorbell import HintCounts
-from cqueue.errors import BadInput, DamagedRow, NotKeyed, QueueNotFound
+from cqueue.errors import BadInput, CqueueError, DamagedRow, NotKeyed, OutcomeUnknown, QueueNotFound
 from cqueue.message import (
     MAX_PREFETCH,
-    Location,
     Message,
     MessageId,
     check_duration,
+    check_extension,
+    check_priority,
     check_text,
+    delay_us,
+    moment_us,
     to_datetime,
 )
 from cqueue.producer import Producer, SendResult
@@ -36,6 +39,7 @@ from cqueue.runtime import listing
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.sending.changes import ChangeResult, Changes, is_expired, merged, only
 from cqueue.sending.group_commit import GroupCommit
 from cqueue.sending.results import listed
 from cqueue.sending.spans import sent
@@ -149,6 +153,7 @@ class Queue:
         self._producer = producer
         self._send = GroupCommit(producer, driver.deadline_s, linger).send
         self._make_consumer = make_consumer
+        self._changes = Changes(driver, producer, lambda: catalog.entry(name).spec)
         self._sends = sends
 
     def __repr__(self) -> str:
@@ -323,11 +328,22 @@ class Queue:
             BadInput: the id is that of another queue's message.
             DamagedRow: the message cannot be read.
         """
-        wide_row, priority, id_ = self._locate(message_id)
-        found = self._driver.run(inspection.look(wide_row, priority, (id_,)))
+        place = self._changes.locate(message_id)
+        found = self._changes.find({MessageId(message_id): place})
         if not found:
-            self._driver.store.quarantine.check_message(wide_row, priority, id_)
+            self._driver.store.quarantine.check_message(*place)
         return self._stored(found[0]) if found and not self._is_expired(found[0].row) else None
+
+    def find_many(self, message_ids: Iterable[str]) -> dict[MessageId, StoredMessage]:
+        """Return those of up to 10,000 messages that there are, by id. All of them are held in memory.
+
+        Raises:
+            InvalidMessageId: one text is no message id.
+            BadInput: one id is that of another queue's message, or there are too many.
+        """
+        found = self._changes.find(self._changes.places(message_ids))
+        stored = [self._stored(one) for one in found if not self._is_expired(one.row)]
+        return {one.id: one for one in stored}
 
     def peek(self, limit: int = 10) -> list[StoredMessage]:
         """Return the first `limit` (1 to 10,000) messages in order of time and priority, without receiving
@@ -348,7 +364,7 @@ class Queue:
     # ── by key ──
 
     def get_by_key(self, key: str) -> StoredMessage | None:
-        """Return the message with this key that is due first. If there is none, return its oldest dead letter.
+        """Return the first message with this key. If there is none, return its oldest dead letter.
 
         The result is None if all messages with this key are acked, cancelled or expired, or were sent before
         the queue became `keyed`. A dead letter has the state "dead" and its own id, which `dead_letters`
@@ -368,9 +384,10 @@ class Queue:
     def list_by_key(
         self, key: str, *, limit: int = 100, after: MessageId | None = None
     ) -> list[StoredMessage]:
-        """Return messages with this key in order of due time, then its dead letters, oldest first.
+        """Return messages with this key as they were first due, then its dead letters, oldest first.
 
-        Messages that cannot be read are left out. A message that dies meanwhile may be listed twice.
+        A message that was rescheduled keeps its place among the others. Messages that cannot be read are left
+        out. A message that dies meanwhile may be listed twice.
 
         Args:
             key: as of the messages.
@@ -405,22 +422,46 @@ class Queue:
         return [self._stored(one) for one in found]
 
     def delete_by_key(self, key: str) -> int:
-        """Delete all messages with this key, as `cancel` does; dead letters stay. Return the number deleted.
+        """Cancel all messages with this key, as `cancel` does; dead letters stay. Return their number.
 
         Raises:
-            NotKeyed, BadInput: as `get_by_key`; nothing was deleted.
-            NotDone, OutcomeUnknown: not all are deleted, or perhaps not; the call can be repeated.
+            NotKeyed, BadInput: as `get_by_key`; nothing was cancelled.
+            NotDone, OutcomeUnknown: some messages are not, or perhaps not; the call can be repeated.
         """
-        (spec, *_), total = self._keyed_specs(key), 0
-        try:
-            found = listing.of_key(self._driver, spec, key, key_lookup.START, listing.ROWS_A_PAGE)
-            for (wide_row, priority), some in groupby(found, lambda one: (one.wide_row, one.row.priority)):
-                rows = [one.row for one in some]
-                self._driver.run(inspection.discard(spec, wide_row, priority, rows))
-                total += sum(not self._is_expired(row) for row in rows)
-        finally:
-            self._producer.purged()
+        errors, total = list[CqueueError](), 0
+        for some in self._ids_of_key(key):
+            result = self.cancel_many(some)
+            total += len(result.done)
+            errors += result.failed.values()
+        for error in sorted(errors, key=lambda one: not isinstance(one, OutcomeUnknown)):
+            raise error
         return total
+
+    def reschedule_by_key(self, key: str, due: datetime | timedelta) -> ChangeResult:
+        """Reschedule all messages with this key, as `reschedule` does; dead letters stay.
+
+        The result says what became of each message, and is held in memory.
+
+        Raises:
+            NotKeyed, BadInput: as `get_by_key`; nothing was changed.
+            DelayOutOfRange: as `reschedule`; nothing was changed.
+            NotDone: the messages are not known; some may be changed.
+        """
+        now_us = self._driver.clock.now_us()
+        due_us = now_us + delay_us(due) if isinstance(due, timedelta) else moment_us(due, now_us)
+        result = ChangeResult()
+        for some in self._ids_of_key(key):
+            mine = set(some) - set(result.done.values())  # without copies that were made just now
+            result = merged([result, self._changes.reschedule(self._changes.places(mine), due_us)])
+        return result
+
+    def _ids_of_key(self, key: str) -> Iterator[list[MessageId]]:
+        """Check a key at once. Yield the ids of the queue's messages with it, a page at a time."""
+        spec = self._keyed_specs(key)[0]
+        found = listing.of_key(self._driver, spec, key, key_lookup.START, listing.ROWS_A_PAGE)
+        ids_ = (MessageId.of(one.wide_row, one.row.priority, one.row.id) for one in found)
+        while page := list(islice(ids_, listing.ROWS_A_PAGE)):
+            yield page
 
     def _keyed_specs(self, key: str) -> list[QueueSpec]:
         """Check a key. Return the specs of the queue and of its dead-letter queue, if it has one."""
@@ -434,14 +475,8 @@ class Queue:
             return [spec]
         return [spec, self._catalog.entry(self.dead_letter_name).spec]
 
-    def _locate(self, message_id: str) -> Location:
-        place = MessageId(message_id).locate()
-        if place.wide_row.queue != self._catalog.entry(self.name).spec.partition:
-            raise BadInput(f"the message is not one of queue {self.name!r}")
-        return place
-
     def _is_expired(self, row: MessageRow) -> bool:
-        return row.expires is not None and row.expires * 1000 <= self._driver.clock.now_us()
+        return is_expired(row, self._driver.clock.now_us())
 
     def _stored(self, found: Found) -> StoredMessage:
         wide_row, row, state, slot = found
@@ -514,26 +549,99 @@ class Queue:
     def cancel(self, message_id: str) -> bool:
         """Delete the message with this id. Return False if it was acked, dead, expired or cancelled before.
 
-        A handler that has the message is not interrupted, and the message does not come again after it.
-        Another process that read the message in the half second before may still deliver it once. A handler
-        that gives the message up makes a dead letter of it.
+        No consumer claims the message after this call. One that holds it is not interrupted: it learns of the
+        cancelling with its next `extend`, `nack` or `snooze`, which raise `LeaseLost`, and a dispatcher sets
+        `context.lost` then. An ack changes nothing. A handler that gives the message up in time makes a dead
+        letter of it.
 
         Raises:
             InvalidMessageId, BadInput, DamagedRow: as `find`.
-            NotDone: the message was not deleted.
-            OutcomeUnknown: the message may be deleted; the call can be repeated.
+            NotDone: the message was not deleted, e.g. because it is being buried.
+            OutcomeUnknown: the message may be deleted, or delivered once more; the call can be repeated.
         """
-        wide_row, priority, id_ = self._locate(message_id)
-        found = self._driver.run(inspection.look(wide_row, priority, (id_,)))
-        if not found:
-            self._driver.store.quarantine.check_message(wide_row, priority, id_)
-            return False
-        try:
-            spec = self._catalog.entry(self.name).spec
-            self._driver.run(inspection.discard(spec, wide_row, priority, [found[0].row]))
-        finally:
-            self._producer.purged()
-        return not self._is_expired(found[0].row)
+        return only(self.cancel_many([message_id])) is not None
+
+    def reschedule(self, message_id: str, due: datetime | timedelta) -> MessageId | None:
+        """Make a message due at another time: at `due`, or so long from now. None: there is no such message.
+
+        A message that was delivered before keeps its attempts. The id stays the same, unless `due` lies
+        before the time shard in which the message stands (`QueueConfig.time_shard`): then the message is
+        copied, with attempts at 0, and the copy's id returned. If the process dies between copy and delete,
+        both are delivered, each at its time.
+
+        Raises:
+            InvalidMessageId, BadInput, DamagedRow: as `find`.
+            DelayOutOfRange: `due` is more than 10 years ahead, or below 0 from now.
+            MessageHeld: a consumer holds the message, or let its visibility timeout pass.
+            NotDone: the message is due as before, or up to 10 s later.
+            OutcomeUnknown: the message may be due at either time.
+
+        Example:
+            queue.reschedule(id, timedelta())  # now
+        """
+        return only(self.reschedule_many([message_id], due))
+
+    def set_priority(self, message_id: str, priority: int) -> MessageId | None:
+        """Give a message another priority (0 to 9). Return its new id. None: there is no such message.
+
+        The message is copied, with attempts at 0, and its original deleted. If the process dies between the
+        two, both are delivered.
+
+        Raises:
+            InvalidMessageId, BadInput, DamagedRow, MessageHeld, NotDone, OutcomeUnknown: as `reschedule`.
+            PriorityOutOfRange: the priority is not from 0 to 9.
+        """
+        return only(self.set_priority_many([message_id], priority))
+
+    def extend(self, message_id: str, duration: timedelta) -> bool:
+        """Keep a message that a consumer holds invisible until `duration` from now (2 s to 12 h); never less.
+
+        Messages that were claimed together have one timeout, which moves for all. The consumer's own
+        `visible_again` shows it from its next `extend` on. Return False if there is no such message.
+
+        Raises:
+            InvalidMessageId, BadInput, DamagedRow: as `find`.
+            LeaseLost: no consumer holds the message, or its visibility timeout has passed.
+            NotDone, OutcomeUnknown: the timeout is, or may be, as before.
+        """
+        return only(self.extend_many([message_id], duration)) is not None
+
+    def cancel_many(self, message_ids: Iterable[str]) -> ChangeResult:
+        """Cancel up to 10,000 messages; the result says what became of each.
+
+        Raises:
+            InvalidMessageId, BadInput: as `find_many`; nothing was cancelled.
+        """
+        return self._changes.cancel(self._changes.places(message_ids))
+
+    def reschedule_many(self, message_ids: Iterable[str], due: datetime | timedelta) -> ChangeResult:
+        """Reschedule up to 10,000 messages; the result says what became of each.
+
+        Raises:
+            InvalidMessageId, BadInput, DelayOutOfRange: as `find_many` and `reschedule`; nothing was changed.
+        """
+        now_us = self._driver.clock.now_us()
+        due_us = now_us + delay_us(due) if isinstance(due, timedelta) else moment_us(due, now_us)
+        return self._changes.reschedule(self._changes.places(message_ids), due_us)
+
+    def set_priority_many(self, message_ids: Iterable[str], priority: int) -> ChangeResult:
+        """Give up to 10,000 messages a priority; the result says what became of each.
+
+        Raises:
+            InvalidMessageId, BadInput, PriorityOutOfRange: as `find_many` and `set_priority`; nothing was
+                changed.
+        """
+        check_priority(priority)
+        return self._changes.set_priority(self._changes.places(message_ids), priority)
+
+    def extend_many(self, message_ids: Iterable[str], duration: timedelta) -> ChangeResult:
+        """Extend up to 10,000 held messages; the result says what became of each.
+
+        Raises:
+            InvalidMessageId, BadInput: as `find_many` and `extend`; nothing was extended.
+        """
+        check_extension(duration)
+        return self._changes.extend(self._changes.places(message_ids), to_ms(duration))
 
     def purge(self) -> int:
         """Delete all messages, including delayed ones. Return their number. Messages sent meanwhile may

@@ -102,6 +102,11 @@ class ReceivedMessage:
         return not lease.lost and self._taken.row.id in lease.outstanding
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody cancelled the message while it was held here. `extend` and `nack` find it out."""
+        return self._taken.row.id in self._taken.lease.cancelled
+
+    @property
     def fence(self) -> int:
         """A fencing token: of two deliveries of a message, the later one has the higher token."""
         return self._taken.lease.fence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -46,8 +47,9 @@ def find(cli: CliContext, text: SomeMessage = None, *, key: OfKey = None, queue:
             found = look(client, text, queue)
         if found is None:
             say_left_out(cli, client, "messages")
-            say_missing(cli, text)
-        elif isinstance(found, DeadLetter):
+            missing(cli, text)
+            raise typer.Exit(ExitCode.CHECK_FAILED)
+        if isinstance(found, DeadLetter):
             print_letter(cli, found, queue=queue_of(found.id).removesuffix(DEAD_SUFFIX))
         else:
             print_one(cli, found, queue=queue_of(found.id))
@@ -62,9 +64,13 @@ def _find_key(cli: CliContext, key: str, queue: str) -> None:
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def check_key(text: str | None, key: str | None, queue: str | None) -> tuple[str, str]:
-    """Return the key and the queue of a command that takes an id, or a key with a queue."""
-    if text is not None or key is None or queue is None:
+def check_key(named: str | Sequence[str] | None, key: str | None, queue: str | None) -> tuple[str, str]:
+    """Return the key and the queue of a command that takes ids, or a key with a queue.
+
+    Raises:
+        BadInput: ids are named, or no key, or no queue.
+    """
+    if named or key is None or queue is None:
         raise BadInput("Give an ID, or --key with --queue.")
     return key, queue
 
@@ -88,13 +94,8 @@ def _letter(client: Client, queue: str, id_: MessageId) -> DeadLetter | None:
         return None
 
 
-def say_missing(cli: CliContext, text: str) -> None:
-    """Say that there is no such message, and leave.
-
-    Raises:
-        Exit: always.
-    """
+def missing(cli: CliContext, text: str) -> None:
+    """Say that there is no such message."""
     if cli.json:
         cli.emit(None)
     cli.remark(f"There is no message {text}. It may have been acked or cancelled, or have expired.")
-    raise typer.Exit(ExitCode.CHECK_FAILED)

@@ -56,9 +56,7 @@ class Changeable:
         bool, "Take messages with a source, as schedules send them; cannot be undone."
     ] = False
 
-    keyed: Annotated[
-        bool, "Find messages by their keys, those sent from then on; cannot be undone."
-    ] = False
+    keyed: Annotated[bool, "Find messages by their keys, those sent from then on; cannot be undone."] = False
 
     def given(self) -> dict[str, Any]:
         """Return the settings that were given."""

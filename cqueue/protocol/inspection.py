@@ -322,9 +322,7 @@ def _next_page(walk: Walk, wide_row: WideRow, priority: int) -> Proto[Slice]:
     return page
 
 
-def discard(
-    spec: QueueSpec, wide_row: WideRow, priority: int, rows: Sequence[MessageRow]
-) -> Proto[None]:
+def discard(spec: QueueSpec, wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:
     """Delete messages of one priority; a body whose delete fails is dropped with its wide row."""
     yield from DeleteMessages(wide_row, priority, tuple(row.id for row in rows))
     large = tuple(row.id for row in rows if row.size is not None)

@@ -15,7 +15,7 @@ from cqueue.protocol import inspection
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.store.keys import DeleteKeys, KeyPlace, KeyRow, ReadKey
+from cqueue.store.keys import DeleteKeys, KeyPlace, KeyRow, KeyWrite, ReadKey
 from cqueue.store.operations import Now, ReadHead, ReadMessages, WideRow
 
 READ_AT_ONCE = 32
@@ -66,4 +66,5 @@ def _messages_of(spec: QueueSpec, rows: Iterable[KeyRow], now_us: int) -> Proto[
 def heal(spec: QueueSpec, key: str, orphans: Sequence[KeyRow]) -> Proto[None]:
     """Delete rows that have no message, as they were read. If that fails, the next look-up does it."""
     with suppress(NotDone, OutcomeUnknown):
-        yield from DeleteKeys(KeyPlace(spec.partition, key), tuple(orphans))
+        place = KeyPlace(spec.partition, key)
+        yield from DeleteKeys(tuple(KeyWrite(place, row) for row in orphans))

@@ -12,14 +12,19 @@ from typing import Any
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, KeyRow, ScanKeys
+from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, KeyRow, KeyWrite, ScanKeys
 from cqueue.store.operations import MessageRow, Now, Operation, Together, WideRow
 
-AT_ONCE = 128
-"""Writes of keys side by side, at most: each goes to another partition, and 500 messages may have 500 keys."""
+AT_ONCE = 32
+"""Batches of writes side by side, at most."""
+FEW = 10
+"""Writes of several keys in one batch, at most: Cassandra warns of more partitions in a batch, and refuses
+batches of several partitions above 50 KiB; a key has up to 4 KB."""
+MANY = 500
+"""Writes of one key in one batch, at most: as many as a flush has messages."""
 AHEAD_US = 60_000_000
-"""µs by which the delete of a deleted message's row lies ahead of now: it has to beat the insert, whose clock
-may have been ahead. The message's id is not used again, so nothing else is deleted."""
+"""µs by which the delete of a deleted message's row lies ahead of now: it has to beat the insert, by a clock
+that may have been ahead. The message's id is not used again, so nothing else is deleted."""
 TTL_SLACK_S = 60
 """Seconds that a row outlives the time to live of its message: more than clocks disagree by."""
 LONGEST_TTL_S = 5 * 365 * 86_400
@@ -32,14 +37,8 @@ Messages = Iterable[tuple[WideRow, MessageRow]]
 
 def write(messages: Messages) -> Proto[NotDone | OutcomeUnknown | None]:
     """Write the rows of messages that have keys; return the failure, if any. A repeat is harmless."""
-    now_us = yield from Now()
-    groups: dict[tuple[KeyPlace, int], list[KeyRow]] = {}
-    for wide_row, row in messages:
-        if row.key is not None:
-            group = KeyPlace(wide_row.queue, row.key), _ttl_s(row, now_us)
-            groups.setdefault(group, []).append(_row_of(wide_row, row, now_us))
-    inserts = [InsertKeys(place, tuple(rows), ttl_s) for (place, ttl_s), rows in groups.items()]
-    return (yield from _all(inserts))
+    writes = _writes(messages, (yield from Now()))
+    return (yield from _all([InsertKeys(some) for some in _batches(writes)]))
 
 
 def written(messages: Messages) -> Proto[None]:
@@ -55,17 +54,34 @@ def written(messages: Messages) -> Proto[None]:
 
 def delete(messages: Messages) -> Proto[None]:
     """Delete the rows of deleted messages. If that fails, the next look-up of their keys does it."""
-    at_us = (yield from Now()) + AHEAD_US
-    groups: dict[KeyPlace, list[KeyRow]] = {}
-    for wide_row, row in messages:
-        if row.key is not None:
-            place = KeyPlace(wide_row.queue, row.key)
-            groups.setdefault(place, []).append(_row_of(wide_row, row, at_us))
-    yield from _all([DeleteKeys(place, tuple(rows)) for place, rows in groups.items()])
+    writes = _writes(messages, (yield from Now()) + AHEAD_US)
+    yield from _all([DeleteKeys(some) for some in _batches(writes)])
 
 
-def _row_of(wide_row: WideRow, row: MessageRow, at_us: int) -> KeyRow:
-    return KeyRow(row.id, row.priority, wide_row.time_shard, wide_row.shard, at_us)
+def _writes(messages: Messages, at_us: int) -> Iterator[KeyWrite]:
+    """Yield the rows of messages that have keys."""
+    for (queue, time_shard, shard), message in messages:
+        if message.key is not None:
+            row = KeyRow(message.id, message.priority, time_shard, shard, at_us)
+            yield KeyWrite(KeyPlace(queue, message.key), row, _ttl_s(message, at_us))
+
+
+def _batches(writes: Iterable[KeyWrite]) -> Iterator[tuple[KeyWrite, ...]]:
+    """Group writes: many of one key, or a few of several."""
+    by_place: dict[KeyPlace, list[KeyWrite]] = {}
+    for one in writes:
+        by_place.setdefault(one.place, []).append(one)
+    joined: list[KeyWrite] = []
+    for some in by_place.values():
+        if len(some) > FEW:
+            yield from (tuple(some[at : at + MANY]) for at in range(0, len(some), MANY))
+            continue
+        if len(joined) + len(some) > FEW:
+            yield tuple(joined)
+            joined = []
+        joined += some
+    if joined:
+        yield tuple(joined)
 
 
 def _ttl_s(row: MessageRow, now_us: int) -> int:
@@ -88,7 +104,7 @@ def _all(operations: Sequence[Operation[Any]]) -> Proto[NotDone | OutcomeUnknown
 def is_late(spec: QueueSpec, began_us: int, now_us: int) -> bool:
     """Return whether rows written from `began_us` on may be deleted before a message that is stored now.
 
-    Then they have to be written once more. Otherwise a look-up finds the message while it spares the rows.
+    Then the rows have to be written once more. If not, each look-up that would delete them finds the message.
     """
     return now_us > began_us + spec.settle_us
 

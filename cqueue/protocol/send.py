@@ -76,13 +76,13 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
     def _finish(
         self, part: Flush, began_us: int, error: Failure | None, remakes: int = REMAKES
     ) -> Proto[list[Flush]]:
-        """Bring a tried part to its end; write its keys again if a look-up may have deleted them meanwhile."""
+        """Bring a tried part to its end; write its keys again if a look-up may have deleted them since."""
         done = yield from super()._finish(part, began_us, error, remakes)
         if self.spec.keyed and keys.is_late(self.spec, began_us, (yield from Now())):
             stored = [flush for flush in done if flush.error is None]
-            failed = yield from keys.write(_rows_of(stored))
-            for flush in stored if failed is not None else ():
-                flush.error = writing.unknown("stored, but its key may not find it", failed)
+            if (failed := (yield from keys.write(_rows_of(stored)))) is not None:
+                for flush in stored:
+                    flush.error = writing.unknown("stored, but its key may not find it", failed)
         return done
 
     def judge(self, part: Flush, now_us: int) -> tuple[list[Flush], Flush | None]:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from cqueue.config import to_ms
 from cqueue.errors import AckUnknown, BadInput, CqueueError, LeaseLost, NotDone, OutcomeUnknown
-from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_duration, delay_us
+from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_extension, delay_us
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import bury, why_dead
 from cqueue.protocol.disposition import Disposition, disposition
@@ -210,6 +210,7 @@ class Settler:
                 ids = by_lease[lease]
                 back = acks.nack(lease, ids, delay_ms, self._shared, count=count)
                 self._measured("nack", "returned", len(ids), back)
+                lease.check_uncancelled(ids)
                 if not lease.is_held:
                     self._leases.discard(lease)
 
@@ -217,13 +218,16 @@ class Settler:
 
     def extend(self, messages: Messages, duration: timedelta) -> None:
         """See `Consumer.extend`."""
-        check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
+        check_extension(duration)
+
+        taken = _taken(listed(messages))
 
         def extend(lease: Lease) -> None:
             with self._lock_of(lease):
                 self._driver.run(acks.extend(lease, to_ms(duration)))
+                lease.check_uncancelled(one.row.id for one in taken if one.lease is lease)
 
-        _call_for_each({one.lease for one in _taken(listed(messages))}, extend)
+        _call_for_each({one.lease for one in taken}, extend)
 
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """See `Consumer.dead`."""

@@ -182,9 +182,7 @@ def _undeleted(error: CqueueError) -> OutcomeUnknown:
     return told
 
 
-def delete(
-    driver: BlockingDriver, dead: QueueSpec, found: Iterable[Found]
-) -> dict[MessageId, CqueueError]:
+def delete(driver: BlockingDriver, dead: QueueSpec, found: Iterable[Found]) -> dict[MessageId, CqueueError]:
     """Delete letters of a dead-letter queue. Return the error of each letter that may still exist."""
     places: dict[tuple[WideRow, int], list[MessageRow]] = {}
     for one in found:

@@ -22,12 +22,12 @@ class CassandraKeys(Sender):
             ),
             keys.InsertKeys: lambda op: self._requests.send_batch(
                 Kind.WRITE,
-                [(cql.INSERT_KEY, (*op.place, *row, op.ttl_s)) for row in op.rows],
+                [(cql.INSERT_KEY, (*place, *row, ttl_s)) for place, row, ttl_s in op.writes],
                 nothing,
             ),
             keys.DeleteKeys: lambda op: self._requests.send_batch(
                 Kind.WRITE,
-                [(cql.DELETE_KEY, (row.at_us, *op.place, row.id, row.priority)) for row in op.rows],
+                [(cql.DELETE_KEY, (row.at_us, *place, *row[:2])) for place, row, _ in op.writes],
                 nothing,
             ),
             keys.ScanKeys: lambda op: self._requests.send(cql.SCAN_KEYS, (op.after, op.limit), _places),

@@ -1,7 +1,7 @@
 """Operations on the look-up table of keyed queues: the places of messages by their keys.
 
-Rows are written under cluster time, not under the time of an id. A row that a look-up has deleted, because its
-message was missing, can so be written again when the message is sent again under the same derived id.
+Rows are written under cluster time, not under the time of an id. So a row that a look-up has deleted, because
+its message was missing, can be written again when the message is sent again under the same derived id.
 """
 
 from __future__ import annotations
@@ -33,6 +33,14 @@ class KeyPlace(NamedTuple):
     key: str
 
 
+class KeyWrite(NamedTuple):
+    """A row with its place. ttl_s: seconds until an inserted row expires; 0: never."""
+
+    place: KeyPlace
+    row: KeyRow
+    ttl_s: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ReadKey(Repeatable[list[KeyRow]]):
     """Read the rows of a key above `after`, an (id, priority), in order, at most `limit`."""
@@ -44,19 +52,16 @@ class ReadKey(Repeatable[list[KeyRow]]):
 
 @dataclass(frozen=True, slots=True)
 class InsertKeys(Operation[None]):
-    """Insert rows of one key at their write timestamps. ttl_s: seconds until they expire; 0: never."""
+    """Insert rows at their write timestamps, together: of one key, or a few of several keys."""
 
-    place: KeyPlace
-    rows: tuple[KeyRow, ...]
-    ttl_s: int
+    writes: tuple[KeyWrite, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteKeys(Repeatable[None]):
-    """Delete what is stored of rows of one key up to their write timestamps."""
+    """Delete what is stored of rows up to their write timestamps, together, as `InsertKeys`."""
 
-    place: KeyPlace
-    rows: tuple[KeyRow, ...]
+    writes: tuple[KeyWrite, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,9 @@ class MemoryKeys:
         return {
             keys.ReadKey: self._read,
             keys.InsertKeys: self._insert,
-            keys.DeleteKeys: lambda op: [self._delete(op.place, row[:2], row.at_us) for row in op.rows],
+            keys.DeleteKeys: lambda op: self._delete(op.writes),
             keys.ScanKeys: self._scan,
-            keys.DropKey: lambda op: [
-                self._delete(op.place, id_, op.at_us) for id_ in self._rows.get(op.place, ())
-            ],
+            keys.DropKey: self._drop,
         }
 
     def _live(self, place: keys.KeyPlace) -> list[keys.KeyRow]:
@@ -50,20 +48,28 @@ class MemoryKeys:
     def _read(self, op: keys.ReadKey) -> list[keys.KeyRow]:
         return [row for row in self._live(op.place) if row[:2] > op.after][: op.limit]
 
+    def _stored(self, place: keys.KeyPlace, row: keys.KeyRow) -> _Stored:
+        return self._rows.setdefault(place, {}).setdefault(row[:2], _Stored())
+
     def _insert(self, op: keys.InsertKeys) -> None:
-        until_us = self._clock_us() + op.ttl_s * 1_000_000 if op.ttl_s else _FOR_EVER_US
-        self._order.setdefault(op.place, len(self._order))
-        for row in op.rows:
-            stored = self._rows.setdefault(op.place, {}).setdefault(row[:2], _Stored())
+        for place, row, ttl_s in op.writes:
+            self._order.setdefault(place, len(self._order))
+            stored = self._stored(place, row)
             newest_us = stored.row.at_us if stored.row is not None else 0
             if row.at_us > stored.deleted_us and row.at_us >= newest_us:
-                stored.row, stored.until_us = row, until_us
+                stored.row = row
+                stored.until_us = self._clock_us() + ttl_s * 1_000_000 if ttl_s else _FOR_EVER_US
 
-    def _delete(self, place: keys.KeyPlace, id_: _Id, at_us: int) -> None:
-        stored = self._rows.setdefault(place, {}).setdefault(id_, _Stored())
-        stored.deleted_us = max(stored.deleted_us, at_us)
-        if stored.row is not None and stored.row.at_us <= at_us:
-            stored.row = None
+    def _delete(self, writes: Iterable[keys.KeyWrite]) -> None:
+        for place, row, _ in writes:
+            stored = self._stored(place, row)
+            stored.deleted_us = max(stored.deleted_us, row.at_us)
+            if stored.row is not None and stored.row.at_us <= row.at_us:
+                stored.row = None
+
+    def _drop(self, op: keys.DropKey) -> None:
+        rows = [row._replace(at_us=op.at_us) for row in self._live(op.place)]
+        self._delete(keys.KeyWrite(op.place, row) for row in rows)
 
     def _scan(self, op: keys.ScanKeys) -> list[tuple[keys.KeyPlace, int]]:
         found = [(place, token) for place, token in self._order.items() if self._live(place)]

@@ -6,7 +6,7 @@ import uuid
 import pytest
 
 from cqueue.store import decode
-from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, KeyRow, ReadKey, ScanKeys
+from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, KeyRow, KeyWrite, ReadKey, ScanKeys
 
 NOON_US = 1_700_000_000_000_000
 START = (0, -1)
@@ -26,7 +26,20 @@ def read(store, place, after=START, limit=1000):
 
 
 def insert(store, place, *rows, ttl_s=0):
-    store.execute(InsertKeys(place, rows, ttl_s))
+    store.execute(InsertKeys(tuple(KeyWrite(place, one, ttl_s) for one in rows)))
+
+
+def delete(store, place, *rows):
+    store.execute(DeleteKeys(tuple(KeyWrite(place, one) for one in rows)))
+
+
+def test_rows_of_several_keys_are_written_together(store, place):
+    """In one batch, and deleted so."""
+    other = place._replace(key="x" * 1000)
+    store.execute(InsertKeys((KeyWrite(place, row(1)), KeyWrite(other, row(2)), KeyWrite(place, row(3)))))
+    assert (read(store, place), read(store, other)) == ([row(1), row(3)], [row(2)])
+    store.execute(DeleteKeys((KeyWrite(place, row(1)), KeyWrite(other, row(2)))))
+    assert (read(store, place), read(store, other)) == ([row(3)], [])
 
 
 def test_rows_come_in_order_and_in_pages(store, place):
@@ -43,12 +56,12 @@ def test_rows_come_in_order_and_in_pages(store, place):
 def test_the_later_write_wins_and_a_delete_wins_a_tie(store, place):
     """A row that was read and deleted stays away, unless it has been written again since."""
     insert(store, place, row(1), row(2))
-    store.execute(DeleteKeys(place, (row(1),)))
+    delete(store, place, row(1))
     insert(store, place, row(1))
     assert read(store, place) == [row(2)]
     again = row(1, at_us=NOON_US + 1)
     insert(store, place, again)
-    store.execute(DeleteKeys(place, (row(1), row(3))))
+    delete(store, place, row(1), row(3))
     assert read(store, place) == [again, row(2)]
     insert(store, place, row(1))
     assert read(store, place) == [again, row(2)], "an insert that comes late changes nothing"

@@ -338,6 +338,55 @@ def test_cancel_says_that_a_handler_goes_on(cli, queue):
     assert queue.stats(exact=True).live == 0
 
 
+def test_reschedule_moves_messages(cli, queue):
+    """By --due or --in, many at once; earlier than its time shard under a new id."""
+    ids_ = [cli("send", "q", body).out.strip() for body in ("a", "b")]
+    said = cli("reschedule", *map(short, ids_), "--in", "2h")
+    assert said.out == "".join(f"Message {short(id_)} of q is rescheduled.\n" for id_ in ids_)
+    assert all(queue.find(id_).state == "waiting" for id_ in ids_)
+    assert cli("--json", "reschedule", ids_[0], "--due", "2030-01-31T08:00:00Z").json == {
+        "queue": "q", "id": ids_[0], "rescheduled": True, "held": False,
+    }  # fmt: skip
+    assert queue.find(ids_[0]).next_at.year == 2030
+    later = cli("send", "q", "c", "--delay", "9d").out.strip()
+    moved = cli("--json", "reschedule", later, "--in", "0s").json
+    assert queue.find(moved["new_id"]).body == b"c"
+    for wrong in ((), ("--in", "1s", "--due", "2030-01-31T08:00:00Z")):
+        assert cli("reschedule", ids_[0], *wrong).code == 2
+
+
+def test_set_priority_gives_a_new_id(cli, queue):
+    id_ = cli("send", "q", "a").out.strip()
+    new = cli("--json", "set-priority", "7", id_).json["new_id"]
+    assert queue.find(new).priority == 7
+    said = cli("set-priority", "3", new).out
+    assert said == f"Message {short(new)} of q is changed. Its new id is {queue.peek()[0].id}\n"
+    assert cli("set-priority", "10", queue.peek()[0].id).code == 2
+
+
+def test_extend_keeps_what_is_held(cli, queue):
+    """What nobody holds is exit code 5, and what is held cannot be moved, which is 3."""
+    id_ = cli("send", "q", "a").out.strip()
+    assert (cli("extend", id_, "--for", "2h").code, cli("extend", id_, "--for", "1s").code) == (5, 2)
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive()
+        before = message.visible_again
+        assert cli("extend", id_, "--for", "2h").out == f"Message {short(id_)} of q is extended.\n"
+        assert queue.find(id_).next_at > before
+        said = cli("reschedule", id_, "--in", "1h")
+        assert (said.code, "MessageHeld" in said.err) == (3, True)
+        as_json = cli("--json", "reschedule", id_, "--in", "1h").json
+        assert (as_json["id"], as_json["error"]) == (id_, "MessageHeld")
+
+
+def test_of_several_messages_those_that_are_there_are_changed(cli):
+    gone, stays = (cli("send", "q", body).out.strip() for body in ("a", "b"))
+    cli("cancel", gone)
+    said = cli("cancel", gone, stays)
+    assert (said.code, f"no message {gone}" in said.err) == (1, True)
+    assert said.out == f"Message {short(stays)} of q is cancelled.\n"
+
+
 @pytest.mark.parametrize("command", ["find", "cancel"])
 def test_a_message_that_is_not_there_is_1(cli, command):
     """Acked and never sent look alike. An id that is none is a mistake, and so is a queue that is none."""

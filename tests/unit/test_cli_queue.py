@@ -22,6 +22,7 @@ EVERYTHING = {
     "max_shards": 8,
     "open_shards": 3,
     "derived_sends": True,
+    "keyed": True,
 }
 
 
@@ -78,6 +79,7 @@ def test_show_prints_the_whole_configuration(cli):
         "max_shards": 64,
         "open_shards": 1,
         "derived_sends": False,
+        "keyed": False,
     }
     assert cli("queue", "show", "orders", "--json").json == described
     assert cli("--json", "queue", "list").json == [described]

@@ -106,14 +106,16 @@ def test_one_of_many_that_were_sent_together_is_cancelled(queue):
 
 
 def test_a_message_that_is_held_is_cancelled_for_its_next_time(queue):
-    """Its handler goes on and may ack; after a nack the message does not come again."""
+    """Its handler goes on and may ack; a nack says that the message is cancelled."""
     first, second = queue.send(b"first"), queue.send(b"second")
     with queue.consumer() as consumer:
         messages = {message.id: message for message in held(consumer, 2)}
         assert queue.cancel(first)
         assert queue.cancel(second)
         messages[first].ack()
-        messages[second].nack()
+        with pytest.raises(cqueue.LeaseLost, match="cancelled"):
+            messages[second].nack()
+        assert messages[second].is_cancelled
         queue.send(b"third")
         assert [message.body for message in held(consumer)] == [b"third"]
     assert queue.stats(exact=True).live == 1

@@ -11,7 +11,7 @@ from cqueue.errors import ConfigError, NotDone, OutcomeUnknown, SendUnknown, Una
 from cqueue.protocol import keys
 from cqueue.spool import Spool
 from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, ReadKey, ScanKeys
-from cqueue.store.operations import InsertMessages
+from cqueue.store.operations import DeleteMessages, InsertMessages
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage
 from tests.faulty_store import FaultyStore
 
@@ -66,6 +66,16 @@ def held(consumer, count=1):
         assert got
         found += got
     return found
+
+
+def calls(queue):
+    """All calls that take a key, and nothing else."""
+    return (
+        queue.get_by_key,
+        queue.list_by_key,
+        queue.delete_by_key,
+        lambda key: queue.reschedule_by_key(key, HOUR),
+    )
 
 
 def rows(queue, key="k"):
@@ -128,9 +138,7 @@ def test_a_dead_letter_is_found_by_its_message_s_key(queue):
 
 def test_an_attempt_too_many_keeps_the_key(client):
     """A burial by the claim that finds no attempt left, not by the handler."""
-    queue = client.create_queue(
-        f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(keyed=True, max_attempts=2)
-    )
+    queue = client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(keyed=True, max_attempts=2))
     queue.send(b"x", key="k")
     with queue.consumer() as consumer:
         for _ in range(2):
@@ -172,11 +180,73 @@ def test_delete_by_key_deletes_all_messages_with_it_and_no_others(queue):
             message.nack(HOUR)
         queue.send_many([cqueue.Message(b"%d" % n, key="k", delay=n * HOUR) for n in range(200)])
         assert queue.delete_by_key("k") == 201
-        message.nack()
+        with pytest.raises(cqueue.LeaseLost, match="cancelled"):
+            message.nack()
         assert consumer.receive(wait=timedelta(milliseconds=300)) == []
     assert [one.id for one in queue.peek()] == [other]
     assert (queue.list_by_key("k"), rows(queue)) == ([], [])
     assert queue.delete_by_key("k") == 0
+
+
+def test_reschedule_by_key_moves_all_messages_with_it(queue):
+    """Earlier and later, copied or not; each is found by its key afterwards, once; a held one stays."""
+    queue.send_many([cqueue.Message(b"%d" % n, key="k", delay=n * HOUR) for n in range(1, 20)])
+    queue.send(b"held", key="k")
+    other = queue.send(b"other", key="k2", delay=HOUR)
+    with queue.consumer() as consumer:
+        (message,) = held(consumer)
+        result = queue.reschedule_by_key("k", timedelta(hours=9))
+        assert (len(result.done), result.missing) == (19, ())
+        (error,) = result.failed.values()
+        assert list(result.failed) == [message.id]
+        assert isinstance(error, cqueue.MessageHeld)
+        found = queue.list_by_key("k")
+        assert {one.id for one in found} == {*result.done.values(), message.id}
+        moved = [one for one in found if one.id != message.id]
+        assert all(abs(one.next_at - queue.now - 9 * HOUR) < timedelta(minutes=1) for one in moved)
+        message.ack()
+        result = queue.reschedule_by_key("k", timedelta())
+        assert (len(result.done), result.missing, result.failed) == (19, (), {})
+        consumer.ack(held(consumer, 19))
+    assert (queue.list_by_key("k"), rows(queue)) == ([], [])
+    assert queue.find(other).state == "delayed"
+
+
+def test_reschedule_by_key_refuses_a_time_beyond_ten_years(queue):
+    queue.send(b"x", key="k", delay=HOUR)
+    with pytest.raises(cqueue.BadInput):
+        queue.reschedule_by_key("k", timedelta(days=4000))
+    assert queue.get_by_key("k").next_at - queue.now < 2 * HOUR
+
+
+def test_delete_by_key_says_what_is_not_deleted(own, faulty):
+    """The others are deleted, and the call can be repeated."""
+    own.send_many([cqueue.Message(b"%d" % n, key="k", delay=n * HOUR) for n in range(5)])
+    ids = [one.id for one in own.list_by_key("k")]
+
+    def trouble(op):
+        if not isinstance(op, DeleteMessages):
+            return None
+        lost = {ids[1].locate().id: Unavailable("away"), ids[3].locate().id: OutcomeUnknown("no answer")}
+        return lost.get(op.ids[0])
+
+    faulty.trouble = trouble
+    with pytest.raises(OutcomeUnknown, match="no answer"):
+        own.delete_by_key("k")
+    assert [one.id for one in own.list_by_key("k")] == [ids[1], ids[3]]
+    faulty.trouble = lambda _: None
+    assert own.delete_by_key("k") == 2
+
+
+@pytest.mark.parametrize("letter", ["k", "\U0001f511"])
+def test_long_keys_fit_into_batches(queue, letter):
+    """Of the longest texts, many at once."""
+    sent = [cqueue.Message(b"x", key=letter * 998 + f"{n:02}") for n in range(50)]
+    assert not queue.send_many(sent).failed
+    assert queue.get_by_key(sent[17].key).key == sent[17].key
+    with queue.consumer() as consumer:
+        consumer.ack(held(consumer, 50))
+    assert not any(rows(queue, one.key) for one in sent)
 
 
 def test_an_expired_message_is_not_listed(queue, monkeypatch):
@@ -242,7 +312,7 @@ def test_a_queue_that_is_not_keyed_pays_nothing(faulty):
         queue.dead_letters.redrive(everything=True)
         queue.purge()
         asked = faulty.asked
-        for call in (queue.get_by_key, queue.list_by_key, queue.delete_by_key):
+        for call in calls(queue):
             with pytest.raises(cqueue.NotKeyed):
                 call("k")
         assert faulty.asked == asked
@@ -254,7 +324,7 @@ def test_a_queue_that_is_not_keyed_pays_nothing(faulty):
 def test_what_is_no_key_is_refused(own, faulty, key):
     """Before anything is read."""
     asked = faulty.asked
-    for call in (own.get_by_key, own.list_by_key, own.delete_by_key):
+    for call in calls(own):
         with pytest.raises(cqueue.BadInput, match="key"):
             call(key)
     assert faulty.asked == asked
@@ -388,7 +458,7 @@ def _nothing():
 def test_a_row_lives_as_long_as_its_message(own, faulty, ttl, expected):
     """And a minute longer; without end where Cassandra could not store the end."""
     seen = []
-    faulty.trouble = lambda op: seen.append(op.ttl_s) if isinstance(op, InsertKeys) else None
+    faulty.trouble = lambda op: seen.append(op.writes[0].ttl_s) if isinstance(op, InsertKeys) else None
     own.send(b"x", key="k", ttl=ttl)
     assert seen[0] == pytest.approx(expected, abs=1)
 

@@ -74,7 +74,7 @@ def test_those_that_a_predicate_picks_come_back(spark, client, queue, url):
 
 
 def test_a_rate_and_a_limit_of_redrives(spark, queue, url):
-    """One task sends no more than so many a second; a letter over the limit stays and is told."""
+    """One task sends, and keeps the rate; a letter over the limit stays and is told."""
     began = time.monotonic()
     job = Redrive(queue=queue.name, url=url, rate=20, max_redrives=1)
     assert redrive.run(spark, job).written == 20

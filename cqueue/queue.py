@@ -376,7 +376,8 @@ class Queue:
 
         Raises:
             InvalidMessageId: one text is no message id.
-            BadInput: one id is that of another queue's message, or there are too many.
+            BadInput: one id is that of another queue's message.
+            BatchTooLarge: there are more than 10,000 ids.
         """
         found = self._changes.find(self._changes.places(message_ids))
         stored = [self._stored(one) for one in found if not self._is_expired(one.row)]
@@ -710,7 +711,7 @@ class Queue:
         """Cancel up to 10,000 messages; the result says what became of each.
 
         Raises:
-            InvalidMessageId, BadInput: as `find_many`; nothing was cancelled.
+            InvalidMessageId, BadInput, BatchTooLarge: as `find_many`; nothing was cancelled.
         """
         return self._changes.cancel(self._changes.places(message_ids))
 

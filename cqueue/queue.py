@@ -333,7 +333,8 @@ class Queue:
 
         Raises:
             InvalidMessageId: one text is no message id.
-            BadInput: one id is that of another queue's message, or there are too many.
+            BadInput: one id is that of another queue's message.
+            BatchTooLarge: there are more than 10,000 ids.
         """
         found = self._changes.find(self._changes.places(message_ids))
         stored = [self._stored(one) for one in found if not self._is_expired(one.row)]
@@ -556,7 +557,7 @@ class Queue:
         return only(self.cancel_many([message_id])) is not None
 
     def reschedule(self, message_id: str, due: datetime | timedelta) -> MessageId | None:
-        """Make a message due at another time: at `due`, or so long from now. None: there is no such message.
+        """Make a message due at another time: at `due`; a timedelta counts from now. None: no such message.
 
         A message that was delivered before keeps its attempts. The id stays the same, unless `due` lies
         before the time shard in which the message stands (`QueueConfig.time_shard`): then the message is
@@ -604,7 +605,7 @@ class Queue:
         """Cancel up to 10,000 messages; the result says what became of each.
 
         Raises:
-            InvalidMessageId, BadInput: as `find_many`; nothing was cancelled.
+            InvalidMessageId, BadInput, BatchTooLarge: as `find_many`; nothing was cancelled.
         """
         return self._changes.cancel(self._changes.places(message_ids))
 

@@ -23,7 +23,7 @@ def extend(
     by: Annotated[timedelta, "--for DURATION", "From now on, 2s to 12h; a timeout is never shortened."],
     queue: InQueue = None,
 ) -> None:
-    """Keep messages that a consumer holds from being given to another one, until so long from now.
+    """Keep messages that a consumer holds from being given to another one, for --for from now on.
 
     Exit code 5: nobody holds one, or its visibility timeout has passed. Exit code 1: one is not there.
     """

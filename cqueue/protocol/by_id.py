@@ -1,4 +1,4 @@
-"""Change single messages by id, whoever has them: cancel, reschedule, extend.
+"""Change single messages by id, also those that a consumer holds: cancel, reschedule, extend.
 
 Each change is what a claim or a holder does, made by somebody else: reads, then one conditional mutation. An
 id that no slot lists is listed, or kept from claims that have read it, under the next fence, as a claim does

@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 
 from cqueue import ids
-from cqueue.errors import BadInput, CqueueError, DamagedRow, NotDone, OutcomeUnknown
+from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DamagedRow, NotDone, OutcomeUnknown
 from cqueue.message import MAX_BATCH, Location, Message, MessageId, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol import by_id, inspection
@@ -70,12 +70,12 @@ class Changes:
         return place
 
     def places(self, message_ids: Iterable[str]) -> dict[MessageId, Location]:
-        """Return where each of several messages stands. Raises `BadInput` also for more than 10,000 ids."""
+        """Return where each of several messages stands. Raises as `locate`, or `BatchTooLarge`."""
         if isinstance(message_ids, str) or not isinstance(message_ids, Iterable):
             raise BadInput(f"the call takes several ids, not one {type(message_ids).__name__}")
         wanted = dict.fromkeys(message_ids)
         if len(wanted) > MAX_BATCH:
-            raise BadInput(f"{len(wanted):,} ids; at most {MAX_BATCH:,} in one call")
+            raise BatchTooLarge(f"{len(wanted):,} ids; at most {MAX_BATCH:,} in one call")
         return {MessageId(text): self.locate(text) for text in wanted}
 
     def find(self, places: Mapping[MessageId, Location]) -> list[Found]:
@@ -187,7 +187,7 @@ class Changes:
             due=to_datetime(0) + timedelta(microseconds=due_us),
             priority=row.priority,
             headers=row.headers,
-            ttl=None if row.expires is None else timedelta(microseconds=row.expires * 1000 - now_us),
+            ttl=None if row.expires is None else timedelta(milliseconds=max(1, row.expires - now_us // 1000)),
             task=row.task,
             key=row.key,
             codec=row.codec,

@@ -14,7 +14,7 @@ def cancelled_without_fence() -> Any:
 
 
 def rescheduled_without_fence() -> Any:
-    """A slot lists what no slot did, whoever claims it at that moment."""
+    """A slot lists what no slot did, though a consumer may claim it at that moment."""
     return replaced("reschedule, fenced", lambda unlisted: False)
 
 

@@ -20,7 +20,7 @@ KINDS = ("cancel", "reschedule", "reschedule", "extend")
 
 
 class Controller:
-    """Changes what was sent, whoever has it."""
+    """Changes what was sent, also what a consumer holds."""
 
     def __init__(self, sim: Simulation, client: Client) -> None:
         self.sim = sim

@@ -106,6 +106,14 @@ with queue.consumer(poll_interval=SECOND, max_poll_interval=SECOND) as consumer:
 found = queue.find("id")
 assert_type(found, cqueue.StoredMessage | None)
 assert_type(queue.cancel("id"), bool)
+assert_type(queue.find_many(["id"]), dict[cqueue.MessageId, cqueue.StoredMessage])
+assert_type(queue.reschedule("id", timedelta(hours=1)), cqueue.MessageId | None)
+assert_type(queue.reschedule("id", queue.now), cqueue.MessageId | None)
+assert_type(queue.set_priority("id", 3), cqueue.MessageId | None)
+assert_type(queue.extend("id", timedelta(minutes=1)), bool)
+assert_type(queue.cancel_many(["id"]), cqueue.ChangeResult)
+assert_type(queue.cancel_many(["id"]).failed, Mapping[cqueue.MessageId, cqueue.CqueueError])
+queue.reschedule("id", 5)  # type: ignore[arg-type]
 assert_type(list(queue.ids()), list[cqueue.MessageId])
 found.body  # type: ignore[union-attr]  # noqa: B018
 for stored in queue.peek(10):

@@ -143,7 +143,7 @@ def conflicts(senders):
 @pytest.mark.parametrize("faults", [False, True])
 @pytest.mark.parametrize("while_", ["running", "ever"])
 def test_never_two_messages_of_a_key_are_there(while_, faults):
-    """At no moment, whoever dies, is late or stalled; and none that was acknowledged is lost."""
+    """At no moment, whichever sender dies, is late or stalled; and none that was acknowledged is lost."""
     sent = 0
     for seed in range(SEEDS):
         world = World(seed, faults)

@@ -465,6 +465,37 @@ def test_a_member_goes_on_behind_a_damaged_record(client, damaged_log, name):
     assert read_all(client, name, 6) == [b"1", b"2", b"4", b"5", b"6", b"7"]
 
 
+# ── reservations ──
+
+BROKEN_RESERVATIONS = {
+    "message null": {"message": "null"},
+    "message too short": {"message": "0x00"},
+    "message of no priority": {"message": "0x" + "ff" * 29},
+    "replaces null": {"replaces": "null"},
+    "replaces too short": {"replaces": "0x00"},
+    "made null": {"made": "null"},
+    "made negative": {"made": "-1"},
+    "sent null": {"sent": "null"},
+}
+
+
+@pytest.mark.parametrize("columns", BROKEN_RESERVATIONS.values(), ids=BROKEN_RESERVATIONS.keys())
+def test_a_damaged_reservation_fails_alone_and_can_be_dropped(client, cql, cli, name, columns):
+    """Sends of its key raise DamagedRow, which names the remedy; others go on; dropped, its key is free."""
+    queue, unique = client.create_queue(name), cqueue.Unique(key="damaged")
+    partition = client._catalog.entry(name).spec.partition
+    queue.send(b"1", unique=unique)
+    cql(update("reservations", f"queue = '{partition}' AND key = 'damaged'", **columns))
+    with pytest.raises(DamagedRow, match=r"table reservations.*quarantine drop"):
+        queue.send(b"2", unique=unique)
+    queue.send(b"3", unique=cqueue.Unique(key="other"))
+    queue.send(b"4")
+    said = cli("quarantine", "drop", f"reservations/{partition}/damaged", "--yes")
+    assert said.code == 0, said.err
+    queue.send(b"5", unique=unique)
+    assert received(client, name) == [b"1", b"3", b"4", b"5"]
+
+
 # ── subscriptions ──
 
 

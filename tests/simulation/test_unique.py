@@ -1,7 +1,7 @@
-"""Senders of one unique key in every order of their steps, with crashes, lost answers, late writes and stalls.
+"""Senders of one unique key in every order of their steps: crashes, lost answers, late writes and stalls.
 
-Each sender is the protocol's own generator. A step of one of them, chosen at random, is executed on the store in
-memory, under a clock that only the test moves; each sender's own clock is off by up to ε.
+Each sender is the protocol's own generator. A step of one of them, chosen at random, is executed on the store
+in memory, under a clock that only the test moves; each sender's own clock is off by up to ε.
 """
 
 import random
@@ -143,7 +143,7 @@ def conflicts(senders):
 @pytest.mark.parametrize("faults", [False, True])
 @pytest.mark.parametrize("while_", ["running", "ever"])
 def test_never_two_messages_of_a_key_are_there(while_, faults):
-    """At no moment, whoever dies, is late or stalled; and none that was acknowledged is lost."""
+    """At no moment, whichever sender dies, is late or stalled; and none that was acknowledged is lost."""
     sent = 0
     for seed in range(SEEDS):
         world = World(seed, faults)

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Any
 from cqueue._version import __version__
 
 if TYPE_CHECKING:
+    from cqueue.aio.client import AsyncClient
+    from cqueue.aio.connecting import connect_async
+    from cqueue.aio.consumer import AsyncConsumer, AsyncReceivedMessage
+    from cqueue.aio.log import AsyncFollower, AsyncLog, AsyncScanner
+    from cqueue.aio.queue import AsyncDeadLetters, AsyncQueue, AsyncSchedules
     from cqueue.client import Client, connect
     from cqueue.config import QueueConfig
     from cqueue.consumer import Consumer
-    from cqueue.dead_letters import DeadLetter, DeadLetters, LettersResult
+    from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
+    from cqueue.delay_queue import DelayQueue
     from cqueue.dispatcher.application.app import App
     from cqueue.dispatcher.application.handle import TaskHandle
     from cqueue.dispatcher.application.tasks import Task
@@ -37,16 +43,20 @@ if TYPE_CHECKING:
         DamagedRow,
         DelayOutOfRange,
         DevError,
+        Duplicate,
         HeadersTooLarge,
         InvalidLogId,
         InvalidMessageId,
         InvalidQueueName,
+        InvalidToken,
         LeaseLost,
         LetterNotFound,
         LogExists,
         LogNotFound,
+        MessageHeld,
         NoResult,
         NotDone,
+        NotKeyed,
         OutcomeUnknown,
         OwnershipLost,
         PartitionOutOfRange,
@@ -56,6 +66,7 @@ if TYPE_CHECKING:
         QueueExists,
         QueueNotFound,
         RecordRejected,
+        RedriveLimit,
         Refused,
         ResultTimeout,
         ScheduleExists,
@@ -83,21 +94,35 @@ if TYPE_CHECKING:
     from cqueue.log.stats import LogStats
     from cqueue.log.subscription import Lag, Subscription
     from cqueue.message import Message, MessageId
+    from cqueue.pages import Page
     from cqueue.producer import SendResult
     from cqueue.queue import Queue, QueueStats, StoredMessage, TaskResult
     from cqueue.received import ReceivedMessage
+    from cqueue.sending.changes import ChangeResult
+    from cqueue.unique import Unique
+    from cqueue.where import Where
 
 __all__ = [
     "AckUnknown",
     "App",
     "AppendResult",
     "AppendUnknown",
+    "AsyncClient",
+    "AsyncConsumer",
+    "AsyncDeadLetters",
+    "AsyncFollower",
+    "AsyncLog",
+    "AsyncQueue",
+    "AsyncReceivedMessage",
+    "AsyncScanner",
+    "AsyncSchedules",
     "BadArguments",
     "BadInput",
     "BatchTooLarge",
     "Binding",
     "BodyTooLarge",
     "Cancel",
+    "ChangeResult",
     "Client",
     "Closed",
     "ConfigError",
@@ -110,8 +135,10 @@ __all__ = [
     "DeadLetter",
     "DeadLetters",
     "DelayOutOfRange",
+    "DelayQueue",
     "DevError",
     "Dispatcher",
+    "Duplicate",
     "Firing",
     "Follower",
     "HeadersTooLarge",
@@ -121,8 +148,10 @@ __all__ = [
     "InvalidLogId",
     "InvalidMessageId",
     "InvalidQueueName",
+    "InvalidToken",
     "Lag",
     "LeaseLost",
+    "LetterGroup",
     "LetterNotFound",
     "LettersResult",
     "Log",
@@ -133,12 +162,15 @@ __all__ = [
     "LogRecord",
     "LogStats",
     "Message",
+    "MessageHeld",
     "MessageId",
     "Middleware",
     "NoResult",
     "NotDone",
+    "NotKeyed",
     "OutcomeUnknown",
     "OwnershipLost",
+    "Page",
     "PartitionOutOfRange",
     "PayloadMismatch",
     "PositionExpired",
@@ -151,6 +183,7 @@ __all__ = [
     "ReceivedMessage",
     "Record",
     "RecordRejected",
+    "RedriveLimit",
     "Refused",
     "Repeating",
     "ResultTimeout",
@@ -176,21 +209,30 @@ __all__ = [
     "TaskHandle",
     "TaskResult",
     "Unavailable",
+    "Unique",
     "UnknownTask",
+    "Where",
     "WrongDataCentre",
     "__version__",
     "batched",
     "connect",
+    "connect_async",
     "current_context",
     "current_message",
     "feed",
 ]
 
 _HOMES = {
+    "aio.client": ("AsyncClient",),
+    "aio.connecting": ("connect_async",),
+    "aio.consumer": ("AsyncConsumer", "AsyncReceivedMessage"),
+    "aio.log": ("AsyncFollower", "AsyncLog", "AsyncScanner"),
+    "aio.queue": ("AsyncDeadLetters", "AsyncQueue", "AsyncSchedules"),
     "client": ("Client", "connect"),
     "config": ("QueueConfig",),
     "consumer": ("Consumer",),
-    "dead_letters": ("DeadLetter", "DeadLetters", "LettersResult"),
+    "dead_letters": ("DeadLetter", "DeadLetters", "LetterGroup", "LettersResult"),
+    "delay_queue": ("DelayQueue",),
     "dispatcher.application.app": ("App",),
     "dispatcher.execution.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
     "dispatcher.execution.dispatcher": ("Dispatcher",),
@@ -213,9 +255,13 @@ _HOMES = {
     "log.stats": ("LogStats",),
     "log.subscription": ("Lag", "Subscription"),
     "message": ("Message", "MessageId"),
+    "pages": ("Page",),
     "producer": ("SendResult",),
     "queue": ("Queue", "QueueStats", "StoredMessage", "TaskResult"),
     "received": ("ReceivedMessage",),
+    "unique": ("Unique",),
+    "sending.changes": ("ChangeResult",),
+    "where": ("Where",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 

@@ -27,6 +27,11 @@ DEFAULT_LEASE = timedelta(seconds=5)
 
 FIXED = ("time_shard", "max_shards", "open_shards")
 _DURATIONS = ("time_shard", "visibility", "lease")
+_ONCE_TRUE = {
+    "derived_sends": "messages may stand where nobody would look else",
+    "keyed": "nobody would delete the keys of messages that are acked",
+}
+"""Settings that cannot be turned off again, and why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,8 @@ class QueueConfig:
     # Whether messages with a `source` may be sent (schedules do): consumers then read open wide rows as
     # well. Once true it stays so.
     derived_sends: bool = False
+    # Whether messages can be looked up by their keys. Once true it stays so.
+    keyed: bool = False
     # How long the history of its messages is kept, 1 min to 10 years; None: the queue keeps none.
     history: timedelta | None = None
 
@@ -72,8 +79,9 @@ class QueueConfig:
         self._check_int("shards", 1, self.max_shards)
         self._check_int("open_shards", 1, 64)
         self._check_int("max_attempts", 0, 1_000_000)
-        if not isinstance(self.derived_sends, bool):
-            raise ConfigError(f"derived_sends is {self.derived_sends!r}; it takes true or false")
+        for name in _ONCE_TRUE:
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it takes true or false")
         if self.max_attempts == 1:
             raise ConfigError(
                 "max_attempts is 1, but a claim can apply after its consumer gave up on it, "
@@ -143,8 +151,9 @@ class QueueConfig:
                 raise ConfigError(f"no such setting: {name}; there are {', '.join(sorted(known))}")
             if name in FIXED and value != getattr(self, name):
                 raise ConfigError(f"{name} is fixed when a queue is made; make a new queue and move over")
-        if self.derived_sends and not changes.get("derived_sends", True):
-            raise ConfigError("derived_sends stays true: messages may stand where nobody would look else")
+        for name, why in _ONCE_TRUE.items():
+            if getattr(self, name) and not changes.get(name, True):
+                raise ConfigError(f"{name} stays true: {why}")
         return replace(self, **changes)
 
     def to_json(self, stored: str = "{}") -> str:

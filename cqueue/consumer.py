@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from threading import RLock
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +24,7 @@ from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.wakeups import Wakeups
+from cqueue.store import waiting
 from cqueue.store.operations import WideRow
 
 __all__ = ["Consumer", "PollIntervals", "ReceivedMessage"]
@@ -82,7 +82,7 @@ class Consumer:
         self._pause_s = intervals.shortest
         self._returned_at_s: float | None = None
         self._mean_gap_s = KEEP_LOCK_BELOW_S
-        self._receiving = RLock()
+        self._receiving = waiting.rlock()
         self._prefetch: Prefetch[ReceivedMessage] | None = None
         if prefetch:
             self._prefetch = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)

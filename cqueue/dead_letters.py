@@ -1,9 +1,10 @@
-"""The dead letters of a queue: list them, redrive them, drop them."""
+"""The dead letters of a queue: list them, group them, redrive them, drop them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
 from itertools import islice
@@ -14,9 +15,13 @@ from cqueue.message import MessageId, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.bodies import HEADER_LOST
 from cqueue.protocol.dead import (
+    HEADER_ABANDONED,
     HEADER_ATTEMPTS,
+    HEADER_FENCE,
+    HEADER_HOLDER,
     HEADER_ID,
     HEADER_REASON,
+    HEADER_REDRIVES,
     HEADER_TRACEBACK,
 )
 from cqueue.protocol.inspection import Found
@@ -33,6 +38,10 @@ MAX_LIST = 10_000
 """Letters that one `list` returns, at most; all of them are held in memory."""
 DEFAULT_LIST = 100
 """Letters that one `list` returns, if the caller gives no limit."""
+MAX_KIND = 200
+"""Characters of a group's reason: a class of errors, or a short sentence."""
+_ATTEMPT = re.compile(r"\Aattempt \d+[^:]*: ")
+"""What a dispatcher writes before the class of the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +59,12 @@ class DeadLetter:
         traceback: the traceback of the last failure, if the dispatcher knew one.
         size: bytes of the body.
         body_lost: True if no replica had the body at the burial. The letter's body is empty then.
+        redrives: how often the message was redriven before it died this time.
+        holder: name of the process that buried the message, as `cqueue workers` shows it; None unless it held
+            the message then, and called `dead`.
+        fence: the message's fence in that process.
+        holder_lost: True if the last holder neither settled nor extended the message: it was killed, it hung,
+            or it lost its connection. Nobody knows its name then.
         held: True if a consumer of the dead-letter queue holds the letter.
     """
 
@@ -66,6 +81,10 @@ class DeadLetter:
     traceback: str | None = field(repr=False)
     size: int
     body_lost: bool
+    redrives: int
+    holder: str | None
+    fence: int | None
+    holder_lost: bool
     held: bool
     _load: Callable[[], bytes] = field(repr=False, compare=False)
 
@@ -80,6 +99,30 @@ class DeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
+class LetterGroup:
+    """The dead letters of one task that died of the same kind of reason.
+
+    Attributes:
+        task: the letters' task; None for messages without one.
+        reason: what their reasons have in common: the part before the first `: `, such as the class of an
+            error, 200 characters at most. A dispatcher's `attempt 5 of 5: ` is left out. `redrive(task=…,
+            reason=…)` takes both as they are.
+        count: number of letters.
+        first, last: times of the first and the last death, in UTC.
+        example: id of the letter that died last.
+        redriven: how many of the letters were redriven before.
+    """
+
+    task: str | None
+    reason: str = field(repr=False)
+    count: int
+    first: datetime
+    last: datetime
+    example: MessageId
+    redriven: int
+
+
+@dataclass(frozen=True, slots=True)
 class LettersResult:
     """The result of a redrive or a drop of letters.
 
@@ -88,7 +131,8 @@ class LettersResult:
         sent: ids of the redriven messages, in the order of `done`; empty for a drop or a dry run.
         held: letters that a consumer of the dead-letter queue holds; they stay.
         failed: (letter, error) of the other letters. `NotDone`: the letter stays. `OutcomeUnknown`: the
-            letter may have been sent or dropped. Repeat the call in both cases.
+            letter may have been sent or dropped. Repeat the call in both cases. `RedriveLimit`: the letter
+            stays, as it was redriven `max_redrives` times.
     """
 
     done: tuple[MessageId, ...]
@@ -120,6 +164,35 @@ class DeadLetters:
 
     def __iter__(self) -> Iterator[DeadLetter]:
         return map(self._letter, listing.messages(self._driver, self._dead.spec))
+
+    def groups(self, *, reason: str | None = None, task: str | None = None) -> list[LetterGroup]:
+        """Count the letters by task and kind of reason, the largest group first. Reads all letters.
+
+        reason, task: only letters as of `list`.
+
+        Raises:
+            BadInput: an argument is an empty text, or none.
+            NotDone: the letters cannot be read.
+
+        Example:
+            for group in letters.groups():
+                print(group.count, group.task, group.reason)
+        """
+        found: dict[tuple[str | None, str], LetterGroup] = {}
+        for letter in self._matching(reason, task):
+            kind, died, again = _kind(letter.reason), letter.died_at, bool(letter.redrives)
+            group = found.get((letter.task, kind))
+            if group is None:
+                group = LetterGroup(letter.task, kind, 0, died, died, letter.id, 0)
+            if died >= group.last:
+                group = replace(group, last=died, example=letter.id)
+            found[letter.task, kind] = replace(
+                group,
+                count=group.count + 1,
+                first=min(group.first, died),
+                redriven=group.redriven + again,
+            )
+        return sorted(found.values(), key=lambda group: (-group.count, group.task or "", group.reason))
 
     def list(
         self, limit: int = DEFAULT_LIST, *, reason: str | None = None, task: str | None = None
@@ -156,6 +229,8 @@ class DeadLetters:
         reason: str | None = None,
         task: str | None = None,
         everything: bool = False,
+        rate: float | None = None,
+        max_redrives: int | None = None,
         dry_run: bool = False,
     ) -> LettersResult:
         """Send letters back to the queue, as the messages that they were, due at once.
@@ -166,15 +241,28 @@ class DeadLetters:
         default), and if a period ends between the two calls, a message may be sent twice. The queue is
         altered to have `derived_sends`.
 
-        dry_run: write nothing; the result says what would be done.
+        rate: letters a second at most, 0.001 to 100,000; None: as fast as Cassandra takes them. The call
+            then lasts as long as that takes. Letters that stay count as well, and after a delay nothing is
+            caught up.
+        max_redrives: leave letters that were redriven this often already, 1 to 1,000,000; None: no limit.
+            The header `cqueue-redrives` of a message counts. Where its other headers leave no room for the
+            count, a limit leaves the letter.
+        dry_run: write nothing; the result says at once what would be done.
 
         Raises:
             LetterNotFound: one of the ids has no letter; nothing was sent.
-            BadInput: letters are chosen in no way, or in two ways; nothing was sent.
+            BadInput: letters are chosen in no way, or in two ways, or an argument is out of range; nothing
+                was sent.
             NotDone: the letters cannot be read, or the queue cannot be altered; nothing was sent.
+
+        Example:
+            letters.redrive(task="shop:pay", rate=50, max_redrives=3)
         """
+        redriving.check_limits(rate, max_redrives)
         chosen = self._chosen(letter_ids, reason, task, everything=everything)
-        return self._each(chosen, self._would_send if dry_run or not chosen else self._sending())
+        if dry_run or not chosen:
+            return self._each(chosen, partial(self._would_send, max_redrives))
+        return self._each(chosen, self._sending(max_redrives), rate)
 
     def drop(
         self,
@@ -224,14 +312,14 @@ class DeadLetters:
         if letter_ids is None:
             return [letter.id for letter in self._matching(reason, task)]
         wanted = [letter_ids] if isinstance(letter_ids, str) else list(letter_ids)
-        return [_id(found) for found in self._found(wanted)]
+        return [redriving.id_of(found) for found in self._found(wanted)]
 
     def _found(self, wanted: Sequence[str]) -> Sequence[Found]:
         """Return the letter of each id, each letter once. Raises LetterNotFound if one is missing."""
         originals = self._originals(wanted)
         own = [text for text in wanted if text not in originals]
         by_id: dict[str, Found] = {
-            _id(found): found
+            redriving.id_of(found): found
             for start in range(0, len(own), redriving.AT_ONCE)
             for found in redriving.look(self._driver, own[start : start + redriving.AT_ONCE])
         }
@@ -244,7 +332,7 @@ class DeadLetters:
         if missing is not None:
             self._driver.store.quarantine.check_message(*MessageId(missing).locate())
             raise LetterNotFound(f"queue {self.queue!r} has no dead letter of the id {missing}")
-        return list({_id(by_id[text]): by_id[text] for text in wanted}.values())
+        return list({redriving.id_of(by_id[text]): by_id[text] for text in wanted}.values())
 
     def _originals(self, wanted: Sequence[str]) -> set[str]:
         """Return the ids that messages had in the queue; all other ids are letters' own."""
@@ -257,15 +345,16 @@ class DeadLetters:
 
     # ── each ──
 
-    def _each(self, chosen: Sequence[MessageId], step: Step) -> LettersResult:
-        """Apply `step` to all letters that still exist and that no consumer holds, 250 at a time.
+    def _each(self, chosen: Sequence[MessageId], step: Step, rate: float | None = None) -> LettersResult:
+        """Apply `step` to all letters that still exist and that no consumer holds, 250 at a time at most.
 
         If Cassandra fails for all letters of a chunk, the later chunks are not tried.
         """
         held: list[MessageId] = []
         outcomes: list[redriving.LetterOutcome] = []
-        for start in range(0, len(chosen), redriving.AT_ONCE):
-            chunk = chosen[start : start + redriving.AT_ONCE]
+        done = 0
+        for chunk in redriving.chunks(chosen, rate):
+            done += len(chunk)
             try:
                 kept, now = self._step(chunk, step)
             except CqueueError as exc:
@@ -273,7 +362,7 @@ class DeadLetters:
             held += kept
             outcomes += now
             if now and all(isinstance(one.error, CASSANDRA_FAILED) for one in now):
-                outcomes += _untried(chosen[start + len(chunk) :], now[0].error)
+                outcomes += _untried(chosen[done:], now[0].error)
                 break
         return LettersResult(
             done=tuple(one.letter_id for one in outcomes if one.error is None),
@@ -289,43 +378,46 @@ class DeadLetters:
     ) -> tuple[Sequence[MessageId], Sequence[redriving.LetterOutcome]]:
         """Apply `step` to one chunk. Return the letters that are held, and the outcomes of the others."""
         found = redriving.look(self._driver, chunk)
-        held = {_id(one) for one in found if self._is_held(one)}
-        free = [one for one in found if _id(one) not in held]
+        held = {redriving.id_of(one) for one in found if self._is_held(one)}
+        free = [one for one in found if redriving.id_of(one) not in held]
         return sorted(held), step(free)
 
     def _is_held(self, found: Found) -> bool:
         return redriving.is_held(found, self._driver.clock.now_us(), self._dead.spec.skew_us)
 
-    def _sending(self) -> Step:
+    def _sending(self, max_redrives: int | None) -> Step:
         """Alter the queue to have `derived_sends`, and return the step that sends letters back."""
         entry = self._catalog.entry(self.queue)
         if not entry.config.derived_sends:
             self._catalog.alter(self.queue, {"derived_sends": True})
-        return partial(
-            redriving.send_back,
+        return lambda some: redriving.send_back(
             self._driver,
             self._producer,
-            now_us=self._driver.clock.now_us(),
+            some,
+            dead=self._dead.spec,
+            now_us=self._driver.clock.now_us(),  # at each step: with a rate the call may last for days
             period_us=entry.spec.gc_grace_us // 2,
+            max_redrives=max_redrives,
         )
 
-    def _would_send(self, some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
-        read = redriving.with_bodies(self._driver, some)
-        return [
-            redriving.LetterOutcome(one.id, None, NotDone(one.defect) if one.defect else None) for one in read
-        ]
+    def _would_send(
+        self, max_redrives: int | None, some: Sequence[Found]
+    ) -> Sequence[redriving.LetterOutcome]:
+        good, stay = redriving.sendable(self._driver, some, max_redrives)
+        return [*stay, *(redriving.LetterOutcome(one.id, None, None) for one in good)]
 
     def _drop(self, some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
-        failed = redriving.delete(self._driver, some)
-        return [redriving.LetterOutcome(_id(one), None, failed.get(_id(one))) for one in some]
+        failed = redriving.delete(self._driver, self._dead.spec, some)
+        ids_ = [redriving.id_of(one) for one in some]
+        return [redriving.LetterOutcome(id_, None, failed.get(id_)) for id_ in ids_]
 
     # ── as values ──
 
     def _letter(self, found: Found) -> DeadLetter:
         row, headers = found.row, found.row.headers or {}
-        attempts, original = headers.get(HEADER_ATTEMPTS), headers.get(HEADER_ID)
+        original = headers.get(HEADER_ID)
         return DeadLetter(
-            id=_id(found),
+            id=redriving.id_of(found),
             original_id=None if original is None else MessageId(original),
             task=row.task,
             key=row.key,
@@ -333,11 +425,15 @@ class DeadLetters:
             priority=row.priority,
             headers=redriving.own_headers(row),
             reason=headers.get(HEADER_REASON, ""),
-            attempts=int(attempts) if attempts and attempts.isdecimal() and len(attempts) < 10 else None,
+            attempts=redriving.count_in(headers, HEADER_ATTEMPTS),
             died_at=to_datetime(ids.time_us(row.id) // 1000),
             traceback=headers.get(HEADER_TRACEBACK),
             size=len(row.body or b"") if row.size is None else row.size,
             body_lost=HEADER_LOST in headers,
+            redrives=redriving.count_in(headers, HEADER_REDRIVES) or 0,
+            holder=headers.get(HEADER_HOLDER),
+            fence=redriving.count_in(headers, HEADER_FENCE, digits=18),
+            holder_lost=HEADER_ABANDONED in headers,
             held=self._is_held(found),
             _load=partial(_body, self._driver, found),
         )
@@ -350,12 +446,13 @@ def _body(driver: BlockingDriver, found: Found) -> bytes:
     return letter.body
 
 
-def _id(found: Found) -> MessageId:
-    return MessageId.of(found.wide_row, found.row.priority, found.row.id)
+def _kind(reason: str) -> str:
+    """Return what reasons of the same kind have in common: the part before a colon, whatever the attempt."""
+    return _ATTEMPT.sub("", reason).partition(": ")[0][:MAX_KIND]
 
 
 def _would_drop(some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
-    return [redriving.LetterOutcome(_id(one), None, None) for one in some]
+    return [redriving.LetterOutcome(redriving.id_of(one), None, None) for one in some]
 
 
 def _untried(rest: Sequence[MessageId], error: CqueueError | None) -> list[redriving.LetterOutcome]:

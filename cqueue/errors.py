@@ -4,11 +4,14 @@ The second level says what is known about the effect of the call, so it is the l
 
     CqueueError
     ├── NotDone                 nothing was stored; calling again is safe
+    │   ├── Duplicate           a message of the same unique key is in the way; `id` names it
     │   ├── Unavailable         too few replicas, no connection, overloaded
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
     │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
     │   │   └── SpoolTooOld     the spooled messages cannot be forwarded any more without a risk of copies
+    │   ├── RedriveLimit        the dead letter was redriven as often as the call allows; it stays
     │   ├── DamagedRow          a stored row cannot be read; it has to be mended or dropped first
+    │   ├── MessageHeld         a consumer holds the message; ask again when it was given back
     │   ├── Closed              the client, producer or consumer has been closed
     │   ├── UnknownTask         this process has no task of the message's name; another version may
     │   ├── PayloadMismatch     the message's arguments do not fit this version of the task
@@ -24,12 +27,13 @@ The second level says what is known about the effect of the call, so it is the l
     │   └── SpoolFailed         the spool's disk failed; `offsets` may be stored
     ├── TaskFailed              the call worked, but the task whose result was asked for had failed
     ├── OwnershipLost           the caller's message belongs to another consumer now
-    │   └── LeaseLost           the visibility timeout passed; the message was given up
+    │   └── LeaseLost           the visibility timeout passed, or the message was cancelled
     └── BadInput                the arguments are wrong; nothing was sent
         ├── BadArguments        a task does not take the arguments, or they cannot be encoded
         ├── ConfigError         a queue's or client's configuration
         ├── InvalidQueueName
         ├── InvalidMessageId
+        ├── InvalidToken        a page's token is damaged, or of another queue
         ├── LetterNotFound
         ├── InvalidLogId
         ├── LogNotFound
@@ -44,6 +48,7 @@ The second level says what is known about the effect of the call, so it is the l
         ├── BatchTooLarge
         ├── QueueNotFound
         ├── QueueExists
+        ├── NotKeyed            the queue keeps no keys to look messages up by
         ├── ScheduleNotFound
         ├── ScheduleExists
         ├── WrongDataCentre     clients of the keyspace work in another data centre than this client
@@ -85,11 +90,31 @@ class SpoolTooOld(Refused):
     """
 
 
+class Duplicate(NotDone):
+    """Nothing was sent, because a message of the same unique key is in the way.
+
+    Attributes:
+        id: the id of that message, as a string.
+    """
+
+    def __init__(self, text: str, id: str = "") -> None:  # noqa: A002 - the attribute's name
+        super().__init__(text)
+        self.id = id
+
+
 class DamagedRow(NotDone):
     """A stored row cannot be read, so nothing was done with it.
 
     Calling again fails again until the row is mended or dropped; see `cqueue quarantine`.
     """
+
+
+class MessageHeld(NotDone):
+    """A consumer holds the message, so the message cannot be moved. `cancel` and `extend` work on it."""
+
+
+class RedriveLimit(NotDone):
+    """The dead letter was redriven as often as the call's `max_redrives` allows. It stays a dead letter."""
 
 
 class Closed(NotDone):
@@ -194,7 +219,7 @@ class OwnershipLost(CqueueError):
 
 
 class LeaseLost(OwnershipLost):
-    """The visibility timeout of the message passed and it was given to another consumer."""
+    """The caller holds the message no more: its visibility timeout passed, or somebody cancelled it."""
 
 
 class BadInput(CqueueError, ValueError):
@@ -205,12 +230,20 @@ class BadArguments(BadInput):
     """The task does not take these arguments, or they cannot be encoded into a message."""
 
 
+class NotKeyed(BadInput):
+    """The queue is not `keyed`, so its messages cannot be looked up by their keys. Nothing was done."""
+
+
 class ConfigError(BadInput):
     """A configuration value is out of its range, or does not fit another one."""
 
 
 class InvalidQueueName(BadInput):
     """A queue name has 1 to 200 characters out of `A-Z a-z 0-9 . _ -`."""
+
+
+class InvalidToken(BadInput):
+    """The text is no token of a page of this queue: it is damaged, or of another queue or an earlier one."""
 
 
 class InvalidMessageId(BadInput):

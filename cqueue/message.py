@@ -9,7 +9,7 @@ from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import (
@@ -22,8 +22,10 @@ from cqueue.errors import (
     PriorityOutOfRange,
 )
 from cqueue.protocol.flush import Outgoing
+from cqueue.protocol.unique import Rule
 from cqueue.runtime.durations import given, show_duration
 from cqueue.store.operations import WideRow
+from cqueue.unique import Unique
 
 MAX_BODY = 1 << 20
 """Bytes of a body, at most; larger cells slow Cassandra down. Store larger data elsewhere, and send its
@@ -45,8 +47,20 @@ MAX_RECEIVE = 1000
 MAX_PREFETCH = 4000
 """Upper bound of a consumer's `prefetch`: all of these messages are held in memory."""
 
-_OPTIONS = ("delay", "due", "priority", "headers", "ttl", "task", "key", "codec", "trigger", "source")
-_NO_OPTIONS = (None, None, 0, *(None,) * 7)
+_OPTIONS = (
+    "delay",
+    "due",
+    "priority",
+    "headers",
+    "ttl",
+    "task",
+    "key",
+    "codec",
+    "trigger",
+    "source",
+    "unique",
+)
+_NO_OPTIONS = (None, None, 0, *(None,) * 8)
 _NO_TEXTS = (None, None, None, None)
 _PLAIN = (0, None, None, None, *_NO_TEXTS, None)  # the fields of an Outgoing after its body
 _new_tuple = tuple.__new__
@@ -71,13 +85,14 @@ class Message:
         ttl: how long after the send the message may be delivered, 1 ms to 10 years. None: for ever.
         task: name of the task that handles the message. Like `key`, `codec` and `trigger` it has at most
             1,000 characters, and is handed on unchanged.
-        key: the application's own key.
+        key: the application's own key. If the queue is `keyed`, the message can be looked up by it.
         codec: how the body is encoded.
         trigger: which firing of a schedule the message is, as JSON.
         source: makes the send idempotent (1 to 1,000 characters or bytes). All messages of a queue with the
             same `source`, `due` and priority are one message, however often they are sent, until gc_grace
             after the message was acked. It needs `due`, which may lie in the past, but by less than gc_grace;
             and the queue needs `derived_sends`.
+        unique: sends the message only if no other one of its unique key is in the way. Not with `source`.
 
     Example:
         queue.send_many([Message(b"now"), Message(b"later", delay=timedelta(hours=1), priority=5)])
@@ -94,6 +109,7 @@ class Message:
     codec: str | None = None
     trigger: str | None = None
     source: str | bytes | None = None
+    unique: Unique | None = None
 
     def __init__(  # noqa: PLR0917 - the fields
         self,
@@ -108,13 +124,14 @@ class Message:
         codec: str | None = None,
         trigger: str | None = None,
         source: str | bytes | None = None,
+        unique: Unique | None = None,
     ) -> None:
         # With only a body, only the body is set, as the class has the defaults. This takes a fifth of the
         # usual time, and senders make many messages. `outgoing` sees from it that only the body has to be
         # checked.
         given = self.__dict__
         given["body"] = body
-        options = (delay, due, priority, headers, ttl, task, key, codec, trigger, source)
+        options = (delay, due, priority, headers, ttl, task, key, codec, trigger, source, unique)
         if options != _NO_OPTIONS or type(priority) is not int:
             given.update(zip(_OPTIONS, options, strict=True))
 
@@ -131,6 +148,8 @@ class MessageId(str):
     """An opaque, URL-safe string that names one message of one queue. Store it whole; do not parse it."""
 
     __slots__ = ()
+    skipped: ClassVar[bool] = False
+    """True for the result of a send that was skipped: the id is that of the message in the way."""
 
     @classmethod
     def of(cls, wide_row: WideRow, priority: int, id_: int) -> MessageId:
@@ -159,6 +178,13 @@ class MessageId(str):
         ):
             raise InvalidMessageId(f"{str(self)!r} is not a message id")
         return Location(WideRow(queue, time_shard, shard), priority, id_)
+
+
+class SkippedId(MessageId):
+    """The result of a send that was skipped: the id of the message in the way."""
+
+    __slots__ = ()
+    skipped = True
 
 
 def check_queue_name(name: str) -> str:
@@ -196,8 +222,7 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
     if headers:
         headers = check_headers(headers)
     priority = message.priority
-    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
-        raise PriorityOutOfRange(f"priority is {priority!r}; it goes from 0 (most urgent) to {MAX_PRIORITY}")
+    check_priority(priority)
     ttl_ms = None if message.ttl is None else _ttl_ms(message.ttl)
     headers = dict(headers) if headers else None
     if message.source is not None:
@@ -205,6 +230,12 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
         return Outgoing(body, priority, due_us, headers, ttl_ms, *_texts(message), source)
     at_us = None if message.delay is None and message.due is None else due_at_us(message, now_us)
     return Outgoing(body, priority, at_us, headers, ttl_ms, *_texts(message))
+
+
+def check_priority(priority: int) -> None:
+    """Raise `PriorityOutOfRange` unless the priority is a whole number from 0 to 9."""
+    if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+        raise PriorityOutOfRange(f"priority is {priority!r}; it goes from 0 (most urgent) to {MAX_PRIORITY}")
 
 
 def check_options(message: Message) -> None:
@@ -217,8 +248,27 @@ def check_options(message: Message) -> None:
         BadInput: as `outgoing`.
     """
     outgoing(replace(message, source=None), _AFTER_ALL_US)
+    if message.unique is not None:
+        unique_rule(message)
     if message.source is not None:
         _source(message.source)
+
+
+def unique_rule(message: Message) -> Rule:
+    """Return the rule of a message with `unique`.
+
+    Raises:
+        BadInput: it has no key, or a source as well.
+    """
+    unique = message.unique
+    if not isinstance(unique, Unique):
+        raise BadInput(f"unique is {unique!r}; it takes a Unique(...)")
+    if message.source is not None:
+        raise BadInput("give source or unique, not both: a message with a source is one already")
+    key = message.key if unique.key is None else unique.key
+    if key is None:
+        raise BadInput("a unique message takes a key: Unique(key=...), or a key of its own")
+    return unique.rule(key)
 
 
 def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | None]:
@@ -227,9 +277,20 @@ def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | 
     if texts == _NO_TEXTS:
         return texts
     for name, text in zip(("codec", "task", "key", "trigger"), texts, strict=True):
-        if text is not None and (not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT):
-            raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
+        if text is not None:
+            check_text(name, text)
     return texts
+
+
+def check_text(name: str, text: str) -> str:
+    """Return a text of 1 to 1,000 characters unchanged. name: the argument's name, for the error.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT:
+        raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
+    return text
 
 
 def _source(source: str | bytes) -> bytes:
@@ -284,13 +345,18 @@ def due_at_us(message: Message, now_us: int) -> int:
         return now_us + delay_us(message.delay or timedelta())
     if message.delay is not None:
         raise BadInput("give delay or due, not both")
-    if not isinstance(message.due, datetime):
-        raise BadInput(f"due is {message.due!r}; it takes an aware datetime")
-    if message.due.tzinfo is None:
-        raise BadInput(f"due is {message.due}, without a time zone; give an aware datetime")
-    due_us = (message.due - _EPOCH) // _MICROSECOND
+    return moment_us(message.due, now_us)
+
+
+def moment_us(due: datetime, now_us: int) -> int:
+    """Return a due time in µs since 1970; a time in the past becomes `now_us`. Raises as `due_at_us`."""
+    if not isinstance(due, datetime):
+        raise BadInput(f"due is {due!r}; it takes an aware datetime")
+    if due.tzinfo is None:
+        raise BadInput(f"due is {due}, without a time zone; give an aware datetime")
+    due_us = (due - _EPOCH) // _MICROSECOND
     if due_us - now_us > MAX_DELAY // _MICROSECOND:
-        raise DelayOutOfRange(f"due is {message.due}, more than 10 years ahead")
+        raise DelayOutOfRange(f"due is {due}, more than 10 years ahead")
     return max(due_us, now_us)
 
 
@@ -326,6 +392,11 @@ def _ttl_ms(ttl: timedelta) -> int:
     if not isinstance(ttl, timedelta) or not timedelta(milliseconds=1) <= ttl <= MAX_DELAY:
         raise BadInput(f"ttl is {given(ttl)}; it takes a timedelta from 1 ms to 10 years")
     return ttl // timedelta(milliseconds=1)
+
+
+def check_extension(duration: timedelta) -> None:
+    """Raise `BadInput` unless a visibility timeout may be extended by this: 2 s to 12 h."""
+    check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
 
 
 def to_datetime(ms: int) -> datetime:

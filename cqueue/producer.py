@@ -7,16 +7,18 @@ from contextlib import AbstractContextManager
 
 from cqueue import ids
 from cqueue.doorbell import HintCounts
-from cqueue.errors import BadInput, DelayOutOfRange, NotDone, SendUnknown
-from cqueue.message import Message, MessageId, outgoing
+from cqueue.errors import BadInput, Closed, DelayOutOfRange, Duplicate, NotDone, SendUnknown
+from cqueue.message import Message, MessageId, SkippedId, outgoing, unique_rule
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
+from cqueue.protocol.unique import send_unique
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.wakeups import Wakeups
 from cqueue.sending.results import Failed, Result, States, checked, failures, listed
+from cqueue.store.operations import MessageRow
 
 
 class SendResult(Result[Flush, MessageId]):
@@ -37,6 +39,14 @@ class SendResult(Result[Flush, MessageId]):
     def __repr__(self) -> str:
         return f"<sent: messages={self._size} failed={len(self.failed)}>"
 
+    @property
+    def skipped(self) -> list[int]:
+        """The index of each entry that was not sent, as a message of its unique key is in the way, in order.
+
+        Its id is that of the message in the way.
+        """
+        return sorted(index for part in self._parts if part.skipped for index in part.indexes)
+
 
 class Producer:
     """Sends to one queue. Thread-safe."""
@@ -54,6 +64,7 @@ class Producer:
         Raises:
             BadInput: a limit is exceeded, or the queue does not exist.
             NotDone: the message was not stored; sending again is safe.
+            Duplicate: a message of the same unique key is in the way; nothing was sent.
             SendUnknown: the message may be stored; sending again may make a second copy.
         """
         with self._driver.limited():
@@ -61,8 +72,8 @@ class Producer:
         for _, error in failed:
             raise error
         (flush,) = flushes
-        (row,) = flush.rows
-        return MessageId.of(flush.wide_row, row.priority, row.id)
+        (id_,) = _ids_of(flush)
+        return id_
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
         """Store up to 10,000 messages. The result says which entries failed; the others are stored.
@@ -100,6 +111,10 @@ class Producer:
         """Make consumers of this process check messages that they have read ahead: some may be deleted."""
         self._wakeups.deleted()
 
+    def ring(self, hint: Hint, due_us: int) -> None:
+        """Tell one consumer that messages of a wide row have become due."""
+        self._wakeups.ring(hint, due_us)
+
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Bound the sends inside the block by `limit_s` seconds, if they have no earlier deadline."""
         return self._driver.limited(limit_s)
@@ -112,7 +127,8 @@ class Producer:
         since_s = meter.now_s()
         flushes, failed = self._store(entries)
         meter.took("send", self.name, since_s)
-        meter.count("sent", self.name, len(entries) - len(failed))
+        skipped = sum(flush.skipped for flush in flushes)
+        meter.count("sent", self.name, len(entries) - len(failed) - skipped)
         meter.failed("send", self.name, (error for _, error in failed))
         return flushes, failed
 
@@ -128,25 +144,74 @@ class Producer:
         good, places, failed = checked(entries, lambda message: _outgoing(message, now_us, spec))
         if not good:
             return [], failed
-        flushes = self._states.run(lambda state: self._driver.run(send(spec, state, good)))
-        for flush in flushes:
-            if len(places) < len(entries):
+        alone: list[Flush] = []
+        if any(entries[place].unique is not None for place in places):
+            alone, places, good = self._store_unique_ones(spec, entries, places, good, failed)
+        flushes = self._states.run(lambda state: self._driver.run(send(spec, state, good))) if good else []
+        if len(places) < len(entries):
+            for flush in flushes:
                 flush.indexes = [places[index] for index in flush.indexes]
+        flushes += alone
+        for flush in flushes:
             if flush.error is None:
                 self._ring(flush)
             else:
                 failed += failures(flush, _ids_of(flush), SendUnknown, "message")
         return flushes, failed
 
+    def _store_unique_ones(
+        self,
+        spec: QueueSpec,
+        entries: list[Message],
+        places: list[int],
+        good: list[Outgoing],
+        failed: Failed,
+    ) -> tuple[list[Flush], list[int], list[Outgoing]]:
+        """Store the messages with `unique`, one by one. Return their flushes, and what is left to store."""
+        flushes: list[Flush] = []
+        rest: list[tuple[int, Outgoing]] = []
+        for place, one in zip(places, good, strict=True):
+            if entries[place].unique is None:
+                rest.append((place, one))
+            else:
+                flushes += self._store_unique(spec, one, entries[place], place, failed)
+        return flushes, [place for place, _ in rest], [one for _, one in rest]
+
+    def _store_unique(
+        self, spec: QueueSpec, one: Outgoing, message: Message, place: int, failed: Failed
+    ) -> list[Flush]:
+        """Store a message with `unique`. Return its flush; none, and an entry in `failed`, if it failed."""
+        rule = unique_rule(message)
+        try:
+            found = self._states.run(lambda state: self._driver.run(send_unique(spec, state, one, rule)))
+        except Closed:
+            raise
+        except NotDone as exc:
+            failed.append((place, exc))
+            return []
+        if isinstance(found, Flush):
+            found.indexes = [place]
+            return [found]
+        wide_row = found.row_in(spec.partition)
+        if message.unique is not None and message.unique.on_conflict == "raise":
+            id_ = MessageId.of(wide_row, found.priority, found.id)
+            text = f"not sent: message {id_} of the unique key {rule.key!r} is in the way"
+            failed.append((place, Duplicate(text, id_)))
+            return []
+        flush = Flush(wide_row=wide_row, indexes=[place], skipped=True)
+        flush.rows.append(MessageRow(found.priority, found.id, *(None,) * 7, 0, None, 0))
+        return [flush]
+
     def _ring(self, flush: Flush) -> None:
         """Send a hint about the messages that are due already; polls find the others when they are due."""
-        last = ids.highest_at(self._driver.clock.now_us())
+        last = ids.START if flush.skipped else ids.highest_at(self._driver.clock.now_us())
         if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
             self._wakeups.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
 
 
 def _ids_of(flush: Flush) -> list[MessageId]:
-    return [MessageId.of(flush.wide_row, row.priority, row.id) for row in flush.rows]
+    kind = SkippedId if flush.skipped else MessageId
+    return [kind.of(flush.wide_row, row.priority, row.id) for row in flush.rows]
 
 
 def _outgoing(message: Message, now_us: int, spec: QueueSpec) -> Outgoing:
@@ -154,6 +219,8 @@ def _outgoing(message: Message, now_us: int, spec: QueueSpec) -> Outgoing:
     one = outgoing(message, now_us)
     if one.source is not None:
         _check_derived(spec, one.due_us or 0, now_us)
+    if message.unique is not None:
+        unique_rule(message)
     return one
 
 

@@ -6,21 +6,112 @@ before a test asks for a fixture: projects without such tests do not wait.
 
 from __future__ import annotations
 
+import os
+import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import pytest
 
 if TYPE_CHECKING:
-    from cqueue import App
+    from cqueue import App, Client
     from cqueue.testing import Sandbox
 
 OPTION = "cqueue_app"
+ON_CASSANDRA = "--cqueue-cassandra"
+URL = "CQUEUE_TEST_URL"
+"""Environment variable: a cluster that is there already. Its keyspace is not used."""
+DIRECTORY = "CQUEUE_TEST_DIRECTORY"
+"""Environment variable, set for the workers of pytest-xdist: where the server of this run lives."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option by which a project names its application."""
+    """Add the options: the project's application, and where the fixtures' queues live."""
     parser.addini(OPTION, "module:name of the cqueue.App that the fixture cqueue_sandbox puts in memory")
+    parser.getgroup("cqueue").addoption(
+        ON_CASSANDRA,
+        action="store_true",
+        help=f"run cqueue_url and cqueue_client on Cassandra, on that of {URL} or an embedded one",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose where a server of this run would live; nothing is made before a test needs it."""
+    if not hasattr(config, "workerinput"):
+        os.environ[DIRECTORY] = str(Path(tempfile.gettempdir()) / f"cqueue-pytest-{secrets.token_hex(6)}")
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Stop the server of this run, and delete its data."""
+    if hasattr(config, "workerinput"):
+        return
+    directory = Path(os.environ.pop(DIRECTORY))
+    if directory.exists():
+        from cqueue.dev import DevCluster  # noqa: PLC0415 - see above
+
+        DevCluster(directory).wipe()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def cqueue_cassandra() -> Iterator[str]:
+    """Return the URL of a fresh keyspace, with the schema, on a real Cassandra; one a run, or a worker of it.
+
+    The server is that of `CQUEUE_TEST_URL`, else one that is started once a run; see `cqueue.dev`.
+    """
+    from cqueue.schema import apply  # noqa: PLC0415 - see above
+    from cqueue.settings import load  # noqa: PLC0415
+    from cqueue.store.connection import open_session  # noqa: PLC0415
+
+    url = (
+        urlsplit(os.environ.get(URL) or _started())._replace(path=f"/cqueue_{secrets.token_hex(6)}").geturl()
+    )
+    settings = load(url)
+    with open_session(settings, use_keyspace=False) as connection:
+        apply(connection, settings)
+        yield url
+        connection.session.execute(f"DROP KEYSPACE IF EXISTS {settings.keyspace}", timeout=60)
+
+
+def _started() -> str:
+    """Start the server of this run, or find it started by another worker. Return its URL."""
+    from cqueue.dev import DevCluster, own_network  # noqa: PLC0415 - see above
+
+    directory = Path(os.environ[DIRECTORY])
+    return DevCluster(directory, first_address=own_network(directory)).start().url or ""
+
+
+@pytest.fixture
+def cqueue_url(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Return a URL, for `connect` or `connect_async`, at which there are no queues and logs yet.
+
+    It is in memory, for all clients of this process; with `--cqueue-cassandra` on `cqueue_cassandra`.
+    Afterwards all queues and logs are deleted.
+    """
+    from cqueue import connect  # noqa: PLC0415 - see above
+
+    in_memory = not request.config.getoption(ON_CASSANDRA)
+    url = f"memory://{secrets.token_hex(6)}" if in_memory else request.getfixturevalue("cqueue_cassandra")
+    yield url
+    with connect(url) as client:
+        for queue in client.queues():
+            if not queue.endswith(".dead"):
+                client.delete_queue(queue)
+        for log in client.logs():
+            client.delete_log(log)
+
+
+@pytest.fixture
+def cqueue_client(cqueue_url: str) -> Iterator[Client]:
+    """Connect to `cqueue_url` for the duration of a test."""
+    from cqueue import connect  # noqa: PLC0415 - see above
+
+    with connect(cqueue_url) as client:
+        yield client
 
 
 @pytest.fixture

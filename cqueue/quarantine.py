@@ -46,6 +46,7 @@ from cqueue.store.operations import (
     WideRow,
 )
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, SLOT_KIND, Damage, parse_address
+from cqueue.store.reservations import ReadReservation, RemoveReservation
 from cqueue.store.statements import KEY_COLUMNS
 from cqueue.store.subscriptions import ListSubscriptions, ReadSubscription, RemoveMember, SubscriptionKey
 
@@ -129,6 +130,9 @@ def find(client: Client, address: str) -> Damage:
         _read_again(client, key)
     elif table == "log":
         look_at_log(client, str(key[0]).partition("@")[0])
+    elif table == "reservations":
+        with suppress(DamagedRow):
+            client._driver.ask(ReadReservation(*key))  # noqa: SLF001 - the library's own
     else:
         look(client)
     damage = client._quarantine.find(table, key)  # noqa: SLF001 - the library's own
@@ -174,6 +178,8 @@ def drop(client: Client, damage: Damage) -> None:
             _drop_of_subscription(driver, damage)
         case "workers":
             driver.ask(RemoveWorker(key[1]))
+        case "reservations":
+            driver.ask(RemoveReservation(*key))
         case "shards":
             queue, epoch, time_shard, shard = key
             driver.ask(UnregisterShard(queue, epoch, time_shard, shard, driver.clock.now_us()))

@@ -9,36 +9,64 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from cqueue import ids
-from cqueue.config import QueueConfig
+from cqueue.config import QueueConfig, to_ms
 from cqueue.consumer import Consumer, PollIntervals
 from cqueue.dead_letters import DeadLetters
 from cqueue.doorbell import HintCounts
-from cqueue.errors import BadInput, DamagedRow, QueueNotFound
+from cqueue.errors import (
+    BadInput,
+    CqueueError,
+    DamagedRow,
+    NotDone,
+    NotKeyed,
+    OutcomeUnknown,
+    QueueNotFound,
+)
 from cqueue.history import HistoryEvent, QueueHistory, Wanted
-from cqueue.message import MAX_PREFETCH, Location, Message, MessageId, check_duration, to_datetime
+from cqueue.message import (
+    MAX_PREFETCH,
+    Message,
+    MessageId,
+    check_duration,
+    check_extension,
+    check_priority,
+    check_text,
+    delay_us,
+    moment_us,
+    to_datetime,
+)
+from cqueue.pages import DEFAULT_PAGE, MAX_ROWS, Page, check_limit, place_of, token_of
 from cqueue.producer import Producer, SendResult
-from cqueue.protocol import inspection
+from cqueue.protocol import inspection, key_lookup
 from cqueue.protocol.estimate import estimate
 from cqueue.protocol.inspection import Found
-from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.protocol.spec import DEAD_SUFFIX, QueueSpec
 from cqueue.runtime import listing
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.sending.changes import ChangeResult, Changes, is_expired, merged, only
 from cqueue.sending.group_commit import GroupCommit
 from cqueue.sending.results import listed
 from cqueue.sending.spans import sent
 from cqueue.store.control import ReadResult
 from cqueue.store.operations import MessageRow, ReadBodies
+from cqueue.unique import Unique
+from cqueue.where import Where, as_where
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.schedules.schedules import Schedules
 
 MAX_PEEK = 10_000
 """Messages that one `peek` returns, at most; all of them are held in memory."""
+LEAST_ROWS = 10
+"""Messages that a look-up by key reads at once, at least: some may turn out to be gone."""
+DEAD = "dead"
+"""State of a dead letter among the messages of a key."""
 DEFAULT_MAX_POLL = timedelta(seconds=2)
 """Longest pause between polls of an idle consumer that gets hints from other processes."""
 NO_NOTIFY_MAX_POLL = timedelta(seconds=1)
@@ -54,7 +82,8 @@ class StoredMessage:
     Attributes:
         due: when the message is due, in UTC.
         sent_at: when the message was sent, in UTC, by cluster time.
-        state: ready, claimed, waiting, delayed or expired; quarantined if a damaged slot lists the message.
+        state: ready, claimed, waiting, delayed or expired; quarantined if a damaged slot lists the message;
+            dead if it was found by its key among the dead letters: then the id is the letter's.
         attempts: deliveries so far, including the present one; snoozed deliveries do not count.
         next_at: when the message may be delivered next, in UTC. For a claimed message this is its timeout.
     """
@@ -160,6 +189,7 @@ class Queue:
         self._producer = producer
         self._send = GroupCommit(producer, driver.deadline_s, linger).send
         self._make_consumer = make_consumer
+        self._changes = Changes(driver, producer, lambda: catalog.entry(name).spec)
         self._sends = sends
         self._history = history  # the dispatcher appends to it
 
@@ -228,18 +258,25 @@ class Queue:
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
+        key: str | None = None,
+        unique: Unique | None = None,
     ) -> MessageId:
         """Store one message (see `Message` for ranges). Return its id once the message is acknowledged.
+
+        With `unique` the send may be skipped. Then the id is that of the message in the way, and its
+        `skipped` is True.
 
         Raises:
             BadInput: a limit is exceeded; nothing was sent.
             NotDone: the message was not stored; sending again is safe.
+            Duplicate: a message of the same unique key is in the way; nothing was sent.
             SendUnknown: the message may be stored; sending again may make a second copy.
         """
-        message, tracing = Message(body, delay, due, priority, headers, ttl), self._driver.tracing
-        if tracing is None:
-            return self._send(message)
-        return sent(tracing, "send", self.name, [message], lambda entries: self._send(entries[0]))
+        message = Message(body, delay, due, priority, headers, ttl, key=key, unique=unique)
+        send = self._send if unique is None else self._producer.send  # it may wait, so it holds up no others
+        if self._driver.tracing is None:
+            return send(message)
+        return sent(self._driver.tracing, "send", self.name, [message], lambda entries: send(entries[0]))
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
         """Store up to 10,000 messages. The result says which entries failed; the others are stored.
@@ -328,11 +365,22 @@ class Queue:
             BadInput: the id is that of another queue's message.
             DamagedRow: the message cannot be read.
         """
-        wide_row, priority, id_ = self._locate(message_id)
-        found = self._driver.run(inspection.look(wide_row, priority, (id_,)))
+        place = self._changes.locate(message_id)
+        found = self._changes.find({MessageId(message_id): place})
         if not found:
-            self._driver.store.quarantine.check_message(wide_row, priority, id_)
+            self._driver.store.quarantine.check_message(*place)
         return self._stored(found[0]) if found and not self._is_expired(found[0].row) else None
+
+    def find_many(self, message_ids: Iterable[str]) -> dict[MessageId, StoredMessage]:
+        """Return those of up to 10,000 messages that there are, by id. All of them are held in memory.
+
+        Raises:
+            InvalidMessageId: one text is no message id.
+            BadInput: one id is that of another queue's message, or there are too many.
+        """
+        found = self._changes.find(self._changes.places(message_ids))
+        stored = [self._stored(one) for one in found if not self._is_expired(one.row)]
+        return {one.id: one for one in stored}
 
     def result(self, message_id: str) -> TaskResult | None:
         """Return what became of a message whose task keeps results; None if there is none, or none any more.
@@ -344,7 +392,7 @@ class Queue:
             BadInput: the id is that of another queue's message.
             DamagedRow: the result cannot be read.
         """
-        self._locate(message_id)
+        self._changes.locate(message_id)
         row = self._driver.ask(ReadResult(str(message_id)))
         if row is None:
             return None
@@ -390,7 +438,7 @@ class Queue:
             NotDone: Cassandra does not answer.
         """
         if message_id is not None:
-            self._locate(message_id)
+            self._changes.locate(message_id)
         return self._history.read(Wanted(message_id, key, worker, schedule), since, limit)
 
     def peek(self, limit: int = 10) -> list[StoredMessage]:
@@ -409,14 +457,122 @@ class Queue:
         """Yield the ids of all messages in order of time shard and priority, reading a page at a time."""
         return listing.message_ids(self._driver, self._catalog.entry(self.name).spec)
 
-    def _locate(self, message_id: str) -> Location:
-        place = MessageId(message_id).locate()
-        if place.wide_row.queue != self._catalog.entry(self.name).spec.partition:
-            raise BadInput(f"the message is not one of queue {self.name!r}")
-        return place
+    # ── by key ──
+
+    def get_by_key(self, key: str) -> StoredMessage | None:
+        """Return the first message with this key. If there is none, return its oldest dead letter.
+
+        The result is None if all messages with this key are acked, cancelled or expired, or were sent before
+        the queue became `keyed`. A dead letter has the state "dead" and its own id, which `dead_letters`
+        takes.
+
+        Raises:
+            NotKeyed: the queue is not `keyed`.
+            BadInput: the key is not a text of 1 to 1,000 characters.
+            NotDone: it is not known.
+
+        Example:
+            queue.send(b"remind", key="order-17", delay=timedelta(days=3))
+            queue.get_by_key("order-17").due
+        """
+        return next(iter(self.list_by_key(key, limit=1)), None)
+
+    def list_by_key(
+        self, key: str, *, limit: int = 100, after: MessageId | None = None
+    ) -> list[StoredMessage]:
+        """Return messages with this key as they were first due, then its dead letters, oldest first.
+
+        A message that was rescheduled keeps its place among the others. Messages that cannot be read are left
+        out. A message that dies meanwhile may be listed twice.
+
+        Args:
+            key: as of the messages.
+            limit: 1 to 10,000; fewer messages than that are the last ones.
+            after: the id of the last message of the page before.
+
+        Raises:
+            NotKeyed, BadInput, NotDone: as `get_by_key`.
+            InvalidMessageId: `after` is no message id.
+        """
+        if type(limit) is not int or not 1 <= limit <= MAX_PEEK:
+            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_PEEK:,}")
+        specs = self._keyed_specs(key)
+        start = key_lookup.START
+        if after is not None:
+            place = MessageId(after).locate()
+            start = place.id, place.priority
+            while specs and specs[0].partition != place.wide_row.queue:
+                del specs[0]
+            if not specs:
+                raise BadInput(f"the message is not one of queue {self.name!r}")
+        rows = max(LEAST_ROWS, min(limit, listing.ROWS_A_PAGE))
+        found = list[Found]()
+        for spec in specs:
+            live = (
+                one._replace(state=DEAD) if spec.name != self.name else one
+                for one in listing.of_key(self._driver, spec, key, start, rows)
+                if not self._is_expired(one.row)
+            )
+            found += islice(live, limit - len(found))
+            start = key_lookup.START
+        return [self._stored(one) for one in found]
+
+    def delete_by_key(self, key: str) -> int:
+        """Cancel all messages with this key, as `cancel` does; dead letters stay. Return their number.
+
+        Raises:
+            NotKeyed, BadInput: as `get_by_key`; nothing was cancelled.
+            NotDone, OutcomeUnknown: some messages are not, or perhaps not; the call can be repeated.
+        """
+        errors, total = list[CqueueError](), 0
+        for some in self._ids_of_key(key):
+            result = self.cancel_many(some)
+            total += len(result.done)
+            errors += result.failed.values()
+        for error in sorted(errors, key=lambda one: not isinstance(one, OutcomeUnknown)):
+            raise error
+        return total
+
+    def reschedule_by_key(self, key: str, due: datetime | timedelta) -> ChangeResult:
+        """Reschedule all messages with this key, as `reschedule` does; dead letters stay.
+
+        The result says what became of each message, and is held in memory.
+
+        Raises:
+            NotKeyed, BadInput: as `get_by_key`; nothing was changed.
+            DelayOutOfRange: as `reschedule`; nothing was changed.
+            NotDone: the messages are not known; some may be changed.
+        """
+        now_us = self._driver.clock.now_us()
+        due_us = now_us + delay_us(due) if isinstance(due, timedelta) else moment_us(due, now_us)
+        result = ChangeResult()
+        for some in self._ids_of_key(key):
+            mine = set(some) - set(result.done.values())  # without copies that were made just now
+            result = merged([result, self._changes.reschedule(self._changes.places(mine), due_us)])
+        return result
+
+    def _ids_of_key(self, key: str) -> Iterator[list[MessageId]]:
+        """Check a key at once. Yield the ids of the queue's messages with it, a page at a time."""
+        spec = self._keyed_specs(key)[0]
+        found = listing.of_key(self._driver, spec, key, key_lookup.START, listing.ROWS_A_PAGE)
+        ids_ = (MessageId.of(one.wide_row, one.row.priority, one.row.id) for one in found)
+        while page := list(islice(ids_, listing.ROWS_A_PAGE)):
+            yield page
+
+    def _keyed_specs(self, key: str) -> list[QueueSpec]:
+        """Check a key. Return the specs of the queue and of its dead-letter queue, if it has one."""
+        check_text("key", key)
+        spec = self._catalog.entry(self.name).spec
+        if not spec.keyed:
+            raise NotKeyed(
+                f"queue {self.name!r} keeps no keys; alter it with keyed=True, for messages sent from then on"
+            )
+        if spec.is_dead_letter:
+            return [spec]
+        return [spec, self._catalog.entry(self.dead_letter_name).spec]
 
     def _is_expired(self, row: MessageRow) -> bool:
-        return row.expires is not None and row.expires * 1000 <= self._driver.clock.now_us()
+        return is_expired(row, self._driver.clock.now_us())
 
     def _stored(self, found: Found) -> StoredMessage:
         wide_row, row, state, slot = found
@@ -467,7 +623,7 @@ class Queue:
 
     # ── change ──
 
-    def alter(self, **changes: Any) -> QueueConfig:
+    def alter(self, /, **changes: Any) -> QueueConfig:
         """Change settings of `QueueConfig` by name, while the queue runs. All clients follow within 2 s.
 
         Raises:
@@ -493,25 +649,99 @@ class Queue:
     def cancel(self, message_id: str) -> bool:
         """Delete the message with this id. Return False if it was acked, dead, expired or cancelled before.
 
-        A handler that has the message is not interrupted, and the message does not come again after it.
-        Another process that read the message in the half second before may still deliver it once. A handler
-        that gives the message up makes a dead letter of it.
+        No consumer claims the message after this call. One that holds it is not interrupted: it learns of the
+        cancelling with its next `extend`, `nack` or `snooze`, which raise `LeaseLost`, and a dispatcher sets
+        `context.lost` then. An ack changes nothing. A handler that gives the message up in time makes a dead
+        letter of it.
 
         Raises:
             InvalidMessageId, BadInput, DamagedRow: as `find`.
-            NotDone: the message was not deleted.
-            OutcomeUnknown: the message may be deleted; the call can be repeated.
+            NotDone: the message was not deleted, e.g. because it is being buried.
+            OutcomeUnknown: the message may be deleted, or delivered once more; the call can be repeated.
         """
-        wide_row, priority, id_ = self._locate(message_id)
-        found = self._driver.run(inspection.look(wide_row, priority, (id_,)))
-        if not found:
-            self._driver.store.quarantine.check_message(wide_row, priority, id_)
-            return False
-        try:
-            self._driver.run(inspection.discard(wide_row, priority, [found[0].row]))
-        finally:
-            self._producer.purged()
-        return not self._is_expired(found[0].row)
+        return only(self.cancel_many([message_id])) is not None
+
+    def reschedule(self, message_id: str, due: datetime | timedelta) -> MessageId | None:
+        """Make a message due at another time: at `due`; a timedelta counts from now. None: no such message.
+
+        A message that was delivered before keeps its attempts. The id stays the same, unless `due` lies
+        before the time shard in which the message stands (`QueueConfig.time_shard`): then the message is
+        copied, with attempts at 0, and the copy's id returned. If the process dies between copy and delete,
+        both are delivered, each at its time.
+
+        Raises:
+            InvalidMessageId, BadInput, DamagedRow: as `find`.
+            DelayOutOfRange: `due` is more than 10 years ahead, or below 0 from now.
+            MessageHeld: a consumer holds the message, or let its visibility timeout pass.
+            NotDone: the message is due as before, or up to 10 s later.
+            OutcomeUnknown: the message may be due at either time.
+
+        Example:
+            queue.reschedule(id, timedelta())  # now
+        """
+        return only(self.reschedule_many([message_id], due))
+
+    def set_priority(self, message_id: str, priority: int) -> MessageId | None:
+        """Give a message another priority (0 to 9). Return its new id. None: there is no such message.
+
+        The message is copied, with attempts at 0, and its original deleted. If the process dies between the
+        two, both are delivered.
+
+        Raises:
+            InvalidMessageId, BadInput, DamagedRow, MessageHeld, NotDone, OutcomeUnknown: as `reschedule`.
+            PriorityOutOfRange: the priority is not from 0 to 9.
+        """
+        return only(self.set_priority_many([message_id], priority))
+
+    def extend(self, message_id: str, duration: timedelta) -> bool:
+        """Keep a message that a consumer holds invisible until `duration` from now (2 s to 12 h); never less.
+
+        Messages that were claimed together have one timeout, which moves for all. The consumer's own
+        `visible_again` shows it from its next `extend` on. Return False if there is no such message.
+
+        Raises:
+            InvalidMessageId, BadInput, DamagedRow: as `find`.
+            LeaseLost: no consumer holds the message, or its visibility timeout has passed.
+            NotDone, OutcomeUnknown: the timeout is, or may be, as before.
+        """
+        return only(self.extend_many([message_id], duration)) is not None
+
+    def cancel_many(self, message_ids: Iterable[str]) -> ChangeResult:
+        """Cancel up to 10,000 messages; the result says what became of each.
+
+        Raises:
+            InvalidMessageId, BadInput: as `find_many`; nothing was cancelled.
+        """
+        return self._changes.cancel(self._changes.places(message_ids))
+
+    def reschedule_many(self, message_ids: Iterable[str], due: datetime | timedelta) -> ChangeResult:
+        """Reschedule up to 10,000 messages; the result says what became of each.
+
+        Raises:
+            InvalidMessageId, BadInput, DelayOutOfRange: as `find_many` and `reschedule`; nothing was changed.
+        """
+        now_us = self._driver.clock.now_us()
+        due_us = now_us + delay_us(due) if isinstance(due, timedelta) else moment_us(due, now_us)
+        return self._changes.reschedule(self._changes.places(message_ids), due_us)
+
+    def set_priority_many(self, message_ids: Iterable[str], priority: int) -> ChangeResult:
+        """Give up to 10,000 messages a priority; the result says what became of each.
+
+        Raises:
+            InvalidMessageId, BadInput, PriorityOutOfRange: as `find_many` and `set_priority`; nothing was
+                changed.
+        """
+        check_priority(priority)
+        return self._changes.set_priority(self._changes.places(message_ids), priority)
+
+    def extend_many(self, message_ids: Iterable[str], duration: timedelta) -> ChangeResult:
+        """Extend up to 10,000 held messages; the result says what became of each.
+
+        Raises:
+            InvalidMessageId, BadInput: as `find_many` and `extend`; nothing was extended.
+        """
+        check_extension(duration)
+        return self._changes.extend(self._changes.places(message_ids), to_ms(duration))
 
     def purge(self) -> int:
         """Delete all messages, including delayed ones. Return their number. Messages sent meanwhile may
@@ -521,3 +751,77 @@ class Queue:
             return self._driver.run(inspection.purge(self._catalog.entry(self.name).spec))
         finally:
             self._producer.purged()
+
+    # ── list: below all that names the built-in type ──
+
+    def exists(self, where: Where | Mapping[str, Any] | None = None, *, max_rows: int = MAX_ROWS) -> bool:
+        """Return whether the queue has a message that is like this; without `where`, any message.
+
+        Reads messages until one fits. max_rows: how many it reads at most, about; 1 and up.
+
+        Raises:
+            BadInput: as `list`.
+            NotDone: after `max_rows` messages none fitted, and there are more; or they cannot be read.
+
+        Example:
+            if not queue.exists(Where(task="shop:report", headers={"tenant": "7"})):
+                report.enqueue(tenant=7)
+        """
+        asked, spec = as_where(where), self._catalog.entry(self.name).spec
+        if type(max_rows) is not int or max_rows < 1:
+            raise BadInput(f"max_rows is {max_rows!r}; it takes a whole number from 1 on")
+        fits, place, rows = asked.at(self._driver.clock.now_us()), None, 0
+        while True:
+            read = listing.some(self._driver, spec, fits, limit=1, priorities=asked.priorities, place=place)
+            place, rows = read.place, rows + read.rows
+            if read.found or place is None:
+                return bool(read.found)
+            if rows >= max_rows:
+                raise NotDone(f"none of the first {rows:,} messages fits, and there are more; raise max_rows")
+
+    def list(
+        self,
+        where: Where | Mapping[str, Any] | None = None,
+        *,
+        limit: int = DEFAULT_PAGE,
+        token: str | None = None,
+    ) -> Page:
+        """Return messages that are like this, a page at a time, without receiving them.
+
+        The order is about that of due times. A call reads 1,000 messages at most, about, and makes 200 reads:
+        a page may have few messages, or none, and a token still. A message that stays where it is comes on
+        one page; one that is sent, acked or buried meanwhile may or may not come.
+
+        where: a `Where`, or a mapping of its fields; None: all messages.
+        limit: messages of the page, 1 to 1,000.
+        token: of the last page, with the same `where`. None: from the beginning.
+
+        Raises:
+            BadInput: an argument is wrong.
+            InvalidToken: the token is damaged, or of another queue, or of one that was deleted.
+            NotDone: the messages cannot be read.
+
+        Example:
+            token = None
+            while True:
+                page = queue.list(Where(task="shop:pay", state="delayed"), token=token)
+                print([message.id for message in page.messages])
+                token = page.token
+                if token is None:
+                    break
+        """
+        asked, spec = as_where(where), self._catalog.entry(self.name).spec
+        check_limit(limit)
+        read = listing.some(
+            self._driver,
+            spec,
+            asked.at(self._driver.clock.now_us()),
+            limit=limit,
+            priorities=asked.priorities,
+            place=None if token is None else place_of(spec.partition, token),
+        )
+        return Page(
+            messages=tuple(map(self._stored, read.found)),
+            token=None if read.place is None else token_of(spec.partition, read.place),
+            rows_read=read.rows,
+        )

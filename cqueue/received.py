@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from cqueue.store.operations import MessageRow
 
 
-class ReceivedMessage:
-    """A message that a consumer holds until it is settled or its visibility timeout passes.
+class Received:
+    """What a received message says of itself, with threads and with asyncio.
 
     Attributes:
         body: the message's bytes.
@@ -108,6 +108,11 @@ class ReceivedMessage:
         return not lease.lost and self._taken.row.id in lease.outstanding
 
     @property
+    def is_cancelled(self) -> bool:
+        """Whether somebody cancelled the message while it was held here. `extend` and `nack` find it out."""
+        return self._taken.row.id in self._taken.lease.cancelled
+
+    @property
     def fence(self) -> int:
         """A fencing token: of two deliveries of a message, the later one has the higher token."""
         return self._taken.lease.fence
@@ -116,6 +121,19 @@ class ReceivedMessage:
     def visible_again(self) -> datetime:
         """When the visibility timeout passes, in UTC. `extend` moves it."""
         return to_datetime(self._taken.lease.due_ms)
+
+    def __repr__(self) -> str:
+        return f"<message {self.id} attempt={self.attempt} bytes={len(self.body)}>"
+
+
+class ReceivedMessage(Received):
+    """A message that a consumer holds until it is settled or its visibility timeout passes.
+
+    Attributes:
+        body: the message's bytes.
+    """
+
+    __slots__ = ()
 
     def ack(self) -> None:
         """See `Consumer.ack`."""
@@ -137,26 +155,23 @@ class ReceivedMessage:
         """See `Consumer.dead`."""
         self._consumer.dead(self, reason, headers)
 
-    def __repr__(self) -> str:
-        return f"<message {self.id} attempt={self.attempt} bytes={len(self.body)}>"
+
+Messages = Received | Iterable[Received]
 
 
-Messages = ReceivedMessage | Iterable[ReceivedMessage]
-
-
-def listed(messages: Messages) -> list[ReceivedMessage]:
+def listed(messages: Messages) -> list[Received]:
     """Return one message or several as a list.
 
     Raises:
         BadInput: an element is not a received message.
     """
-    listed = [messages] if isinstance(messages, ReceivedMessage) else messages
+    listed = [messages] if isinstance(messages, Received) else messages
     if not isinstance(listed, Iterable):
         raise BadInput(f"{messages!r} is neither a received message nor several of them")
     listed = list(listed)
     if set(map(type, listed)) <= {ReceivedMessage}:
         return listed
     for message in listed:
-        if not isinstance(message, ReceivedMessage):
+        if not isinstance(message, Received):
             raise BadInput(f"{message!r} is not a received message")
     return listed

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 _CONNECTED: Final = ("deployment", "schema_migrations")  # what every client checks
-_MESSAGES: Final = ("messages", "bodies", "shards")
+_MESSAGES: Final = ("messages", "bodies", "shards", "message_keys")
 _RECORDS: Final = ("log", "log_shards")
 # A consumer writes `queues`, where it moves the epoch at which a queue's registry starts, and `log`, where it
 # stores dead letters of a log.
-_CONSUMED: Final = (*_MESSAGES, "queues", "listeners", *_RECORDS, "subscriptions")
+_CONSUMED: Final = (*_MESSAGES, "reservations", "queues", "listeners", *_RECORDS, "subscriptions")
 # `deployment` has the counter that tells clients of an altered queue; schedules alter theirs.
 # A dispatcher appends to the histories of queues that keep one.
 _DISPATCHED: Final = (
     *_MESSAGES,
-    *("queues", "listeners", "deployment", "schedules", "workers", "results"),
+    *("reservations", "queues", "listeners", "deployment", "schedules", "workers", "results"),
     *_RECORDS,
 )
 

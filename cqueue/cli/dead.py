@@ -1,4 +1,4 @@
-"""`cqueue dead`: list, show, redrive, drop."""
+"""`cqueue dead`: list, groups, show, redrive, drop."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
 from cqueue.cli.interrupts import after_ctrl_c
-from cqueue.cli.letter_view import print_letter, print_letters
+from cqueue.cli.letter_view import print_groups, print_letter, print_letters
 from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import QueueName, Yes
+from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes
 from cqueue.cli.short_ids import letter_ids, short
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput
@@ -82,6 +82,21 @@ def list_letters(
 
 
 @command(app)
+def groups(cli: CliContext, name: QueueName, *, task: Task = None, reason: Reason = None) -> None:
+    """Count the dead letters of a queue by task and kind of reason, the largest group first.
+
+    A kind is what stands before the first colon of a reason, such as the class of an error; a dispatcher's
+    count of attempts is left out. `redrive` and `drop` take it as --reason. All letters are read. With
+    --json an object a line.
+    """
+    with _open(cli, name) as queue:
+        with cli.status("Looking…"):
+            found = queue.dead_letters.groups(reason=reason, task=task)
+        such = " such" if task is not None or reason is not None else ""
+        print_groups(cli, found, none=f"Queue {name} has no{such} dead letters.")
+
+
+@command(app)
 def show(
     cli: CliContext,
     name: QueueName,
@@ -100,6 +115,8 @@ def redrive(
     name: QueueName,
     chosen: Chosen,
     *,
+    rate: Rate = None,
+    max_redrives: MaxRedrives = None,
     dry_run: Annotated[bool, "Say what would be done; write nothing."] = False,
 ) -> None:
     """Send dead letters back to their queue: those of these ids, of a task or reason, or all.
@@ -109,7 +126,7 @@ def redrive(
     letter that a consumer of the dead-letter queue holds stays.
     """
     with _choosing(cli, name, chosen) as (dead, which), _going_on(cli), cli.status("Sending back…"):
-        result = dead.redrive(**which, dry_run=dry_run)
+        result = dead.redrive(**which, rate=rate, max_redrives=max_redrives, dry_run=dry_run)
     done = "would be sent back" if dry_run else "sent back"
     _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
 

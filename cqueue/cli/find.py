@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,9 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.letter_view import print_letter
-from cqueue.cli.message_view import print_one
-from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import InQueue, MessageIdText
+from cqueue.cli.message_view import print_one, print_stored
+from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
+from cqueue.cli.options import InQueue, OfKey, SomeMessage
 from cqueue.cli.render import emit_one
 from cqueue.cli.short_ids import is_short, message_id, queue_of
 from cqueue.cli.values import body_text
@@ -27,18 +28,24 @@ if TYPE_CHECKING:
     from cqueue.queue import StoredMessage, TaskResult
 
 app = typer.Typer()
+MOST_LISTED = 1000
+"""Messages with a key that are shown."""
 
 
 @command(app)
-def find(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None:
+def find(cli: CliContext, text: SomeMessage = None, *, key: OfKey = None, queue: InQueue = None) -> None:
     """Show where a message stands: its state, its attempts, when it may come next, and the message.
 
     A whole id says its queue, and of a task that keeps results shows what it returned, too. A short one is
-    looked for among all messages of all queues, or of --queue. Exit code 1: there is no such message (any
-    more).
+    looked for among all messages of all queues, or of --queue.
+    With --key: up to 1,000 messages with this key, and its dead letters, whose state is `dead`.
+    Exit code 1: there is no such message (any more).
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 
+    if text is None or key is not None:
+        _find_key(cli, *check_key(text, key, queue))
+        return
     with open_client(cli) as client:
         with cli.status("Looking…"):
             found = look(client, text, queue)
@@ -47,11 +54,32 @@ def find(cli: CliContext, text: MessageIdText, *, queue: InQueue = None) -> None
             emit_one(cli, _result_fields(ended), {"id": ended.id, "encoding": None})
         elif found is None:
             say_left_out(cli, client, "messages")
-            say_missing(cli, text)
+            missing(cli, text)
+            raise typer.Exit(ExitCode.CHECK_FAILED)
         elif isinstance(found, DeadLetter):
             print_letter(cli, found, queue=queue_of(found.id).removesuffix(DEAD_SUFFIX))
         else:
             print_one(cli, found, queue=queue_of(found.id))
+
+
+def _find_key(cli: CliContext, key: str, queue: str) -> None:
+    with open_queue(cli, queue) as opened:
+        with cli.status("Looking…"):
+            found = opened.list_by_key(key, limit=MOST_LISTED)
+        print_stored(cli, found, none=f"Queue {queue} has no message with the key {key}.")
+    if not found:
+        raise typer.Exit(ExitCode.CHECK_FAILED)
+
+
+def check_key(named: str | Sequence[str] | None, key: str | None, queue: str | None) -> tuple[str, str]:
+    """Return the key and the queue of a command that takes ids, or a key with a queue.
+
+    Raises:
+        BadInput: ids are named, or no key, or no queue.
+    """
+    if named or key is None or queue is None:
+        raise BadInput("Give an ID, or --key with --queue.")
+    return key, queue
 
 
 def look(client: Client, text: str, queue: str | None) -> StoredMessage | DeadLetter | None:
@@ -96,13 +124,8 @@ def _result_fields(ended: TaskResult) -> dict[str, Any]:
     }
 
 
-def say_missing(cli: CliContext, text: str) -> None:
-    """Say that there is no such message, and leave.
-
-    Raises:
-        Exit: always.
-    """
+def missing(cli: CliContext, text: str) -> None:
+    """Say that there is no such message."""
     if cli.json:
         cli.emit(None)
     cli.remark(f"There is no message {text}. It may have been acked or cancelled, or have expired.")
-    raise typer.Exit(ExitCode.CHECK_FAILED)

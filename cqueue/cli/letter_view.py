@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,24 @@ from cqueue.cli.values import body_text
 from cqueue.errors import NotDone
 
 if TYPE_CHECKING:
-    from cqueue.dead_letters import DeadLetter
+    from cqueue.dead_letters import DeadLetter, LetterGroup
+
+ABANDONED = "unknown: it was killed, it hung, or it lost its connection"
+"""What the sheet of a letter says of a holder that let the message expire."""
 
 _COLUMNS: Mapping[str, Callable[[DeadLetter], Any]] = {
     "id": lambda letter: short(letter.id),
     "died": attrgetter("died_at"),
     "task": attrgetter("task"),
     "attempts": attrgetter("attempts"),
+    "reason": attrgetter("reason"),
+}
+_GROUP_COLUMNS: Mapping[str, Callable[[LetterGroup], Any]] = {
+    "letters": attrgetter("count"),
+    "task": attrgetter("task"),
+    "last died": attrgetter("last"),
+    "redriven": attrgetter("redriven"),
+    "example": lambda group: short(group.example),
     "reason": attrgetter("reason"),
 }
 
@@ -35,6 +47,10 @@ def letter_fields(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "attempts": letter.attempts,
         "died_at": letter.died_at,
+        "redrives": letter.redrives,
+        "holder": letter.holder,
+        "fence": letter.fence,
+        "holder_lost": letter.holder_lost,
         "held": letter.held,
         "priority": letter.priority,
         "headers": dict(letter.headers),
@@ -47,6 +63,11 @@ def print_letters(cli: CliContext, letters: Sequence[DeadLetter], *, none: str) 
     print_list(cli, letters, letter_fields, _COLUMNS, none=none, lines=True, spare=("attempts",), cut=True)
 
 
+def print_groups(cli: CliContext, groups: Sequence[LetterGroup], *, none: str) -> None:
+    """Print a line of JSON for each group of letters, or a table."""
+    print_list(cli, groups, asdict, _GROUP_COLUMNS, none=none, lines=True, spare=("redriven",), cut=True)
+
+
 def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:
     """Print all that is known of a letter, with its traceback and its body."""
     text, encoding, trouble = _body(letter)
@@ -56,8 +77,11 @@ def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:
         "id": f"{letter.id} ({short(letter.id)})",
         "state": f"dead{held}",
         "headers": ", ".join(header_pairs(letter.headers)),
+        "holder": ABANDONED if letter.holder_lost else letter.holder,
+        "fence": None if letter.fence is None else str(letter.fence),
+        "redrives": letter.redrives or None,
         "body": trouble or text,
-        **dict.fromkeys(("held", "size", "codec", "encoding")),
+        **dict.fromkeys(("held", "holder_lost", "size", "codec", "encoding")),
     }
     emit_one(cli, {"queue": queue, **letter_fields(letter), **more}, told)
 

@@ -9,13 +9,18 @@ import typer
 
 QueueName = Annotated[str, "QUEUE", "The queue's name."]
 LogName = Annotated[str, "LOG", "The log's name."]
-MessageIdText = Annotated[str, "ID", "The message's id, whole or short."]
+MessageIds = Annotated[list[str], "ID…", "Of messages, whole or short."]
+SomeMessage = Annotated[str | None, "[ID]", "The message's id, whole or short."]
+SomeMessages = Annotated[list[str] | None, "[ID…]", "Of messages, whole or short."]
+OfKey = Annotated[str | None, "All messages with this key, in a keyed queue; needs --queue."]
 InQueue = Annotated[str | None, "--queue QUEUE", "Where to look for a short id; by default everywhere."]
 Yes = Annotated[bool, "--yes -y", "Do not ask."]
 Headers = Annotated[list[str] | None, "--header NAME=VALUE", "A header; may be repeated."]
 Priority = Annotated[int, "0 (most urgent, the default) to 9."]
 TaskArgs = Annotated[str | None, "JSON", "The task's arguments: an array, or an object of them by name."]
 BodyFile = Annotated[Path | None, "--file FILE", "The body is a file."]
+Rate = Annotated[float | None, "Letters a second, at most."]
+MaxRedrives = Annotated[int | None, "Leave those that were sent back this often already."]
 ExistOk = Annotated[bool, "Succeed if it exists with the same configuration."]
 
 

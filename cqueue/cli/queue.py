@@ -61,9 +61,12 @@ class Changeable:
         "given.",
     ] = None
 
+    keyed: Annotated[bool, "Find messages by their keys, those sent from then on; cannot be undone."] = False
+
     def given(self) -> dict[str, Any]:
         """Return the settings that were given."""
-        values = given(**{**asdict(self), "derived_sends": self.derived_sends or None})
+        once_true = {"derived_sends": self.derived_sends or None, "keyed": self.keyed or None}
+        values = given(**{**asdict(self), **once_true})
         return values | ({"history": None} if self.history == timedelta() else {})
 
 
@@ -128,7 +131,7 @@ def alter(cli: CliContext, name: QueueName, settings: Changeable) -> None:
     if not changes:
         raise BadInput(
             "Nothing to change: give --shards, --visibility, --max-attempts, --lease, --derived-sends or "
-            "--history."
+            "--history, --keyed."
         )
     with open_queue(cli, name) as queue:
         queue.alter(**changes)

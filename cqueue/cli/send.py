@@ -15,14 +15,15 @@ from cqueue.cli.arguments import encoded
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue
-from cqueue.cli.options import BodyFile, Headers, Priority, QueueName, TaskArgs
+from cqueue.cli.options import BodyFile, Headers, Priority, QueueName, TaskArgs, given
 from cqueue.cli.sources import check_source, lines_of, read_body
 from cqueue.cli.values import parse_headers
 from cqueue.errors import BadInput, CqueueError
 
 if TYPE_CHECKING:
     from cqueue.client import Client
-    from cqueue.message import Message
+    from cqueue.message import Message, MessageId
+    from cqueue.unique import Unique
 
 app = typer.Typer()
 
@@ -43,6 +44,19 @@ def send(
     priority: Priority = 0,
     header: Headers = None,
     ttl: Annotated[timedelta | None, "How long after it was sent the message may still be delivered."] = None,
+    key: Annotated[
+        str | None, "A key of your own; in a keyed queue, `cqueue find --key` looks it up."
+    ] = None,
+    unique: Annotated[
+        str | None, "KEY", "Send only if no other message of this unique key is in the way."
+    ] = None,
+    while_: Annotated[
+        str | None, "pending|running|ever", "How long it is in the way; by default while it waits or is held."
+    ] = None,
+    within: Annotated[timedelta | None, "No longer than this after it was sent: 30s, 5m."] = None,
+    on_conflict: Annotated[
+        str | None, "raise|skip|replace|debounce|throttle", "What follows; by default an error."
+    ] = None,
 ) -> None:
     """Send a message, with --lines one a line, or with --task a call of a task; done once it is stored.
 
@@ -55,6 +69,8 @@ def send(
         "priority": priority,
         "headers": parse_headers(header or ()) or None,
         "ttl": ttl,
+        "key": key,
+        "unique": _unique(unique, given(while_=while_, within=within, on_conflict=on_conflict)),
     }
     if task is not None or args is not None or kwargs is not None:
         if body is not None or file is not None or lines:
@@ -63,11 +79,32 @@ def send(
             )
         _send_task(cli, name, _call(task, args, kwargs, options))
         return
+    if lines and unique is not None:
+        raise BadInput("--unique is for one message: with --lines all of them would have one key.")
     check_source(body, file, lines=lines)
     if lines:
         _send_lines(cli, name, file, options)
     else:
         _send_one(cli, name, read_body(body, file), options)
+
+
+def _unique(key: str | None, options: dict[str, Any]) -> Unique | None:
+    if key is not None:
+        from cqueue.unique import Unique  # noqa: PLC0415 - only where it is needed
+
+        return Unique(key, **options)
+    if options:
+        raise BadInput("--while, --within and --on-conflict say when a --unique KEY is taken: give --unique.")
+    return None
+
+
+def _emit(cli: CliContext, result: dict[str, Any], id_: MessageId | None) -> None:
+    """Tell the id of a message, and that it is an earlier one's, if it is."""
+    if id_ is not None and id_.skipped:
+        cli.emit({**result, "id": id_, "skipped": True}, id_)
+        cli.remark("Nothing was sent: this message of the unique key is in the way.")
+    else:
+        cli.emit({**result, "id": id_}, id_)
 
 
 def _call(task: str | None, args: str | None, kwargs: str | None, options: dict[str, Any]) -> Message:
@@ -85,7 +122,7 @@ def _send_task(cli: CliContext, name: str, message: Message) -> None:
         result = find_queue(client, name).send_many([message])
         for _, error in result.failed:
             raise error
-        cli.emit({"queue": name, "task": message.task, "id": result.ids[0]}, result.ids[0])
+        _emit(cli, {"queue": name, "task": message.task}, result.ids[0])
         with suppress(CqueueError):  # the message is sent, whatever becomes of the remark
             _remark_unknown(cli, client, name, str(message.task))
 
@@ -116,7 +153,7 @@ def _nearest(task: str, known: Iterable[str]) -> str | None:
 def _send_one(cli: CliContext, name: str, body: bytes, options: dict[str, Any]) -> None:
     with open_queue(cli, name) as queue:
         id_ = queue.send(body, **options)
-    cli.emit({"queue": name, "id": id_}, id_)
+    _emit(cli, {"queue": name}, id_)
 
 
 def _send_lines(cli: CliContext, name: str, file: Path | None, options: dict[str, Any]) -> None:

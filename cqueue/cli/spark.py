@@ -15,7 +15,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import handled_by
-from cqueue.cli.options import LogName, QueueName, number
+from cqueue.cli.options import LogName, MaxRedrives, QueueName, Rate, number
 from cqueue.cli.spark_run import DryRun, Format, Into, Log, Queue, ReaderOptions, Session, Where
 from cqueue.cli.table import print_table
 
@@ -152,6 +152,8 @@ def redrive(
     where: Where = None,
     to: Annotated[str | None, "NAME", "Another queue to send them to."] = None,
     limit: Annotated[int | None, number("At most this many, oldest first.", 1)] = None,
+    rate: Rate = None,
+    max_redrives: MaxRedrives = None,
     session: Session,
     dry_run: DryRun = False,
 ) -> None:
@@ -162,7 +164,9 @@ def redrive(
     spark_run.need_spark()
     from cqueue.spark.jobs import redrive as module  # noqa: PLC0415 - PySpark is an extra
 
-    job = module.Redrive(queue=name, url=cli.url, where=where, to=to, limit=limit)
+    job = module.Redrive(
+        queue=name, url=cli.url, where=where, to=to, limit=limit, rate=rate, max_redrives=max_redrives
+    )
     done = session.run(cli, "redrive", lambda spark: module.run(spark, job, dry_run=dry_run))
     if done.details["failed"]:
         raise typer.Exit(ExitCode.CHECK_FAILED)

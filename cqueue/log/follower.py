@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
-from threading import Event
 
 from cqueue.errors import Closed
 from cqueue.log.catalog import LogCatalog
@@ -17,6 +16,7 @@ from cqueue.log.reader import Reader
 from cqueue.log.records import LogId, LogRecord
 from cqueue.message import check_duration
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.store import waiting
 
 
 class Follower(Reader):
@@ -43,7 +43,7 @@ class Follower(Reader):
         positions = starts(spec, start, self._partitions, now_us, on_expired)
         self._notifier = notifier
         self._log = spec.partition
-        self._awake = Event()  # set by a notification, or by `close`
+        self._awake = waiting.Signal()  # set by a notification, or by `close`
         self._hints = AppendHints(self._awake.set)
         self._following = Following(spec, positions, beyond_horizon=low_latency)
         self._next_s = 0.0  # when to read all partitions again
@@ -69,7 +69,7 @@ class Follower(Reader):
             if records or now_s >= deadline_s:
                 return records
             if found.is_all:
-                self._awake.wait(max(0.0, min(self._next_s, deadline_s) - now_s))
+                self._awake.wait(max(0.0, min(self._next_s, deadline_s) - now_s), cancellable=True)
 
     def _read(self, deadline_s: float) -> ReadResult:
         """Read all partitions if a poll is due, or `wait` is over; otherwise those with notified appends."""

@@ -62,7 +62,7 @@ class Log:
         """Return the configuration, at most five seconds old."""
         return self._catalog.entry(self.name).config
 
-    def alter(self, **changes: Any) -> LogConfig:
+    def alter(self, /, **changes: Any) -> LogConfig:
         """Change settings of `LogConfig` by name, while the log is used; all clients follow in 5 s.
 
         Raises:

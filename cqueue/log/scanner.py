@@ -15,6 +15,7 @@ from cqueue.log.protocol.source import Stretch, in_order, passed_upto
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogRecord
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.store import waiting
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,7 +98,7 @@ class Scanner(Reader):
         """Return what was read ahead, or is read now, and begin the next read."""
         self._check_open()
         ahead, self._next = self._next, None
-        found = ahead.result() if ahead is not None else self._read()
+        found = waiting.result(ahead) if ahead is not None else self._read()
         if found is not None:
             self._next = self._reads.submit(self._read)
         return found
@@ -136,7 +137,7 @@ class Scanner(Reader):
         self._check_open()
         ahead, self._next = self._next, None
         if ahead is not None:
-            ahead.exception()  # wait: the sources must not be moved while they are read
+            waiting.wait(ahead)  # wait: the sources must not be moved while they are read
         positions = starts(self._spec, start, self._partitions, self._driver.clock.now_us(), on_expired)
         for partition, position in positions.items():
             self._merge.sources[partition].seek(position)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol import plausibility, policy
+from cqueue.protocol import keys, plausibility, policy
 from cqueue.protocol.claim_draft import MAX_NEW_SLOTS, freed
 from cqueue.protocol.lease import Change, Lease, Taken
 from cqueue.protocol.lock import mutate_once, new_owner, tally_share
@@ -69,6 +69,8 @@ def ack(taken: Sequence[Taken]) -> Proto[list[Lease]]:
     emptied = [lease for lease, some in by_lease.items() if lease.acked([one.row.id for one in some])]
     if bodies:
         yield from Together(tuple(bodies))  # a body whose delete fails is dropped with its wide row
+    if any(lease.keyed for lease in by_lease):
+        yield from keys.delete((one.lease.wide_row, one.row) for one in taken if one.lease.keyed)
     return emptied
 
 

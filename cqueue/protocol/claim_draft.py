@@ -68,6 +68,7 @@ class Grant:
     slot: SlotRow
     rows: Sequence[MessageRow]
     suspect: bool
+    abandoned: bool  # to bury, and its last holder let it expire
 
 
 class HeadDraft:
@@ -237,6 +238,7 @@ class Draft:
         within: SlotRow | None = None,
         died_at_ms: int | None = None,
         suspect: bool = False,
+        abandoned: bool = False,
     ) -> None:
         """List messages in place of the slot `count_within`, else in one or more free slots."""
         for some in [rows] if within else _portions(rows):
@@ -251,7 +253,7 @@ class Draft:
                 rev=0,  # `HeadDraft` sets it
                 died_at_ms=died_at_ms,
             )
-            self.grants.append(Grant(self.head.list_in(slot), some, suspect))
+            self.grants.append(Grant(self.head.list_in(slot), some, suspect, abandoned))
 
     @property
     def renews(self) -> bool:
@@ -282,7 +284,14 @@ class Draft:
             Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
         }  # fmt: skip
         for grant in self.grants:
-            lease = Lease(self.memory.wide_row, grant.slot, fence, gate if grant.suspect else None)
+            lease = Lease(
+                self.memory.wide_row,
+                grant.slot,
+                fence,
+                gate if grant.suspect else None,
+                keyed=self.spec.keyed,
+            )
+            lease.abandoned = grant.abandoned
             if grant.suspect:
                 gate.hold(lease)
             dying = grant.slot.died_at_ms is not None

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol import policy, shards
+from cqueue.protocol import keys, policy, shards
 from cqueue.protocol.ack import Placement, ack, place
 from cqueue.protocol.bodies import look_everywhere, without_body
 from cqueue.protocol.lease import Lease, Taken
@@ -34,6 +34,11 @@ HEADER_QUEUE = "cqueue-dead-queue"
 HEADER_ATTEMPTS = "cqueue-dead-attempts"
 HEADER_ID = "cqueue-dead-id"
 HEADER_TRACEBACK = "cqueue-dead-traceback"
+HEADER_HOLDER = "cqueue-dead-holder"
+HEADER_FENCE = "cqueue-dead-fence"
+HEADER_ABANDONED = "cqueue-dead-abandoned"
+HEADER_REDRIVES = "cqueue-redrives"
+"""How often the message was redriven. It stays on the message; the other headers are the letter's only."""
 MAX_REASON = 2000
 """Characters kept of a reason: enough for an error message, and little beside the 16 KiB of headers."""
 PAUSES_S = (0.05, 0.2, 0.5, 1.0)
@@ -88,7 +93,7 @@ def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:
     now_ms = (yield from Now()) // 1000
     dying = Placement(SlotState.CLAIMED, now_ms + spec.visibility_ms, lease.attempt, now_ms)
     slot = yield from place(lease, (row.id,), dying)
-    return lease if slot is lease.slot else Lease(lease.wide_row, slot, lease.fence)
+    return lease if slot is lease.slot else Lease(lease.wide_row, slot, lease.fence, keyed=lease.keyed)
 
 
 def _row_and_body(taken: Taken) -> Proto[tuple[MessageRow, bytes | None]]:
@@ -107,8 +112,11 @@ def _row_and_body(taken: Taken) -> Proto[tuple[MessageRow, bytes | None]]:
 
 def insert_letter(dead: QueueSpec, target: WideRow, copy: MessageRow, body: bytes | None) -> Proto[None]:
     """Insert a letter until the insert is confirmed. A repeat is harmless, because the id is derived."""
+    keyed = [(target, copy)] if dead.keyed else []
     for pause_s in PAUSES_S:
+        began_us = yield from Now()
         try:
+            yield from keys.written(keyed)
             if body is not None:
                 yield from InsertBodies(target, ((copy.id, body),))
             yield from together(*registration(dead, target, copy.priority), InsertMessages(target, (copy,)))
@@ -117,6 +125,8 @@ def insert_letter(dead: QueueSpec, target: WideRow, copy: MessageRow, body: byte
             yield from Pause(pause_s)
             continue
         now_us = yield from Now(checked=True)
+        if keys.is_late(dead, began_us, now_us):
+            yield from keys.written(keyed)
         if shards.open_in_time(dead, copy.id, now_us):
             return
         raise NotDone("the burial took longer than gc_grace; the message stays until its timeout")

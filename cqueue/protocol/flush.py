@@ -53,13 +53,14 @@ class Flush(Part):
     """Messages of one wide row that are written together.
 
     bodies: large bodies, by id. derived: the ids are derived, so the flush goes to an open wide row and is
-    never written again under new ids.
+    never written again under new ids. skipped: nothing was written, because of the message in `rows`.
     """
 
     wide_row: WideRow
     rows: list[MessageRow] = field(default_factory=list)
     bodies: list[tuple[int, bytes]] = field(default_factory=list)
     derived: bool = False
+    skipped: bool = False
 
 
 @dataclass(slots=True)

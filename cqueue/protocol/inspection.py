@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import shards
+from cqueue.protocol import keys, shards
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -129,17 +129,22 @@ def wide_rows(spec: QueueSpec) -> Proto[list[Registered]]:
 
 def first_wide_rows(spec: QueueSpec, most: int | None) -> Proto[tuple[list[Registered], bool]]:
     """Return the wide rows of the `most` oldest epochs (None: of all), and whether there are no others."""
-    epochs = yield from _epochs(spec)
-    found = yield from _registered(spec, epochs[:most])
+    listed = yield from epochs(spec)
+    found = yield from _registered(spec, listed[:most])
     rows = [(WideRow(spec.partition, row.time_shard, row.shard), row.priorities) for _, row in found]
-    return sorted(rows), len(epochs) <= (most or len(epochs))
+    return sorted(rows), len(listed) <= (most or len(listed))
 
 
-def _epochs(spec: QueueSpec) -> Proto[list[int]]:
+def epochs(spec: QueueSpec) -> Proto[list[int]]:
     """Return the epochs that the registry lists, oldest first."""
     index: list[ShardRow] = yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)
-    epochs = {shards.listed_epoch(row.time_shard, row.shard) for row in index}
-    return sorted(epochs, key=shards.epoch_start_ms)
+    listed = {shards.listed_epoch(row.time_shard, row.shard) for row in index}
+    return sorted(listed, key=in_order)
+
+
+def in_order(epoch: int) -> tuple[int, int]:
+    """Return the key by which epochs are sorted: by time, the open wide rows of a time first."""
+    return shards.epoch_start_ms(epoch), epoch
 
 
 def _registered(
@@ -290,7 +295,7 @@ def purge(spec: QueueSpec) -> Proto[int]:
     """
     total = 0
     now_us = yield from Now()
-    for _, row in (yield from _registered(spec, (yield from _epochs(spec)), beside_grid=True)):
+    for _, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
         wide_row = WideRow(spec.partition, row.time_shard, row.shard)
         for priority in sorted(row.priorities):
             walk = Walk(spec, wide_row)
@@ -298,7 +303,7 @@ def purge(spec: QueueSpec) -> Proto[int]:
                 page = yield from _next_page(walk, wide_row, priority)
                 total += len(page.rows)
                 if page.rows:
-                    yield from discard(wide_row, priority, page.rows)
+                    yield from discard(spec, wide_row, priority, page.rows)
                 if page.damaged:
                     yield from DropMessages(wide_row, priority, page.damaged, now_us)
     return total
@@ -322,18 +327,22 @@ def _next_page(walk: Walk, wide_row: WideRow, priority: int) -> Proto[Slice]:
     return page
 
 
-def discard(wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:
+def discard(spec: QueueSpec, wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:
     """Delete messages of one priority; a body whose delete fails is dropped with its wide row."""
     yield from DeleteMessages(wide_row, priority, tuple(row.id for row in rows))
     large = tuple(row.id for row in rows if row.size is not None)
     if large:
         with suppress(NotDone, OutcomeUnknown):
             yield from DeleteBodies(wide_row, large)
+    if spec.keyed:
+        yield from keys.delete((wide_row, row) for row in rows)
 
 
 def forget(spec: QueueSpec) -> Proto[None]:
     """Delete all registry rows of a queue that is purged and being deleted."""
-    for epoch, row in (yield from _registered(spec, (yield from _epochs(spec)), beside_grid=True)):
+    for epoch, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
         yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)
     for row in (yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)):
         yield from UnregisterShard(spec.partition, shards.EPOCH_INDEX, row.time_shard, row.shard)
+    if spec.keyed:
+        yield from keys.forget(spec)

@@ -36,6 +36,8 @@ class Holding(Enum):
 
 TAKEN_OVER = "the visibility timeout passed and the message was given to another consumer"
 """The text of `LeaseLost` for a lost slot."""
+CANCELLED = "the message was cancelled while it was held"
+"""The text of `LeaseLost` for a cancelled message."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,14 +47,19 @@ class Lease:
     The holder makes one change of the slot after the other. Acks may come meanwhile, on any thread.
 
     slot: as the holder last wrote it. fence: of the claim. gate: the gate that admitted a suspect; else None.
+    keyed: the queue is, so an acked message's key has to be forgotten.
+    abandoned: of a message to bury: its last holder let it expire.
     """
 
     wide_row: WideRow
     slot: SlotRow
     fence: int
     gate: SuspectGate | None = None
+    keyed: bool = False
     state: Holding = Holding.HELD
+    abandoned: bool = False
     outstanding: set[int] = field(init=False)  # ids neither acked nor moved to another slot
+    cancelled: set[int] = field(default_factory=set)  # ids that are known to have been cancelled by others
     unresolved: dict[int, Change] = field(default_factory=dict)  # by new revision: outcome unknown
 
     def __post_init__(self) -> None:
@@ -93,10 +100,17 @@ class Lease:
             LeaseLost: none is outstanding.
         """
         if self.lost:
+            self.check_uncancelled(ids_)
             raise LeaseLost(TAKEN_OVER)
         if self.outstanding.isdisjoint(ids_):
+            self.check_uncancelled(ids_)
             raise LeaseLost(f"already acked, nacked or given back: {len(ids_)} message(s)")
         return tuple(sorted(self.outstanding & ids_))
+
+    def check_uncancelled(self, ids_: Iterable[int]) -> None:
+        """Raise `LeaseLost` if one of these messages is known to have been cancelled by others."""
+        if not self.cancelled.isdisjoint(ids_):
+            raise LeaseLost(CANCELLED)
 
     # ── events ──
 
@@ -128,7 +142,7 @@ class Lease:
             return True
         if (change := self._standing(stored)) is not None:
             self.changed(change)
-        return change is not None and self.state is Holding.HELD
+        return self._is_edited(stored) or (change is not None and self.state is Holding.HELD)
 
     def found(self, stored: SlotRow | None) -> Change | None:
         """Compare the slot with the stored one; return the change of unknown outcome that was applied, if
@@ -139,12 +153,31 @@ class Lease:
         """
         if stored is not None and stored.rev == self.slot.rev:
             return None
+        if self._is_edited(stored):
+            return None
         change = self._standing(stored)
         if change is None:
             self.state = Holding.LOST
+            self.check_uncancelled(self.slot.ids)
             raise LeaseLost(TAKEN_OVER)
         self.changed(change)
         return change
+
+    def _is_edited(self, stored: SlotRow | None) -> bool:
+        """Take over what a change by id has left of the slot; return whether the slot is still the holder's.
+
+        Only such a change keeps the owner. It makes the slot waiting if it has cancelled all messages.
+        """
+        if stored is None or stored.owner != self.slot.owner or self.state is not Holding.HELD:
+            return False
+        holds = stored.state is SlotState.CLAIMED
+        self.cancelled |= self.outstanding.difference(stored.ids) if holds else self.outstanding
+        if holds:
+            self.slot = stored
+        else:
+            self.state = Holding.LOST
+        self.outstanding.difference_update(self.cancelled)
+        return holds
 
     def _standing(self, stored: SlotRow | None) -> Change | None:
         """Return the change of unknown outcome that a stored slot shows."""

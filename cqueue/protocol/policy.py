@@ -60,6 +60,24 @@ def is_suspect_held(held: Lease | None, *, reserved: bool) -> bool:
     return reserved or held is not None
 
 
+# ── changes by id ──
+
+
+def cancel_moves_fence(unlisted: Sequence[int]) -> bool:
+    """Return whether a cancel moves the fence for messages that no slot lists: a claim may have read them."""
+    return True
+
+
+def reschedule_moves_fence(unlisted: Sequence[int]) -> bool:
+    """Return whether a slot lists messages that none did under the next fence only, as a claim lists them."""
+    return True
+
+
+def is_movable(slot: SlotRow) -> bool:
+    """Return whether others may make a slot's messages due at another time: not while somebody holds them."""
+    return slot.state is SlotState.WAITING
+
+
 # ── heads ──
 
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol import shards, writing
+from cqueue.protocol import keys, shards, writing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes, new_flush
 from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.writing import Bits, Failure, Writer, worst
+from cqueue.protocol.writing import REMAKES, Bits, Failure, Writer, worst
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
     InsertBodies,
     InsertMessages,
     MessageRow,
+    Now,
     Operation,
     Together,
     WideRow,
@@ -54,7 +55,11 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
         ]
 
     def before(self, parts: list[Flush]) -> Proto[Failure | None]:
-        """Register wide rows and store large bodies. If this fails, no message has been written."""
+        """Write keys, register wide rows and store large bodies. If this fails, no message has been
+        written.
+        """
+        if self.spec.keyed and (failed := (yield from keys.write(_rows_of(parts)))) is not None:
+            return _not_sent("a key could not be stored, so its message was not", failed)
         large = [flush for flush in parts if flush.bodies]
         if not large:
             return None
@@ -64,11 +69,21 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
             self.state.note_registered(new)
             bodies = tuple(InsertBodies(flush.wide_row, tuple(flush.bodies)) for flush in large)
             failed = worst((yield from Together(bodies)))
-        if failed is None or isinstance(failed, LASTING):
-            return failed
-        error = NotDone("a large body could not be stored, so its message was not")
-        error.__cause__ = failed
-        return error
+        if failed is None:
+            return None
+        return _not_sent("a large body could not be stored, so its message was not", failed)
+
+    def _finish(
+        self, part: Flush, began_us: int, error: Failure | None, remakes: int = REMAKES
+    ) -> Proto[list[Flush]]:
+        """Bring a tried part to its end; write its keys again if a look-up may have deleted them since."""
+        done = yield from super()._finish(part, began_us, error, remakes)
+        if self.spec.keyed and keys.is_late(self.spec, began_us, (yield from Now())):
+            stored = [flush for flush in done if flush.error is None]
+            if (failed := (yield from keys.write(_rows_of(stored)))) is not None:
+                for flush in stored:
+                    flush.error = writing.unknown("stored, but its key may not find it", failed)
+        return done
 
     def judge(self, part: Flush, now_us: int) -> tuple[list[Flush], Flush | None]:
         """Split off the messages that are answered too late; those under derived ids cannot be sent again."""
@@ -103,6 +118,21 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
         if late.bodies and failed is None:  # a message that may still be delivered keeps its body
             with suppress(NotDone, OutcomeUnknown):
                 yield from DeleteBodies(late.wide_row, tuple(id_ for id_, _ in late.bodies))
+        if self.spec.keyed and failed is None:
+            yield from keys.delete(_rows_of([late]))
+
+
+def _rows_of(flushes: Iterable[Flush]) -> Iterator[tuple[WideRow, MessageRow]]:
+    return ((flush.wide_row, row) for flush in flushes for row in flush.rows)
+
+
+def _not_sent(text: str, failed: Failure) -> Failure:
+    """Return the error of messages of which only what comes before them may be stored."""
+    if isinstance(failed, LASTING):
+        return failed
+    error = NotDone(text)
+    error.__cause__ = failed
+    return error
 
 
 def _share(flush: Flush, wanted: set[int]) -> Flush:

@@ -39,6 +39,7 @@ class QueueSpec:
     skew_us: int  # ε
     gc_grace_us: int
     derived_sends: bool = False
+    keyed: bool = False  # messages can be looked up by their keys
     packs: bool = False  # all clients of the deployment can read packs
     retiring: bool = True  # wide rows and epochs may be dropped: no data centre can bring messages back
 
@@ -75,6 +76,7 @@ def spec_of(row: QueueRow, config: QueueConfig, deployment: DeploymentRow) -> Qu
         skew_us=deployment.skew_ms * 1000,
         gc_grace_us=deployment.gc_grace_s * 1_000_000,
         derived_sends=config.derived_sends,
+        keyed=config.keyed,
         packs=deployment.format >= PACKS_SINCE,
         retiring=deployment.retiring,
     )

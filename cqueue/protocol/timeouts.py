@@ -96,10 +96,13 @@ def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
     chunk, rest = slot.ids[:BURIED_AT_ONCE], slot.ids[BURIED_AT_ONCE:]
     rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, chunk)
     died_at_ms = kept_time_of_death(slot, draft.spec, draft.now_us // 1000)
+    abandoned = slot.state is SlotState.CLAIMED and slot.died_at_ms is None  # else the burial was cut off
     for index, row in enumerate(rows):
         last = index == len(rows) - 1 and not rest
         within = slot if last else None
-        draft.grant(slot.priority, [row], slot.attempt, within=within, died_at_ms=died_at_ms)
+        draft.grant(
+            slot.priority, [row], slot.attempt, within=within, died_at_ms=died_at_ms, abandoned=abandoned
+        )
     if rest or not rows:
         draft.head.keep(slot, rest)
 

@@ -164,10 +164,11 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
                 for part in parts:
                     part.indexes = [start + index for index in part.indexes]
             for group in _groups(parts):
-                done += yield from self._write_group(group)
+                done += yield from self.write_parts(group)
         return done
 
-    def _write_group(self, group: list[P]) -> Proto[list[P]]:
+    def write_parts(self, group: list[P]) -> Proto[list[P]]:
+        """Write parts side by side; return parts that each tell their outcome."""
         began_us = yield from Now()
         errors = yield from self._try(group)
         done: list[P] = []

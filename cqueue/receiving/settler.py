@@ -5,25 +5,26 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
-from threading import Lock
 from typing import TypeVar
 
 from cqueue.config import to_ms
 from cqueue.errors import AckUnknown, BadInput, CqueueError, LeaseLost, NotDone, OutcomeUnknown
-from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_duration, delay_us
+from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_extension, delay_us
 from cqueue.protocol import ack as acks
-from cqueue.protocol.dead import bury, why_dead
+from cqueue.protocol.dead import HEADER_ABANDONED, HEADER_FENCE, HEADER_HOLDER, bury, why_dead
 from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lease import Lease, Taken
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec
-from cqueue.received import Messages, ReceivedMessage, listed
+from cqueue.received import Messages, Received, listed
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.rendezvous import own_name
+from cqueue.store import waiting
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Settler:
         self._catalog = catalog
         self._driver = driver
         self._executor = executor
-        self._locks = [Lock() for _ in range(LOCKS)]
+        self._locks = [waiting.lock() for _ in range(LOCKS)]
         self._leases: set[Lease] = set()
         self.finished: deque[Lease] = deque()
         self._shared = acks.Shared()
@@ -76,7 +77,7 @@ class Settler:
         self._leases.discard(lease)
         self.finished.append(lease)
 
-    def _lock_of(self, lease: Lease) -> Lock:
+    def _lock_of(self, lease: Lease) -> AbstractContextManager[object]:
         """Return the lock of a lease. Changes of a lease must not overlap: each needs the revision of the
         last.
         """
@@ -120,11 +121,22 @@ class Settler:
         return True
 
     def _bury(
-        self, taken: Taken, spec: QueueSpec, reason: str, headers: Mapping[str, str] | None = None
+        self,
+        taken: Taken,
+        spec: QueueSpec,
+        reason: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        holder: str | None = None,
     ) -> None:
+        """Bury a message. headers: more of them, as far as they fit. holder: its holder, if that is known."""
         dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
         id_ = MessageId.of(taken.lease.wide_row, taken.row.priority, taken.row.id)
         why = why_dead(reason, spec.name, taken.lease.attempt, id_)
+        if holder is not None:
+            why |= {HEADER_HOLDER: holder, HEADER_FENCE: str(taken.lease.fence)}
+        if taken.lease.abandoned:
+            why[HEADER_ABANDONED] = "true"
         if headers:
             why |= fitting({**(taken.row.headers or {}), **why}, headers)
         buried = self._measured("bury", "buried", 1, bury(spec, dead, taken, why))
@@ -137,7 +149,7 @@ class Settler:
         """See `Consumer.ack`."""
         self._settle("ack", messages, self._ack_some)
 
-    def _settle(self, verb: str, messages: Messages, settle: Callable[[list[ReceivedMessage]], None]) -> None:
+    def _settle(self, verb: str, messages: Messages, settle: Callable[[list[Received]], None]) -> None:
         """Settle messages, in a span if somebody traces."""
         some, tracing = listed(messages), self._driver.tracing
         if tracing is None or not some:
@@ -147,7 +159,7 @@ class Settler:
         name = names.pop() if len(names) == 1 else None
         tracing.around(verb, name, some, lambda: settle(some))
 
-    def _ack_some(self, some: list[ReceivedMessage]) -> None:
+    def _ack_some(self, some: list[Received]) -> None:
         if not some:
             return
         try:
@@ -159,7 +171,7 @@ class Settler:
             for lease in emptied:
                 owners[lease]._settled(lease)  # noqa: SLF001 - the same class
 
-    def _ack(self, some: Sequence[ReceivedMessage]) -> Sequence[Lease]:
+    def _ack(self, some: Sequence[Received]) -> Sequence[Lease]:
         taken, meter = [message._taken for message in some], self._driver.meter  # noqa: SLF001
         if meter is None:
             return self._driver.run(acks.ack(taken))
@@ -210,6 +222,7 @@ class Settler:
                 ids = by_lease[lease]
                 back = acks.nack(lease, ids, delay_ms, self._shared, count=count)
                 self._measured("nack", "returned", len(ids), back)
+                lease.check_uncancelled(ids)
                 if not lease.is_held:
                     self._leases.discard(lease)
 
@@ -217,13 +230,16 @@ class Settler:
 
     def extend(self, messages: Messages, duration: timedelta) -> None:
         """See `Consumer.extend`."""
-        check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
+        check_extension(duration)
+
+        taken = _taken(listed(messages))
 
         def extend(lease: Lease) -> None:
             with self._lock_of(lease):
                 self._driver.run(acks.extend(lease, to_ms(duration)))
+                lease.check_uncancelled(one.row.id for one in taken if one.lease is lease)
 
-        _call_for_each({one.lease for one in _taken(listed(messages))}, extend)
+        _call_for_each({one.lease for one in taken}, extend)
 
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """See `Consumer.dead`."""
@@ -235,7 +251,7 @@ class Settler:
 
         def bury_one(taken: Taken) -> None:
             with self._lock_of(taken.lease):
-                self._bury(taken, spec, reason, headers)
+                self._bury(taken, spec, reason, headers, holder=own_name())
 
         self._settle("dead", messages, lambda some: _call_for_each(_taken(some), bury_one))
 
@@ -254,7 +270,7 @@ def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     return fits
 
 
-def _taken(messages: Sequence[ReceivedMessage]) -> list[Taken]:
+def _taken(messages: Sequence[Received]) -> list[Taken]:
     return [message._taken for message in messages]  # noqa: SLF001
 
 

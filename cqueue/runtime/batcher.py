@@ -27,11 +27,12 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Condition, Lock, RLock, Thread, current_thread
+from threading import Condition, RLock, Thread, current_thread
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from cqueue.errors import Closed, NotDone
 from cqueue.runtime.conditions import Future
+from cqueue.store import waiting
 
 Entry = TypeVar("Entry")
 Outcome = TypeVar("Outcome")
@@ -211,7 +212,7 @@ class Batcher(Generic[Entry, Outcome]):
             Closed: as `submit`.
         """
         future: Future[Outcome] = Future()
-        ended = Lock()
+        ended = waiting.lock()
         ended.acquire()
         future.add_done_callback(lambda _: ended.release())
         try:

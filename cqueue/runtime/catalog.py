@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from threading import Lock, RLock, Thread
 from typing import Any, NamedTuple
 
@@ -32,7 +33,7 @@ from cqueue.protocol import inspection, shards
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home
-from cqueue.store import decode
+from cqueue.store import decode, waiting
 from cqueue.store.control import ListSchedules, RemoveSchedule
 from cqueue.store.operations import (
     FORMAT,
@@ -49,6 +50,7 @@ from cqueue.store.operations import (
     RemoveQueue,
 )
 from cqueue.store.quarantine import Damage
+from cqueue.store.reservations import ListReservations, RemoveReservation
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 REFRESH_AFTER_S = 0.9
@@ -143,7 +145,7 @@ class Catalog:
         if self._refusal is None:
             age_s = time.monotonic() - self._polled_s
             if age_s >= MAX_AGE_S:
-                self._poll_if_older(MAX_AGE_S)
+                waiting.in_thread(partial(self._poll_if_older, MAX_AGE_S))
             elif age_s >= REFRESH_AFTER_S and self._background.acquire(blocking=False):
                 self._start_background_poll()
         if self._refusal is not None:
@@ -259,8 +261,10 @@ class Catalog:
         if check_queue_name(name).endswith(DEAD_SUFFIX):
             raise QueueExists(f"{name!r}: names ending in {DEAD_SUFFIX} belong to dead-letter queues")
         self._check_fit(config)
-        if not self._insert(name + DEAD_SUFFIX, DEAD_CONFIG):
-            self._check_not_deleting(name + DEAD_SUFFIX)
+        if not self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=config.keyed)):
+            dead = self._check_not_deleting(name + DEAD_SUFFIX)
+            if config.keyed and dead is not None and not self._config_of(dead).keyed:
+                self.alter(name + DEAD_SUFFIX, {"keyed": True})  # left by a creation that broke off
         if not self._insert(name, config):
             row = self._check_not_deleting(name)
             if row is not None and not (exist_ok and _matches(self._config_of(row), config)):
@@ -312,6 +316,9 @@ class Catalog:
                 )
             return row._replace(config=config.to_json(row.config))
 
+        if changes.get("keyed") and not name.endswith(DEAD_SUFFIX):
+            self._check_fit(self.entry(name).config.altered(changes))
+            self.alter(name + DEAD_SUFFIX, {"keyed": True})  # first: no keyed message dies without its key
         self._change(name, altered)
         return self.entry(name)
 
@@ -367,6 +374,8 @@ class Catalog:
         self._driver.run(inspection.forget(spec))
         for schedule in self._driver.ask(ListSchedules(spec.partition, as_stored=True)):
             self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
+        for key in self._driver.ask(ListReservations(spec.partition)):
+            self._driver.ask(RemoveReservation(spec.partition, key))
         self._driver.ask(RemoveQueue(name, row.incarnation))
         return total
 

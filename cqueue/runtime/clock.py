@@ -14,6 +14,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from cqueue.errors import NotDone, Unavailable
+from cqueue.store import waiting
 
 STALE_US = 30_000_000
 """Age of a synchronisation in µs (30 s) after which the clock is synchronised again before a send is
@@ -112,6 +113,9 @@ class ClusterClock:
         Raises:
             NotDone: no coordinator answers within 200 ms, or two contradict each other.
         """
+        return waiting.in_thread(self._sync)
+
+    def _sync(self) -> int:
         asked_us = self._local_us()
         with self._mutex:
             if self._offset_us is not None and self._synced_us > asked_us:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +13,7 @@ import tenacity
 from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, Unavailable
 from cqueue.protocol.spec import Proto
 from cqueue.runtime.clock import ClusterClock
-from cqueue.store import limits
+from cqueue.store import limits, waiting
 from cqueue.store.operations import Now, Operation, Pause, RandomBits, Repeatable, Store, Together
 from cqueue.store.quarantine import Damage
 
@@ -52,7 +51,7 @@ class BlockingDriver:
         clock: ClusterClock,
         *,
         random_bits: Callable[[int], int] = secrets.randbits,
-        pause: Callable[[float], None] = time.sleep,
+        pause: Callable[[float], None] = waiting.sleep,
         deadline_s: float = 10.0,
     ) -> None:
         """Make a driver. deadline_s: seconds that a run may take after its last success, repeats included."""

@@ -11,6 +11,7 @@ from threading import Lock
 from cqueue.doorbell import Doorbell, HintCounts, Target
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.poll import Share
+from cqueue.store import waiting
 from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
 
@@ -23,7 +24,8 @@ class HintInbox:
     """
 
     def __init__(self, wake: Callable[[], None] | None = None) -> None:
-        self._signal = Lock()  # no `Event`: a Ctrl-C could leave an Event locked, and senders would hang
+        # No `Event`: a Ctrl-C could leave an Event locked, and senders would hang.
+        self._signal = waiting.lock()
         self._signal.acquire()
         self.wake = wake
         self.share: Share | None = None

@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from threading import get_ident
 from typing import Final, NamedTuple
 
 from cqueue.errors import CqueueError
 from cqueue.message import Message, MessageId
 from cqueue.producer import Producer
 from cqueue.runtime.batcher import Batcher, Bounds
+from cqueue.store import waiting
 
 MAX_LINGER: Final = timedelta(seconds=1)
 """Upper bound of `linger`: each send waits for that long."""
@@ -56,7 +56,7 @@ class GroupCommit:
         self._limit_s = limit_s
         self._clock = clock
         self._most_direct = DIRECT_SENDERS if linger is None else 0
-        self._direct: set[int] = set()  # threads that send their own messages
+        self._direct: set[int] = set()  # callers that send their own messages
         bounds = (
             Bounds(BATCH_MESSAGES, BATCHES_AT_ONCE)
             if linger is None
@@ -73,7 +73,7 @@ class GroupCommit:
             BadInput, NotDone, SendUnknown: as `Producer.send`, of this message alone.
         """
         self._producer.check_open()
-        me = get_ident()
+        me = waiting.caller()
         try:  # `try` before `add`, so that Ctrl-C cannot leave the thread in the set
             self._direct.add(me)
             if len(self._direct) <= self._most_direct and not self._batcher.is_gathering:

@@ -3,37 +3,65 @@
 A letter is sent under an id derived from its own id. So a repeated redrive, also by another tool, sends the
 same message and makes no copy. A letter is deleted only when its message is known to be stored, so the
 message is always in one of the two queues.
+
+The message carries how often it was redriven, so that a limit holds across runs, processes and tools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from cqueue import ids
-from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
-from cqueue.message import Message, MessageId, to_datetime
+from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, RedriveLimit
+from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, Message, MessageId, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol import bodies, inspection
 from cqueue.protocol.bodies import HEADER_LOST
 from cqueue.protocol.dead import (
+    HEADER_ABANDONED,
     HEADER_ATTEMPTS,
+    HEADER_FENCE,
+    HEADER_HOLDER,
     HEADER_ID,
     HEADER_QUEUE,
     HEADER_REASON,
+    HEADER_REDRIVES,
     HEADER_TRACEBACK,
 )
 from cqueue.protocol.inspection import Found
+from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.store import waiting
 from cqueue.store.operations import MessageRow, SlotState, WideRow
 
 AT_ONCE = 250
 """Letters held in memory at a time: 250 MiB at most, as a body has up to 1 MiB."""
+PACE_S: Final = 0.1
+"""Seconds' worth of letters that a redrive with a rate sends at once: a consumer sees no bursts."""
+MIN_RATE, MAX_RATE = 0.001, 100_000.0
+"""Range of a redrive's rate in messages a second: one in 17 minutes, and more than a cluster takes."""
+MAX_REDRIVES: Final = 1_000_000
+"""Upper bound of a limit of redrives."""
 DEAD_HEADERS = frozenset(
-    {HEADER_ATTEMPTS, HEADER_ID, HEADER_LOST, HEADER_QUEUE, HEADER_REASON, HEADER_TRACEBACK}
+    {
+        HEADER_ABANDONED,
+        HEADER_ATTEMPTS,
+        HEADER_FENCE,
+        HEADER_HOLDER,
+        HEADER_ID,
+        HEADER_LOST,
+        HEADER_QUEUE,
+        HEADER_REASON,
+        HEADER_REDRIVES,
+        HEADER_TRACEBACK,
+    }
 )
-"""Headers that the burial added, and that a redrive takes off again."""
+"""Headers that the burial or a redrive added: they are not the message's own."""
+T = TypeVar("T")
 
 
 class Letter(NamedTuple):
@@ -50,7 +78,7 @@ class Letter(NamedTuple):
     @property
     def id(self) -> MessageId:
         """The dead letter's own id, not that of its message."""
-        return MessageId.of(self.found.wide_row, self.row.priority, self.row.id)
+        return id_of(self.found)
 
     @property
     def defect(self) -> str | None:
@@ -68,6 +96,11 @@ class LetterOutcome(NamedTuple):
     letter_id: MessageId
     message_id: MessageId | None
     error: CqueueError | None
+
+
+def id_of(found: Found) -> MessageId:
+    """Return a letter's own id."""
+    return MessageId.of(found.wide_row, found.row.priority, found.row.id)
 
 
 def look(driver: BlockingDriver, wanted: Iterable[str]) -> list[Found]:
@@ -114,14 +147,53 @@ def due_us(died_us: int, now_us: int, period_us: int) -> int:
     return died_us + max(0, now_us - died_us) // period_us * period_us
 
 
+def count_in(headers: Mapping[str, str] | None, name: str, digits: int = 9) -> int | None:
+    """Return the number in a header; None if there is none, or something else, or one that is too long."""
+    text = (headers or {}).get(name, "")
+    return int(text) if text.isdecimal() and len(text) <= digits else None
+
+
+def check_limits(rate: float | None, max_redrives: int | None) -> None:
+    """Check the limits of a redrive.
+
+    Raises:
+        BadInput: one is out of its range.
+    """
+    if rate is not None and (
+        not isinstance(rate, int | float) or isinstance(rate, bool) or not MIN_RATE <= rate <= MAX_RATE
+    ):
+        raise BadInput(f"rate is {rate!r}; it goes from {MIN_RATE} to {MAX_RATE:,.0f} messages a second")
+    if max_redrives is not None and (type(max_redrives) is not int or not 1 <= max_redrives <= MAX_REDRIVES):
+        raise BadInput(f"max_redrives is {max_redrives!r}; it goes from 1 to {MAX_REDRIVES:,}")
+
+
+def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:
+    """Yield these letters in chunks; with a rate, wait before each so that no more than it pass a second.
+
+    After a delay nothing is caught up: a redrive that Cassandra holds up must not end in a burst.
+    """
+    size = AT_ONCE if rate is None else max(1, min(AT_ONCE, math.floor(rate * PACE_S)))
+    at_s = time.monotonic()
+    for start in range(0, len(wanted), size):
+        chunk = wanted[start : start + size]
+        left_s = 0.0 if rate is None else max(0.0, at_s - time.monotonic())
+        waiting.sleep(left_s, cancellable=True)
+        if rate is not None:
+            at_s = max(at_s, time.monotonic()) + len(chunk) / rate
+        yield chunk
+
+
 def as_message(letter: Letter, due_us: int) -> Message:
-    """Rebuild the message that the letter was, without the headers that the burial added."""
+    """Rebuild the message that the letter was, without the burial's headers, and with one redrive more.
+
+    A message whose own headers leave no room for the count goes without it.
+    """
     row = letter.row
     return Message(
         letter.body or b"",
         due=to_datetime(0) + timedelta(microseconds=due_us),
         priority=row.priority,
-        headers=own_headers(row) or None,
+        headers=_counted(row) or own_headers(row) or None,
         task=row.task,
         key=row.key,
         codec=row.codec,
@@ -135,20 +207,58 @@ def own_headers(row: MessageRow) -> dict[str, str]:
     return {name: text for name, text in (row.headers or {}).items() if name not in DEAD_HEADERS}
 
 
+def _counted(row: MessageRow) -> dict[str, str] | None:
+    """Return the headers of the redriven message, with its count; None if that goes over their limits."""
+    headers = {**own_headers(row), HEADER_REDRIVES: str((count_in(row.headers, HEADER_REDRIVES) or 0) + 1)}
+    size = sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
+    return headers if len(headers) <= MAX_HEADERS and size <= MAX_HEADERS_BYTES else None
+
+
+def _over(row: MessageRow, max_redrives: int | None) -> RedriveLimit | None:
+    """Return the error of a letter that may not be redriven once more."""
+    if max_redrives is None:
+        return None
+    if (times := count_in(row.headers, HEADER_REDRIVES) or 0) >= max_redrives:
+        return RedriveLimit(
+            f"it was redriven {times:,} times, and max_redrives is {max_redrives:,}; it stays"
+        )
+    if _counted(row) is None:
+        return RedriveLimit("its headers leave no room to count redrives; it stays unless there is no limit")
+    return None
+
+
+def sendable(
+    driver: BlockingDriver, found: Sequence[Found], max_redrives: int | None
+) -> tuple[list[Letter], list[LetterOutcome]]:
+    """Return those of these letters that may be redriven, and the outcomes of the others, which stay."""
+    errors = [_over(one.row, max_redrives) for one in found]
+    both = list(zip(found, errors, strict=True))
+    letters = with_bodies(driver, [one for one, error in both if error is None])
+    stay = [LetterOutcome(id_of(one), None, error) for one, error in both if error is not None]
+    stay += [LetterOutcome(one.id, None, NotDone(one.defect)) for one in letters if one.defect]
+    return [letter for letter in letters if not letter.defect], stay
+
+
 def send_back(
-    driver: BlockingDriver, producer: Producer, found: Sequence[Found], *, now_us: int, period_us: int
+    driver: BlockingDriver,
+    producer: Producer,
+    found: Sequence[Found],
+    *,
+    dead: QueueSpec,
+    now_us: int,
+    period_us: int,
+    max_redrives: int | None = None,
 ) -> list[LetterOutcome]:
     """Send letters back, and delete those whose messages are stored. Return an outcome for each.
 
-    A letter without its body stays. Its error, like any other `NotDone`, says that the letter is unchanged.
+    A letter without its body stays, and so does one that was redriven `max_redrives` times (`RedriveLimit`).
+    The error of either, like any other `NotDone`, says that the letter is unchanged.
     `OutcomeUnknown` says that the message may be in both queues; another redrive of the letter mends that.
     """
-    letters = with_bodies(driver, found)
-    whole = [letter for letter in letters if not letter.defect]
-    done = [LetterOutcome(one.id, None, NotDone(one.defect)) for one in letters if one.defect]
+    whole, done = sendable(driver, found, max_redrives)
     sent = _sent(producer, whole, now_us, period_us) if whole else []
     stored = {one.letter_id for one in sent if one.error is None}
-    left = delete(driver, [letter.found for letter in whole if letter.id in stored])
+    left = delete(driver, dead, [letter.found for letter in whole if letter.id in stored])
     return done + [
         one._replace(error=_undeleted(left[one.letter_id])) if one.letter_id in left else one for one in sent
     ]
@@ -175,15 +285,15 @@ def _undeleted(error: CqueueError) -> OutcomeUnknown:
     return told
 
 
-def delete(driver: BlockingDriver, found: Iterable[Found]) -> dict[MessageId, CqueueError]:
-    """Delete letters. Return the error of each letter that may still exist."""
+def delete(driver: BlockingDriver, dead: QueueSpec, found: Iterable[Found]) -> dict[MessageId, CqueueError]:
+    """Delete letters of a dead-letter queue. Return the error of each letter that may still exist."""
     places: dict[tuple[WideRow, int], list[MessageRow]] = {}
     for one in found:
         places.setdefault((one.wide_row, one.row.priority), []).append(one.row)
     failed: dict[MessageId, CqueueError] = {}
     for (wide_row, priority), rows in places.items():
         try:
-            driver.run(inspection.discard(wide_row, priority, rows))
+            driver.run(inspection.discard(dead, wide_row, priority, rows))
         except CqueueError as exc:
             failed |= {MessageId.of(wide_row, priority, row.id): exc for row in rows}
     return failed

@@ -15,14 +15,19 @@ from pyspark.sql.datasource import InputPartition
 from cqueue import ids
 from cqueue.protocol import shards
 from cqueue.protocol.dead import (
+    HEADER_ABANDONED,
     HEADER_ATTEMPTS,
+    HEADER_FENCE,
+    HEADER_HOLDER,
     HEADER_ID,
     HEADER_QUEUE,
     HEADER_REASON,
+    HEADER_REDRIVES,
     HEADER_TRACEBACK,
 )
 from cqueue.protocol.inspection import END, Walk, wide_rows
 from cqueue.protocol.spec import QueueSpec
+from cqueue.sending.redriving import count_in
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
@@ -195,9 +200,13 @@ class _Batches:
             "sent_at": lambda found: makers.milliseconds(found.sent_at),
             "expires": lambda found: makers.milliseconds(found.column("expires")),
             "reason": lambda found: self._header(found, HEADER_REASON),
-            "attempts": lambda found: pc.cast(self._header(found, HEADER_ATTEMPTS), pa.int32()),
+            "attempts": lambda found: pa.array(_counts(found, HEADER_ATTEMPTS), pa.int32()),
             "original_id": lambda found: self._header(found, HEADER_ID),
             "traceback": lambda found: self._header(found, HEADER_TRACEBACK),
+            "redrives": lambda found: pc.fill_null(pa.array(_counts(found, HEADER_REDRIVES), pa.int32()), 0),
+            "holder": lambda found: self._header(found, HEADER_HOLDER),
+            "fence": lambda found: pa.array(_counts(found, HEADER_FENCE, digits=18), pa.int64()),
+            "holder_lost": lambda found: pc.is_valid(self._header(found, HEADER_ABANDONED)),
         }
 
     def of(self, place: Place, rows: list[MessageRow]) -> Iterator[pa.RecordBatch]:
@@ -236,6 +245,10 @@ class _Batches:
 
     def _header(self, found: _Messages, name: str) -> pa.Array:
         return pa.array([(each or {}).get(name) for each in found.column("headers")], pa.string())
+
+
+def _counts(found: _Messages, name: str, digits: int = 9) -> list[int | None]:
+    return [count_in(each, name, digits) for each in found.column("headers")]
 
 
 def _spans(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:

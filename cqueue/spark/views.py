@@ -64,6 +64,10 @@ _DEAD: Final[Columns] = (
     ("attempts", IntegerType()),
     ("original_id", StringType()),
     ("traceback", StringType()),
+    ("redrives", IntegerType()),
+    ("holder", StringType()),
+    ("fence", LongType()),
+    ("holder_lost", BooleanType()),
 )
 _INFLIGHT: Final[Columns] = (
     ("id", StringType()),

@@ -10,7 +10,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue import ids
-from cqueue.errors import DelayOutOfRange, SpoolTooOld
+from cqueue.errors import BadInput, DelayOutOfRange, SpoolTooOld
 from cqueue.message import Message, MessageId, outgoing, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol import shards
@@ -96,6 +96,8 @@ class QueueTarget:
         """
         spec, at_us = self.spec, self._next_us()
         one = outgoing(message, at_us)
+        if message.unique is not None:
+            raise BadInput("a spool takes no unique message: only Cassandra knows what is in the way")
         if one.source is None:
             source, due_us = new_source(), at_us if one.due_us is None else one.due_us
         else:

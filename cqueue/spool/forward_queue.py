@@ -16,6 +16,7 @@ from cqueue.sending.results import Failed, checked, listed
 from cqueue.sending.spans import sent
 from cqueue.spool.forward_message import QueueTarget, Spooled, topic_of
 from cqueue.spool.forwarder import MAX_WAIT, Forwarder
+from cqueue.unique import Unique
 
 if TYPE_CHECKING:
     from cqueue.spool import Spool
@@ -67,19 +68,21 @@ class SpooledQueue(Queue):
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
+        key: str | None = None,
+        unique: Unique | None = None,
     ) -> MessageId:
         """Spool one message, and return its id once the message is on the disk.
 
         The message will have that id in Cassandra. Its time to live and its delay run from now.
 
         Raises:
-            BadInput: a limit is passed, or the queue is gone; nothing was spooled.
+            BadInput: a limit is passed, the queue is gone, or the message is `unique`; nothing was spooled.
             SpoolFull: the spool takes no more; nothing was spooled.
             SpoolTooOld: an earlier message cannot be forwarded any more; nothing was spooled.
             SendUnknown: the disk has failed, and the message may be in the spool.
         """
         return self.send_async(
-            body, delay=delay, due=due, priority=priority, headers=headers, ttl=ttl
+            body, delay=delay, due=due, priority=priority, headers=headers, ttl=ttl, key=key, unique=unique
         ).result()
 
     def send_async(
@@ -91,6 +94,8 @@ class SpooledQueue(Queue):
         priority: int = 0,
         headers: Mapping[str, str] | None = None,
         ttl: timedelta | None = None,
+        key: str | None = None,
+        unique: Unique | None = None,
     ) -> Future[MessageId]:
         """Spool one message; the future gives its id when the message is on the disk, or the error of `send`.
 
@@ -98,7 +103,8 @@ class SpooledQueue(Queue):
             BadInput, SpoolFull, SpoolTooOld: as `send`, at once.
         """
         self._check()
-        message, tracing = Message(body, delay, due, priority, headers, ttl), self._driver.tracing
+        message = Message(body, delay, due, priority, headers, ttl, key=key, unique=unique)
+        tracing = self._driver.tracing
         if tracing is None:
             return self._spool_one(message)
         return sent(tracing, "send", self.name, [message], lambda entries: self._spool_one(entries[0]))

@@ -19,7 +19,9 @@ from cqueue.store import codec, decode, driver, packs, tombstones
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.cassandra_control import CassandraControl
+from cqueue.store.cassandra_keys import CassandraKeys
 from cqueue.store.cassandra_log import CassandraLogs
+from cqueue.store.cassandra_reservations import CassandraReservations
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.operations import Pending
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
@@ -111,8 +113,10 @@ class CassandraStore(Sender):
                 cql.DUMP_ROW[op.table], op.key, lambda found: next((row[0] for row in found.rows), None)
             ),
             **CassandraControl(self._requests, self.quarantine).starters(),
+            **CassandraKeys(self._requests, self.quarantine).starters(),
             **CassandraLogs(self._requests, self.quarantine).starters(),
             **CassandraSubscriptions(self._requests, self.quarantine).starters(),
+            **CassandraReservations(self._requests, self.quarantine).starters(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

@@ -17,9 +17,11 @@ from cqueue import ids
 from cqueue.errors import DamagedRow, SchemaMismatch
 from cqueue.store.cells import Unreadable
 from cqueue.store.control import ListenerRow, ResultRow, ScheduleRow, WorkerRow
+from cqueue.store.keys import KeyPlace, KeyRow
 from cqueue.store.log_operations import LogRow
 from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
 from cqueue.store.quarantine import Damage, Quarantine
+from cqueue.store.reservations import PLACE_BYTES, Place, ReservationRow
 from cqueue.store.subscriptions import (
     DefinitionRow,
     MemberRow,
@@ -60,6 +62,7 @@ _REMEDIES: Final = {
     "logs": "mend it, or delete the log with `cqueue log delete`",
     "schedules": "add the schedule again with replace, or remove it with `cqueue schedule remove`",
     "subscriptions": "mend it, or delete the subscription with `cqueue subscription delete`",
+    "reservations": "drop it with `cqueue quarantine drop`; then its key is free",
 }
 
 
@@ -347,6 +350,34 @@ results: Final = Table(
 )
 
 
+def is_place(value: Any) -> bool:
+    """Return whether the value is the packed place of a message."""
+    return (
+        isinstance(value, bytes)
+        and len(value) == PLACE_BYTES
+        and Place.unpacked(value).priority in PRIORITIES
+    )
+
+
+def _reservation(row: Row) -> ReservationRow:
+    queue, key, message, replaces, made_us, sent = row
+    old = Place.unpacked(replaces) if replaces else None
+    return ReservationRow(queue, key, Place.unpacked(message), old, made_us, sent)
+
+
+reservations: Final = Table(
+    "reservations",
+    _reservation,
+    2,
+    {
+        "message": is_place,
+        "replaces": lambda value: value == b"" or is_place(value),
+        "made": number(0, LAST_MS * 1000),
+        "sent": lambda value: type(value) is bool,
+    },
+)
+
+
 def is_damaged(row: ScheduleRow) -> bool:
     """Return whether a schedule that was read with `as_stored` is damaged."""
     return bool(schedules([row]).damages)
@@ -409,6 +440,28 @@ def _misplaced(op: ReadShards, time_shard: Any, shard: Any) -> str:
     if time_shard % width_ms:
         return f"time_shard {time_shard} is not a multiple of the queue's, {width_ms} ms"
     return ""
+
+
+# ── Keys ──
+
+_KEY: Final[Mapping[str, Check]] = {
+    "priority": number(0, 9),
+    "time_shard": _TIME,
+    "shard": number(-MOST_OPEN_SHARDS, MOST_SHARDS - 1),
+    "its write timestamp": number(0, LAST_MS * 1000),
+}
+
+
+def key_rows(place: KeyPlace, rows: Iterable[Row]) -> Decoded:
+    """Decode `KeyRow`s of one key."""
+    found = Decoded([], [])
+    for row in rows:
+        reason = fault(row[1:], _KEY)
+        if reason:
+            found.damages.append(Damage("message_keys", place.queue, (*place, *row[:2]), reason))
+        else:
+            found.values.append(KeyRow._make(row))
+    return found
 
 
 # ── Subscriptions ──

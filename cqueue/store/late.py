@@ -8,6 +8,7 @@ from threading import Lock
 from typing import Any, Final
 
 from cqueue.errors import Closed, NotDone, Refused, Unavailable
+from cqueue.store import waiting
 from cqueue.store.operations import Operation, Store
 from cqueue.store.quarantine import Quarantine
 
@@ -73,8 +74,9 @@ class LateStore:
             self._let_go()
 
     def _opened(self) -> Store:
-        if self._store is not None:
-            return self._store
+        return self._store if self._store is not None else waiting.in_thread(self._open)
+
+    def _open(self) -> Store:
         with self._mutex:
             if self._closed:
                 raise Closed("the client has been closed")

@@ -15,7 +15,9 @@ from typing import Any
 
 from cqueue.store import control
 from cqueue.store import operations as ops
+from cqueue.store.memory_keys import MemoryKeys
 from cqueue.store.memory_log import MemoryLogs
+from cqueue.store.memory_reservations import MemoryReservations
 from cqueue.store.memory_rows import Expiring, Rows, alter, alter_configured, create
 from cqueue.store.memory_subscriptions import MemorySubscriptions
 from cqueue.store.quarantine import Quarantine
@@ -99,8 +101,10 @@ class MemoryStore:
             ops.ReadDeployment: lambda _: self._deployment,
             ops.BumpDeployment: self._bump,
             **self._control(),
+            **MemoryKeys(clock_us).handlers(),
             **logs.handlers(),
             **MemorySubscriptions(self._clock_us, logs.live).handlers(),
+            **MemoryReservations(self._clock_us).handlers(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

@@ -107,7 +107,7 @@ class Expiring(Generic[Key, Row]):
         self._rows.pop(key, None)
 
     def get(self, key: Key) -> Row | None:
-        """Return a row that has not expired, or None."""
+        """Return a row; None if there is none, or it has expired."""
         row, until_us = self._rows.get(key, (None, 0))
         return row if self._clock_us() < until_us else None
 

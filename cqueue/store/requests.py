@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
-from threading import Event, Lock
+from threading import Lock
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -26,7 +26,7 @@ from cassandra.query import (
 )
 
 from cqueue.errors import CqueueError, OutcomeUnknown
-from cqueue.store import driver, limits, outcome
+from cqueue.store import driver, limits, outcome, waiting
 from cqueue.store.driver.errors import was_sent
 from cqueue.store.operations import Pending
 from cqueue.store.statements import Kind, Statement
@@ -73,7 +73,7 @@ class Request(Generic[T]):
         self._decode = decode
         self._timeout_s = timeout_s
         self._end_s = time.monotonic() + timeout_s
-        self._answered = Event()
+        self._answered = waiting.Signal()
         of_answer = (self._answered,)  # not `self`, which holds the future: that would be a cycle
         future.add_callbacks(_note, _note, callback_args=of_answer, errback_args=of_answer)
 
@@ -98,7 +98,7 @@ class Request(Generic[T]):
         return self._future.result().current_rows
 
 
-def _note(_answer: Any, answered: Event) -> None:
+def _note(_answer: Any, answered: waiting.Signal) -> None:
     answered.set()
 
 
@@ -265,7 +265,7 @@ class Requests:
     def prepared(self, statement: Statement) -> PreparedStatement:
         """Return the prepared statement; prepare it on first use."""
         found = self._prepared.get(statement)
-        return found if found is not None else self._prepare(statement)
+        return found if found is not None else waiting.in_thread(partial(self._prepare, statement))
 
     def _prepare(self, statement: Statement) -> PreparedStatement:
         """Prepare a statement. The driver's log line is muted: it would add a traceback to each raised

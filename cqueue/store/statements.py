@@ -123,6 +123,31 @@ UNREGISTER_SHARD = _write(
     "WHERE queue = ? AND epoch = ? AND time_shard = ? AND shard = ?"
 )
 
+# ── The look-up table of keyed queues ──
+
+# A page of a key. The write timestamp says how old a row is.
+READ_KEY = _read(
+    "SELECT id, priority, time_shard, shard, WRITETIME(shard) FROM {keyspace}.message_keys "  # as KeyRow
+    "WHERE queue = ? AND key = ? AND (id, priority) > (?, ?) LIMIT ?"
+)
+# Before the message, and again with each try of the send.
+INSERT_KEY = _write(
+    "INSERT INTO {keyspace}.message_keys (queue, key, id, priority, time_shard, shard) "
+    "VALUES (?, ?, ?, ?, ?, ?) USING TIMESTAMP ? AND TTL ?"
+)
+# After the message; or, if there is no message, at the write timestamp that was read.
+DELETE_KEY = _write(
+    "DELETE FROM {keyspace}.message_keys USING TIMESTAMP ? "
+    "WHERE queue = ? AND key = ? AND id = ? AND priority = ?"
+)
+# For a deleted queue: nothing else knows the keys of rows without a message.
+SCAN_KEYS = _read(
+    "SELECT DISTINCT queue, key, token(queue, key) FROM {keyspace}.message_keys "
+    "WHERE token(queue, key) > ? LIMIT ?"
+)
+# All rows of one key of a deleted queue.
+DROP_KEY = _write("DELETE FROM {keyspace}.message_keys USING TIMESTAMP ? WHERE queue = ? AND key = ?")
+
 # ── Parts of the one conditional mutation of a wide row; a timestamp in it would be ignored ──
 
 # Take, renew or give up the lock.
@@ -337,6 +362,28 @@ REMOVE_MEMBER = _write(
 # How far a subscription is behind, for people. A column beside an aggregate is the first row's.
 COUNT_RECORDS = _read(f"SELECT COUNT(*), id FROM {{keyspace}}.log WHERE {_LOG_SHARD} AND id > ? AND id <= ?")
 
+# ── Reservations ──
+
+_RESERVATION_COLUMNS = "queue, key, message, replaces, made, sent"  # as ReservationRow
+# At serial consistency: after a change that was refused or not answered, shows what is stored.
+READ_RESERVATION = _read(
+    f"SELECT {_RESERVATION_COLUMNS} FROM {{keyspace}}.reservations WHERE queue = ? AND key = ?", serial=True
+)
+# The first one wins.
+MAKE_RESERVATION = _conditional(
+    f"INSERT INTO {{keyspace}}.reservations ({_RESERVATION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?) "
+    "IF NOT EXISTS USING TTL ?"
+)
+# Only from the message that the caller has seen. All columns, so that all of them expire together.
+CHANGE_RESERVATION = _conditional(
+    "UPDATE {keyspace}.reservations USING TTL ? SET message = ?, replaces = ?, made = ?, sent = ? "
+    "WHERE queue = ? AND key = ? IF message = ?"
+)
+# For deleting a queue.
+LIST_RESERVATIONS = _read("SELECT queue, key FROM {keyspace}.reservations", page_rows=5000)
+# Of a queue that is being deleted, or a damaged one.
+REMOVE_RESERVATION = _conditional("DELETE FROM {keyspace}.reservations WHERE queue = ? AND key = ? IF EXISTS")
+
 # ── Deployment and time ──
 
 # The values that all clients agree on; polled for the change counter.
@@ -364,6 +411,8 @@ KEY_COLUMNS = {
     "log": ("log", "partition", "time_shard", "id"),
     "log_shards": ("log", "time_shard", "partition"),
     "subscriptions": ("log", "subscription", "kind", "partition", "member"),
+    "message_keys": ("queue", "key", "id", "priority"),
+    "reservations": ("queue", "key"),
 }
 """The primary keys of the tables whose rows may be in quarantine."""
 

@@ -1,7 +1,8 @@
-"""Tools for tests: an application in a sandbox, and a checker of a queue's promises.
+"""Tools for tests: an application in a sandbox, clients in memory, and a checker of a queue's promises.
 
-`App.testing` makes a `Sandbox`. A `Recorder` writes a history of what clients did, and `check` finds broken
-promises in it. Names are imported at first use: neither tool needs the other.
+`App.testing` makes a `Sandbox`; a `MemoryClient` is for code without an application. A `Recorder` writes a
+history of what clients did, and `check` finds broken promises in it. Names are imported at first use: no tool
+needs another.
 """
 
 from importlib import import_module
@@ -11,9 +12,11 @@ if TYPE_CHECKING:
     from cqueue.testing.events import HistoryError
     from cqueue.testing.history import check, judge
     from cqueue.testing.jobs import DeadJob, Job, Run, Runs
+    from cqueue.testing.memory import MemoryClient
     from cqueue.testing.recorder import Recorder, recording
     from cqueue.testing.report import Duplicate, Finding, Report
     from cqueue.testing.sandbox import Endless, Sandbox
+    from cqueue.testing.twin import memory_async
 
 __all__ = [
     "DeadJob",
@@ -22,6 +25,7 @@ __all__ = [
     "Finding",
     "HistoryError",
     "Job",
+    "MemoryClient",
     "Recorder",
     "Report",
     "Run",
@@ -29,6 +33,7 @@ __all__ = [
     "Sandbox",
     "check",
     "judge",
+    "memory_async",
     "recording",
 ]
 
@@ -36,6 +41,8 @@ _HOMES = {
     "events": ("HistoryError",),
     "history": ("check", "judge"),
     "jobs": ("DeadJob", "Job", "Run", "Runs"),
+    "memory": ("MemoryClient",),
+    "twin": ("memory_async",),
     "recorder": ("Recorder", "recording"),
     "report": ("Duplicate", "Finding", "Report"),
     "sandbox": ("Endless", "Sandbox"),

@@ -28,7 +28,7 @@ from cqueue.producer import SendResult
 from cqueue.protocol.dead import HEADER_ID
 from cqueue.protocol.poll import Share
 from cqueue.queue import MAX_PEEK, Queue, StoredMessage
-from cqueue.received import Messages, ReceivedMessage
+from cqueue.received import Messages, Received, ReceivedMessage
 from cqueue.receiving.interface import Found
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.operations import WideRow
@@ -216,7 +216,7 @@ def _outcomes(result: SendResult) -> tuple[str, list[dict[str, Any]], dict[str, 
     return OK, entries, {"remade": result.remade} if result.remade else {}
 
 
-def due_ms(message: ReceivedMessage) -> int:
+def due_ms(message: Received) -> int:
     """Return when the message's timeout passes, in ms of cluster time since 1970."""
     return (message.visible_again - _EPOCH) // MS
 
@@ -313,7 +313,7 @@ class RecordedConsumer:
             "close", self.name, [], close, answer=lambda _: (OK, [], {}), note={"give_back": give_back}
         )
 
-    def _settle(self, operation: str, messages: list[ReceivedMessage], function: Callable[[], None]) -> None:
+    def _settle(self, operation: str, messages: list[Received], function: Callable[[], None]) -> None:
         def answer(_: None) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
             if operation != "extend":
                 return OK, [], {}
@@ -331,5 +331,5 @@ class RecordedConsumer:
         self.close()
 
 
-def _listed(messages: Messages) -> list[ReceivedMessage]:
-    return [messages] if isinstance(messages, ReceivedMessage) else list(messages)
+def _listed(messages: Messages) -> list[Received]:
+    return [messages] if isinstance(messages, Received) else list(messages)

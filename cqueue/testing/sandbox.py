@@ -15,49 +15,30 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cqueue import ids
-from cqueue.client import Client
-from cqueue.config import QueueConfig
 from cqueue.dispatcher.application.payload import decode
 from cqueue.dispatcher.application.tasks import Task
 from cqueue.dispatcher.schedules.definition import FiringId
 from cqueue.errors import BadArguments, BadInput, Closed, CqueueError, PayloadMismatch
 from cqueue.message import MAX_DELAY, MessageId, check_duration, to_datetime
-from cqueue.protocol.dead import (
-    HEADER_ATTEMPTS,
-    HEADER_ID,
-    HEADER_QUEUE,
-    HEADER_REASON,
-    HEADER_TRACEBACK,
-)
+from cqueue.protocol.dead import HEADER_ATTEMPTS, HEADER_ID, HEADER_QUEUE, HEADER_REASON, HEADER_TRACEBACK
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.queue import Queue
-from cqueue.runtime.catalog import Catalog
-from cqueue.runtime.driver import BlockingDriver
-from cqueue.testing.clock import ManualClock
+from cqueue.sending.redriving import DEAD_HEADERS
 from cqueue.testing.inline import Inline, Ran
 from cqueue.testing.jobs import DeadJob, Job, Run, Runs
-from cqueue.testing.store import ManualStore, QueuedMessage, growing_bits
+from cqueue.testing.memory import MemoryClient
+from cqueue.testing.store import QueuedMessage
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.application.app import App
 
 MAX_RUNS: Final = 10_000
 """Runs of one call before `Endless`: far more than a test means to run, and done within seconds."""
-_ABOUT_DEATH: Final = {HEADER_REASON, HEADER_QUEUE, HEADER_ATTEMPTS, HEADER_ID, HEADER_TRACEBACK}
 
 AnyTask = Task[..., Any]
 
 
 class Endless(CqueueError):
     """A call has run more messages than allowed: a task seems to enqueue itself, or to fail for ever."""
-
-
-class _MemoryClient(Client):
-    """A client whose queues have one shard, so that messages are received in the order of their sends."""
-
-    def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
-        single = (config or QueueConfig()).altered({"shards": 1})
-        return super().create_queue(name, single, exist_ok=exist_ok)
 
 
 class Sandbox:
@@ -72,13 +53,8 @@ class Sandbox:
 
     def __init__(self, app: App, *, now: datetime | None = None) -> None:
         self._app = app
-        self._clock = ManualClock(now)
-        self._store = ManualStore(self._clock)
-        bits = growing_bits()
-        self._driver = BlockingDriver(
-            self._store, self._clock, random_bits=lambda count: _joined(bits, count), pause=self._clock.pause
-        )
-        self._catalog = Catalog(self._driver)
+        self._client = client = MemoryClient(now=now)
+        self._clock, self._store, self._catalog = client.clock, client.store, client._catalog  # noqa: SLF001 - its own
         self._work: Inline
         self._open = ExitStack()
         self._turn = Lock()
@@ -87,10 +63,9 @@ class Sandbox:
     def __enter__(self) -> Self:
         if self._state != "new":
             raise BadInput("this testing block was entered before; ask for another one: app.testing()")
-        client = _MemoryClient(self._store, driver=self._driver)
         with ExitStack() as stack:
-            stack.callback(client.close)
-            stack.enter_context(self._app.using(client))
+            stack.callback(self._client.close)
+            stack.enter_context(self._app.using(self._client))
             self._work = Inline(self._app)
             stack.callback(self._work.close)
             self._open = stack.pop_all()
@@ -108,7 +83,7 @@ class Sandbox:
     @property
     def now(self) -> datetime:
         """Time of the block's clock, in UTC."""
-        return to_datetime(self._clock.now_us() // 1000)
+        return self._client.now
 
     def enqueued(self, task: AnyTask | None = None, /, **subset: Any) -> list[Job]:
         """Return messages that wait to be run, with delayed messages and retries, in the order of due times.
@@ -178,7 +153,7 @@ class Sandbox:
             reason=headers.get(HEADER_REASON, ""),
             traceback=headers.get(HEADER_TRACEBACK, ""),
             died_at=to_datetime(ids.time_us(one.row.id) // 1000),
-            headers={name: text for name, text in headers.items() if name not in _ABOUT_DEATH},
+            headers={name: text for name, text in headers.items() if name not in DEAD_HEADERS},
             key=one.row.key,
             id=MessageId(headers.get(HEADER_ID, one.id)),
             body=one.body,
@@ -336,14 +311,6 @@ class Sandbox:
     def _check_open(self) -> None:
         if self._state != "open":
             raise Closed("this testing block is not open; use it inside `with app.testing() as t:`")
-
-
-def _joined(bits: Iterator[int], count: int) -> int:
-    """Return `count` random bits, taken 64 at a time."""
-    number = 0
-    for _ in range(-(-count // 64)):
-        number = number << 64 | next(bits)
-    return number & ((1 << count) - 1)
 
 
 # ── arguments ──

@@ -147,3 +147,9 @@ class TaskHandle(MessageId, Generic[R]):
         if found.value is None:
             raise NoResult(f"the task ended, but its result was not kept: {found.reason}")
         return decode_value(found.value, found.codec)
+
+
+class SkippedHandle(TaskHandle[R]):
+    """The result of an `enqueue` that was skipped: the handle of the unique message in the way."""
+
+    skipped = True

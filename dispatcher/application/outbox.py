@@ -43,7 +43,7 @@ class Outbox:
         for hook in self._after:
             for message, id_ in zip(prepared, result.ids, strict=True):
                 try:
-                    if id_ is not None:
+                    if id_ is not None and not id_.skipped:
                         hook(queue, message, id_)
                 except Exception as exc:  # noqa: BLE001 - the message is stored, and its sender must be told so
                     _log_failure(queue, exc)

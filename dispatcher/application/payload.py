@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from hashlib import blake2b
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -130,6 +131,28 @@ def encode(arguments: Arguments, codec: Codec, names: Sequence[str] = ()) -> byt
         return codec.dump({"args": args, "kwargs": kwargs})
     except (ValueError, OverflowError) as exc:
         raise BadArguments(f"the arguments cannot be written as {codec.name}: {exc}") from exc
+
+
+def digest(arguments: Mapping[str, Any]) -> str:
+    """Return 32 hexadecimal digits that equal arguments share, whatever the order of dictionaries and sets.
+
+    Raises:
+        BadArguments: as `encode`.
+    """
+    tree = {name: _argument(name, value, _json()) for name, value in arguments.items()}
+    return blake2b(_dump_json(_in_order(tree)), digest_size=16).hexdigest()
+
+
+def _in_order(tree: Any) -> Any:
+    """Return a tree with the keys of dictionaries, and the elements of sets, in order."""
+    if type(tree) is list:
+        return [_in_order(each) for each in tree]
+    if type(tree) is not dict:
+        return tree
+    found = {name: _in_order(tree[name]) for name in sorted(tree)}
+    if len(found) == 1 and (tag := next(iter(found))) in {"$set", "$frozenset"}:
+        found[tag] = sorted(found[tag], key=_dump_json)
+    return found
 
 
 def decode(body: bytes, name: str | None) -> Arguments:

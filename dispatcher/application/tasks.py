@@ -18,8 +18,15 @@ from functools import cached_property, partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.application.handle import TaskHandle
-from cqueue.dispatcher.application.payload import DEFAULT_CODEC, Arguments, decode, encode, encode_value
+from cqueue.dispatcher.application.handle import SkippedHandle, TaskHandle
+from cqueue.dispatcher.application.payload import (
+    DEFAULT_CODEC,
+    Arguments,
+    decode,
+    digest,
+    encode,
+    encode_value,
+)
 from cqueue.dispatcher.application.payload import codec as codec_of
 from cqueue.dispatcher.application.registry import check_task_name
 from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Action, Retry
@@ -30,6 +37,7 @@ from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
 from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
+from cqueue.unique import Unique
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.application.outbox import Outbox
@@ -40,6 +48,8 @@ T = TypeVar("T")
 
 SHORTEST_TIMEOUT = timedelta(milliseconds=1)
 """Shortest timeout of a task: a handler that takes less needs none."""
+MAX_NAME_IN_KEY = 900
+"""Characters of a task's name in a unique key, at most, so that the key is within its limit."""
 SHORTEST_RESULT = timedelta(seconds=1)
 """Shortest time to live of a result: Cassandra counts whole seconds."""
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -56,6 +66,7 @@ class SendOptions(TypedDict, total=False):
     ttl: timedelta | None
     key: str | None
     source: str | bytes | None
+    unique: Unique | None
 
 
 class CronOptions(TypedDict, total=False):
@@ -179,6 +190,7 @@ class Task(Generic[P, R_co]):
             BadArguments: the function does not take them, or one cannot be encoded; nothing was sent.
             BadInput: another limit is exceeded, or the queue does not exist; nothing was sent.
             NotDone: the message was not stored; enqueueing again is safe.
+            Duplicate: a message of the same unique key is in the way; nothing was sent.
             SendUnknown: the message may be stored; enqueueing again may make a second copy.
         """
         return self.handle(self._outbox.send(self.queue, self.message(*args, **kwargs)))
@@ -190,7 +202,8 @@ class Task(Generic[P, R_co]):
             InvalidMessageId: the text is no message id.
         """
         MessageId(message_id).locate()
-        return TaskHandle(message_id, self)
+        is_skipped = isinstance(message_id, MessageId) and message_id.skipped
+        return (SkippedHandle if is_skipped else TaskHandle)(message_id, self)
 
     def message(self, /, *args: P.args, **kwargs: P.kwargs) -> Message:
         """Return the message that `enqueue` would send, for `enqueue_many`.
@@ -199,11 +212,27 @@ class Task(Generic[P, R_co]):
             BadArguments: as `enqueue`.
         """
         try:
-            self._bind(args, kwargs)
+            bound = self._bind(args, kwargs)
             body = encode(Arguments(args, dict(kwargs)), self._codec, self._positional)
+            options = self._options
+            unique: Unique | None = options.get("unique")
+            if (
+                unique is not None
+                and unique.key is None
+                and (unique.args is not None or "key" not in options)
+            ):
+                options = {**options, "unique": self._keyed(unique, bound)}
         except (TypeError, BadArguments) as exc:
             raise BadArguments(f"task {self.name!r}: {exc}") from exc
-        return Message(body, task=self.name, codec=self._codec.name, **self._options)
+        return Message(body, task=self.name, codec=self._codec.name, **options)
+
+    def _keyed(self, unique: Unique, bound: inspect.BoundArguments) -> Unique:
+        """Return `unique` with a key of the task's name and these arguments, given by position or name."""
+        bound.apply_defaults()
+        arguments = (
+            bound.arguments if unique.args is None else {name: bound.arguments[name] for name in unique.args}
+        )
+        return replace(unique, key=f"{self.name[:MAX_NAME_IN_KEY]}:{digest(arguments)}", args=None)
 
     def enqueue_many(self, messages: Iterable[Message]) -> SendResult:
         """Enqueue up to 10,000 calls at once: `send.enqueue_many(send.message(to) for to in users)`.
@@ -228,7 +257,8 @@ class Task(Generic[P, R_co]):
         other.
 
         Args:
-            options: delay, due, priority, headers, ttl, key, source.
+            options: delay, due, priority, headers, ttl, key, source, unique. A `unique` without a key goes by
+                `key`, else by the task's name and its arguments.
 
         Raises:
             BadInput: a value exceeds a limit, or both delay and due are given. Limits that depend on the time
@@ -236,7 +266,13 @@ class Task(Generic[P, R_co]):
                 time.
         """
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-        check_options(Message(b"", **changes))
+        unique = changes.get("unique")
+        if isinstance(unique, Unique):
+            if missing := {*(unique.args or ())} - {*self._signature.parameters}:
+                raise BadInput(f"task {self.name!r} has no argument {min(missing)!r}, which unique names")
+            check_options(Message(b"", **{**changes, "unique": replace(unique, key="k", args=None)}))
+        else:
+            check_options(Message(b"", **changes))
         whens = {"delay", "due"}
         replaced = whens if whens & changes.keys() else set()
         kept = {name: value for name, value in self._options.items() if name not in replaced}

@@ -55,6 +55,7 @@ class Context:
         deadline: when the task's own timeout passes (UTC), or None.
         lost: set when the lease is lost and another consumer may have the message; stop, the result is of no
             use.
+        cancelled: True once `lost` is set because the message was cancelled; nobody else gets it then.
         stopping: set when the dispatcher stops; a long handler may return `Snooze` then.
         firing: the firing, for a message of a schedule; else None.
         log: a structlog logger that carries queue, task, message id and attempt.
@@ -67,6 +68,7 @@ class Context:
     max_attempts: int
     log: Any
     lost: Event = field(default_factory=Event, init=False)
+    cancelled: bool = field(default=False, init=False)
     stopping: Event = field(default_factory=Event, kw_only=True)
     deadline: datetime | None = field(default=None, kw_only=True)
     firing: Firing | None = field(default=None, kw_only=True)

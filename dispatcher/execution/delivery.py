@@ -143,6 +143,7 @@ class Delivery(Interruptible):
         """Mark the message as lost to another consumer, and tell the handler if one is running."""
         self.is_lost = True  # written first: `Runner.begin` makes the context, then reads this
         if (context := self.context) is not None:  # its worker may clear the field at any moment
+            context.cancelled = self.message.is_cancelled
             context.lost.set()
 
     def let_go(self) -> None:
@@ -172,14 +173,22 @@ class LeasedBatch:
     def forget(self) -> None:
         """Drop settled deliveries: one that runs for hours would keep the bodies of the whole batch.
 
-        Those of a lost lease stay until their handlers are told.
+        Those of a lost lease, and cancelled ones, stay until their handlers are told.
         """
         if len(self.deliveries) > 1:
-            self.deliveries = [one for one in self.deliveries if one.message.is_held or self.lease.lost]
+            lost, untold = self.lease.lost, self.cancelled
+            self.deliveries = [one for one in self.deliveries if one.message.is_held or lost or one in untold]
 
     def end(self) -> None:
         """Drop all deliveries."""
         self.deliveries = []
+
+    @property
+    def cancelled(self) -> list[Delivery]:
+        """Cancelled deliveries that wait to be started, or run, and were not told yet."""
+        if not self.lease.cancelled:
+            return []
+        return [one for one in self.undecided if one.message.is_cancelled and not one.is_lost]
 
     @property
     def undecided(self) -> list[Delivery]:

@@ -15,7 +15,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
 
 from cqueue.dispatcher.execution.backlog import Backlog
-from cqueue.dispatcher.execution.delivery import LeasedBatch
+from cqueue.dispatcher.execution.delivery import Delivery, LeasedBatch
 from cqueue.dispatcher.execution.events import Event, Trouble
 from cqueue.dispatcher.execution.runner import Runner
 from cqueue.errors import CqueueError
@@ -99,9 +99,11 @@ class LeaseExtender:
         poller = batch.poller
         if batch.is_over:
             if batch.lease.lost:
-                self._lost(batch)
+                self._lost(batch.undecided)
             batch.end()
             return False
+        if cancelled := batch.cancelled:
+            self._lost(cancelled)
         if poller.name not in clock_ms:
             clock_ms[poller.name] = poller.now_ms()
         now_ms = clock_ms[poller.name]
@@ -127,7 +129,8 @@ class LeaseExtender:
                 return
             poller.consumer.extend(deliveries[0].message, timedelta(seconds=poller.visibility_s))
         except CqueueError as exc:
-            self._failed(batch, exc)
+            if not deliveries[0].message.is_cancelled:  # then the rest of the lease is extended
+                self._failed(batch, exc)
         except Exception as exc:  # noqa: BLE001 - nobody looks at the future
             self._telemetry.say(Event.BROKEN, error=exc)
         else:
@@ -144,9 +147,8 @@ class LeaseExtender:
         except CqueueError:
             return
 
-    def _lost(self, batch: LeasedBatch) -> None:
-        """Start no message of the batch, and tell its running handlers. Acks are sent all the same."""
-        undecided = batch.undecided
+    def _lost(self, undecided: list[Delivery]) -> None:
+        """Start none of these messages, and tell their running handlers. Acks are sent all the same."""
         self._backlog.withdraw(undecided)
         for delivery in undecided:
             self._telemetry.lost(delivery)

@@ -121,7 +121,7 @@ class Runner:
         """Prepare a run: context, schedule and hooks. Return the handler's call, or None to call nothing."""
         context = delivery.context = _RunContext(delivery, self.telemetry.log, self.stopping)
         if delivery.is_lost:
-            context.lost.set()
+            delivery.lose()
         self.telemetry.count(delivery.poller.name, "started")
         binding, message = delivery.binding, delivery.message
         if message.trigger is not None:

@@ -192,6 +192,8 @@ def check_set_aside(story):
         story.queue.find(id_)
     with pytest.raises(cqueue.DamagedRow, match="quarantine"):
         story.queue.cancel(id_)
+    with cqueue.DelayQueue(story.client, story.queue.name) as delay_queue:
+        assert [stale.owner for stale in delay_queue.find_stale()] == [row.queue]
     story.queue.purge()
     assert story.rows(3) == []
     name = story.queue.name

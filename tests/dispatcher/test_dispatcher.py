@@ -344,6 +344,43 @@ def test_a_lost_lease_is_told_and_nothing_but_an_ack_is_sent(work, clock, dispat
         theirs.extend(timedelta(seconds=10))  # still theirs
 
 
+def test_a_cancelled_message_is_told_to_its_handler_and_the_others_go_on(work, clock, dispatch):
+    """At the next extension, which the other message of the same claim needs and gets."""
+    gate = Gate()
+    ids = work.send_many([cqueue.Message(b"gone"), cqueue.Message(b"stays")]).ids
+    dispatcher = dispatch(work, gate, threads=2, consumers=1)
+    gate.wait_begun(2)
+    contexts = dict(zip(gate.bodies, gate.contexts, strict=True))
+    assert work.cancel(ids[0])
+    clock.advance(2)
+    assert contexts[b"gone"].lost.wait(SOON_S)
+    assert contexts[b"gone"].cancelled
+    assert not contexts[b"stays"].lost.is_set()
+    clock.advance(3)
+    with work.consumer() as other:
+        assert other.receive() == []
+    gate.open.set()
+    until(lambda: not dispatcher.stats().unsettled)
+    assert not contexts[b"stays"].cancelled
+    until(lambda: work.stats(exact=True).live == 0)
+
+
+@pytest.mark.parametrize("answer", [None, cqueue.Retry(NOW)])
+def test_a_message_that_was_cancelled_alone_is_told_as_well(work, clock, dispatch, answer):
+    """Its handler's answer changes nothing."""
+    gate = Gate(answer)
+    id_ = work.send(b"x")
+    dispatcher = dispatch(work, gate, threads=1, consumers=1)
+    gate.wait_begun()
+    assert work.cancel(id_)
+    clock.advance(2)
+    assert gate.contexts[0].lost.wait(SOON_S)
+    assert gate.contexts[0].cancelled
+    gate.open.set()
+    until(lambda: not dispatcher.stats().unsettled)
+    assert work.find(id_) is None
+
+
 class Weak(Middleware):
     """Knows each delivery while somebody else does. first: called at first attempts."""
 

@@ -58,7 +58,8 @@ def poller():
 
 @pytest.fixture
 def batch(poller):
-    messages = [SimpleNamespace(id="id", task=None, attempt=1, is_held=True) for _ in range(3)]
+    fields = {"id": "id", "task": None, "attempt": 1, "is_held": True, "is_cancelled": False}
+    messages = [SimpleNamespace(**fields) for _ in range(3)]
     return LeasedBatch(poller, poller.lease, [Delivery(message, poller) for message in messages])
 
 

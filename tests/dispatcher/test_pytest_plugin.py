@@ -36,9 +36,9 @@ def project(tmp_path, monkeypatch):
     return folder
 
 
-def run_pytest(folder, *options):
+def run_pytest(folder, *options, limit_s=120):
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=limit_s)
     return done.returncode, done.stdout + done.stderr
 
 
@@ -94,3 +94,70 @@ def test_a_project_that_does_not_use_it_imports_nothing_of_it(project):
     )
     code, output = run_pytest(project)
     assert code == 0, output
+
+
+PROJECT = '''
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+
+SOON = timedelta(seconds=20)
+
+
+@pytest.mark.parametrize("again", [1, 2])
+def test_a_queue(cqueue_client, again):
+    """Each test begins with no queues and logs, though the other one leaves some."""
+    assert (cqueue_client.queues(), cqueue_client.logs()) == ([], [])
+    queue = cqueue_client.create_queue("mail")
+    cqueue_client.create_log("audit")
+    queue.send(b"one")
+    queue.send(b"left over")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(1, wait=SOON)
+        message.dead("why")
+    assert [letter.reason for letter in queue.dead_letters] == ["why"]
+
+
+def test_code_that_connects_itself(cqueue_url, cqueue_client):
+    cqueue_client.create_queue("mail")
+    with cqueue.connect(cqueue_url) as client:
+        client.queue("mail").send(b"one")
+    assert [message.body for message in cqueue_client.queue("mail").peek()] == [b"one"]
+
+
+def test_asyncio(cqueue_url):
+    async def story():
+        async with cqueue.connect_async(cqueue_url) as client:
+            log = await client.create_log("audit", cqueue.LogConfig(partitions=1))
+            async with log.follow("earliest", low_latency=True) as follower:
+                await log.append("t", b"one")
+                return [record.body for record in await follower.poll(SOON)]
+
+    assert asyncio.run(story()) == [b"one"]
+'''
+
+
+@pytest.mark.parametrize("store", ["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+def test_tests_without_an_application_run_on_both_stores(project, store, request, monkeypatch):
+    """The same tests, with one option more."""
+    (project / "test_hooks.py").write_text(PROJECT)
+    options = []
+    if store == "cassandra":
+        options = ["--cqueue-cassandra"]
+        monkeypatch.setenv("CQUEUE_TEST_URL", request.getfixturevalue("cassandra_url"))
+    code, output = run_pytest(project, "-W", "error", *options)
+    assert (code, "4 passed" in output) == (0, True), output
+
+
+@pytest.mark.acceptance
+def test_the_plugin_starts_a_server_once_a_run(project, monkeypatch, tmp_path):
+    """Two workers of pytest-xdist share it, and nothing is left of it afterwards."""
+    (project / "test_hooks.py").write_text(PROJECT)
+    monkeypatch.delenv("CQUEUE_TEST_URL", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    code, output = run_pytest(project, "-W", "error", "--cqueue-cassandra", "-n", "2", limit_s=280)
+    assert (code, "4 passed" in output) == (0, True), output
+    assert list(tmp_path.glob("cqueue-pytest-*")) == []

@@ -152,6 +152,72 @@ def test_delay_and_due_replace_each_other(app):
     assert task.options(due=due).options(delay=MINUTE).message("a").due is None
 
 
+def test_a_unique_task_goes_by_its_arguments(app, sent):
+    """However they are given, and whatever the order of sets and dictionaries; other arguments are another
+    call, and other tasks another key.
+    """
+
+    @app.task(queue="mail")
+    def one(a: object, b: object = 2, *, tags: frozenset[str] = frozenset(), **more: object) -> None: ...
+
+    @app.task(queue="mail")
+    def other(a: object, b: object = 2) -> None: ...
+
+    unique = one.options(unique=cqueue.Unique(on_conflict="skip"))
+    letters = "abcdefghij"
+    alike = [
+        [((1,), {}), ((1, 2), {}), ((), {"a": 1, "b": 2})],
+        [((1,), {"tags": frozenset(letters)}), ((1,), {"tags": frozenset(reversed(letters))})],
+        [((1,), {"x": 1, "y": {"p": 1, "q": 2}}), ((1,), {"y": {"q": 2, "p": 1}, "x": 1})],
+        [((3,), {})],
+        [(((1, 2),), {})],
+        [(([1, 2],), {})],
+    ]
+    for calls in alike:
+        ids = [unique.enqueue(*args, **kwargs) for args, kwargs in calls]
+        assert [id_.skipped for id_ in ids] == [False] + [True] * (len(calls) - 1)
+    assert not other.options(unique=cqueue.Unique(on_conflict="skip")).enqueue(1).skipped
+    assert len(sent()) == len(alike) + 1
+
+
+@pytest.mark.usefixtures("sent")
+def test_a_unique_task_goes_by_some_arguments_or_by_a_key(app):
+    """Those that `args` names; else by the key of the message, if it has one."""
+
+    @app.task(queue="mail")
+    def one(a: int, b: int = 2) -> None: ...
+
+    by_b = one.options(unique=cqueue.Unique(args=("b",)))
+    by_b.enqueue(1)
+    with pytest.raises(cqueue.Duplicate):
+        by_b.enqueue(5, b=2)
+    by_b.enqueue(1, b=3)
+    by_key = one.options(key="k", unique=cqueue.Unique())
+    by_key.enqueue(1)
+    with pytest.raises(cqueue.Duplicate):
+        by_key.enqueue(7)
+    with pytest.raises(cqueue.BadInput, match="no argument 'c'"):
+        one.options(unique=cqueue.Unique(args=("c",)))
+    with pytest.raises(cqueue.BadInput, match="Unique"):
+        one.options(unique="k")
+
+
+@pytest.mark.usefixtures("sent")
+def test_a_skipped_call_is_not_told_to_middleware_as_sent(app):
+    """Nothing was sent for it; its id is an earlier one's."""
+    told = []
+
+    class Telling(cqueue.Middleware):
+        def after_send(self, queue, message, message_id):
+            told.append(message_id)
+
+    with cqueue.App(app.client, middleware=[Telling()]) as telling:
+        unique = telling.task(queue="mail")(send).options(unique=cqueue.Unique(on_conflict="skip"))
+        first = unique.enqueue("a")
+        assert unique.enqueue("a") == first
+    assert told == [first]
+
+
 @pytest.mark.usefixtures("sent")
 def test_both_delay_and_due_at_once_are_refused(app):
     task = app.task(queue="mail")(send)

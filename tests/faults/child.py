@@ -22,7 +22,7 @@ import cqueue
 from cqueue.spool import Spool
 from cqueue.testing import recording
 from tests.faults import worker
-from tests.faults.stores import Flaky, Journaling, Stopping, open_client
+from tests.faults.stores import Flaky, Journaling, Killing, Stopping, open_client
 
 stop = threading.Event()
 
@@ -44,6 +44,9 @@ def main(text):
         wraps.append(partial(Flaky, rate=plan["flaky"], seed=plan["seed"], counts=counts))
     if "stop_after" in plan:
         wraps.append(partial(Stopping, point=plan["stop_after"], nth=plan.get("nth", 1)))
+    if "kill" in plan:
+        operation, when, nth = plan["kill"]
+        wraps.append(partial(Killing, operation=operation, when=when, nth=nth))
     if "journal" in plan:
         wraps.append(partial(Journaling, path=plan["journal"]))
     with open_client(plan["url"]) as first, open_client(plan["url"], partial(_wrap, wraps)) as client:
@@ -95,7 +98,8 @@ def produce(recorded, plan):
 def _send(recorded, bodies, plan):
     """Bodies to be sent again."""
     delay = timedelta(seconds=plan["delay_s"]) if "delay_s" in plan else None
-    messages = [cqueue.Message(body, delay=delay) for body in bodies]
+    keys = [body.decode() if plan.get("keyed") else None for body in bodies]
+    messages = [cqueue.Message(body, delay=delay, key=key) for body, key in zip(bodies, keys, strict=True)]
     try:
         failed = recorded.send_many(messages).failed
     except cqueue.NotDone:
@@ -105,6 +109,23 @@ def _send(recorded, bodies, plan):
         time.sleep(0.05)
     kinds = cqueue.CqueueError if plan.get("repeat_unknown") else cqueue.NotDone
     return [bodies[place] for place, error in failed if isinstance(error, kinds)]
+
+
+def race(recorded, plan):
+    """Send unique messages: each of `threads` threads one of each key, as soon as the file `go` exists."""
+
+    def send_all():
+        for key in plan["keys"]:
+            unique = cqueue.Unique(key=key, on_conflict=plan["on_conflict"])
+            _patiently(lambda key=key, unique=unique: recorded.queue.send(key.encode(), unique=unique))
+
+    threads = [threading.Thread(target=send_all) for _ in range(plan["threads"])]
+    while not Path(plan["go"]).exists():
+        time.sleep(0.01)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def spool(plan):
@@ -221,7 +242,14 @@ def work(recorded, plan):
     worker.serve(recorded, handle, stop, batch=plan["batch"], grace_s=plan.get("grace_s", 0.0))
 
 
-ROLES = {"produce": produce, "consume": consume, "halve": halve, "nack_all": nack_all, "work": work}
+ROLES = {
+    "produce": produce,
+    "race": race,
+    "consume": consume,
+    "halve": halve,
+    "nack_all": nack_all,
+    "work": work,
+}
 
 if __name__ == "__main__":
     main(sys.argv[1])

@@ -48,6 +48,11 @@ class Child:
         status = Path(f"/proc/{self.process.pid}/stat").read_text()
         return status.rpartition(")")[2].split()[0] in {"T", "t"}
 
+    @property
+    def was_killed(self):
+        """Whether SIGKILL has ended it."""
+        return self.process.returncode == -signal.SIGKILL
+
     def end(self, timeout_s=END_S):
         """Ask it to end, and wait. It must not end with an error."""
         if self.process.poll() is None:

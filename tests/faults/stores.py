@@ -138,6 +138,25 @@ class Stopping(FaultyStore):
                 os.kill(os.getpid(), signal.SIGSTOP)
 
 
+class Killing(FaultyStore):
+    """Kills its own process by SIGKILL at the nth group of statements with an operation of this type.
+
+    when: "after" the group is executed, or "half" way, when its first half is.
+    """
+
+    def __init__(self, store, operation, when, nth):
+        super().__init__(store)
+        self._operation, self._when, self._left = operation, when, nth
+
+    def together(self, operations):
+        self._left -= any(type(operation).__name__ == self._operation for operation in operations)
+        if self._left > 0:
+            return self.store.together(operations)
+        if executed := operations if self._when == "after" else operations[: len(operations) // 2]:
+            self.store.together(executed)
+        return os.kill(os.getpid(), signal.SIGKILL)
+
+
 class Journaling(FaultyStore):
     """Writes down every group of statements that stores messages, before it is executed."""
 

@@ -28,7 +28,7 @@ Every row demands lost = 0, unexpected = 0, resurrected = 0, and never two holde
 The [history checker](history.md) is the judge.
 Rows 9, 18 and 19 run the worker that `tests/faults/worker.py` names.
 Messages are sent a hundred at a time, so that they share rows, and consumers ack a part of them at a time.
-`make test-all` runs rows 1 to 4, 7 (one node), 12, 13, 23 and 24 as well, in short.
+`make test-all` runs rows 1 to 4, 7 (one node), 12, 13 and 23 to 26 as well, in short.
 
 """
 

@@ -34,6 +34,7 @@ from cqueue.store.operations import (
     ReadSlice,
     Slice,
     SlotRow,
+    SlotState,
     Together,
     WideRow,
 )
@@ -57,6 +58,13 @@ def takeover_without_rev() -> Any:
 def nack_without_target_rev() -> Any:
     """A nack that joins a shared slot looks at the revision of its own slot only."""
     return _without_rev(lambda op, change: op.lock is None and len(op.slots) == 2 and change is op.slots[1])
+
+
+def extended_without_rev() -> Any:
+    """An extension does not look at the revision of the slot."""
+    return _without_rev(
+        lambda op, change: op.lock is None and len(op.slots) == 1 and change.row.state is SlotState.CLAIMED
+    )
 
 
 def _without_rev(dropped: Callable[[Mutate, Any], bool]) -> Any:

@@ -7,6 +7,7 @@ delete: what quorum reads return in the end. The numbers are those of the invari
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from cqueue import ids
@@ -69,6 +70,9 @@ class Oracle:
         self.written: dict[Key, bytes] = {}
         self.deleted: set[Key] = set()  # a delete was executed
         self.emptied: set[Key] = set()  # by somebody who empties the queue
+        self.cancelled: set[Key] = set()  # a cancel was answered
+        self.put_off: dict[Key, int] = {}  # a reschedule was answered: the due time, until the next claim
+        self.foreign: set[Mutate] = set()  # made by somebody who holds nothing
         self.acked: dict[Key, int] = {}  # ack acknowledged → step
         self.settled: set[bytes] = set()  # a handler was through with it
         self.buried: set[bytes] = set()
@@ -216,6 +220,10 @@ class Oracle:
         self.deleted.add((wide_row, priority, id_))
         self.emptied.add((wide_row, priority, id_))
 
+    def rescheduled(self, keys: Iterable[Key], due_us: int) -> None:
+        """A reschedule was answered: until its due time nobody claims the message."""
+        self.put_off.update(dict.fromkeys(keys, due_us))
+
     def ack_confirmed(self, taken: Taken) -> None:
         """A handler's ack was acknowledged."""
         self.acked.setdefault(key_of(taken), self.world.step)
@@ -261,6 +269,8 @@ class Oracle:
         for change in op.slots:
             self._check_change(op, change.row, before, listed)
         self._check_listed(op.wide_row, listed, part)
+        if op in self.foreign:
+            self._check_foreign(op, before, part)
 
     def _check_lock(self, op: Mutate) -> None:
         lock = op.lock
@@ -299,12 +309,30 @@ class Oracle:
             if (row.priority, id_) not in listed and key in self.granted:
                 self.fail(f"3: {key} was claimed before, and is claimed again though no slot listed it")
             self.granted.add(key)
+            self._check_control(key)
         for slot in before.values():
             held = slot.state is SlotState.CLAIMED and slot.due_ms != row.due_ms
             if held and slot.priority == row.priority:
                 common = set(slot.ids).intersection(row.ids)
                 if common and self.world.now_us < slot.due_ms * 1000:
                     self.fail(f"3: {op.wide_row}: {sorted(common)} are claimed twice")
+
+    def _check_control(self, key: Key) -> None:
+        """7: what was cancelled is not claimed any more, nor what was put off before its time."""
+        if key in self.cancelled:
+            self.fail(f"7: {key} was cancelled, and is claimed")
+        due_us = self.put_off.pop(key, 0)
+        if self.world.now_us < due_us - self.world.skew_us:
+            self.fail(f"7: {key} was put off until {due_us / 1e6:.6f}, and is claimed")
+
+    def _check_foreign(self, op: Mutate, before: Slots, part: Part) -> None:
+        """7: somebody who holds nothing takes from a holder only what is deleted."""
+        for key, slot in before.items():
+            if slot.state is SlotState.CLAIMED and self.world.now_us < slot.due_ms * 1000:
+                after = part.state.slots[key]
+                stays = set(after.ids) if after.state is SlotState.CLAIMED else set()
+                if taken := set(slot.ids).intersection(part.alive(slot.priority)) - stays:
+                    self.fail(f"7: {op.wide_row}: {sorted(taken)} were taken from their holder")
 
     def _check_listed(self, wide_row: WideRow, before: set[tuple[int, int]], part: Part) -> None:
         """2: no live message is listed twice, or was listed and is not, or lies behind a cursor unlisted."""

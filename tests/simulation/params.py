@@ -58,6 +58,7 @@ class Params:
     ttl: float = 0.0
     poison: float = 0.0
     purges: bool = False
+    controls_s: float = 0.0  # how long somebody waits between changes by id, at most; 0: nobody makes any
     poll_s: float = 0.4
     longest_idle_s: float = 1.2
     want: int = 5
@@ -159,6 +160,10 @@ UNPACKED = frozenset({"derived sends", "crowd"})
 """Profiles whose messages never share rows: derived ids cannot, and one is of many single ones."""
 
 
+UNCONTROLLED = frozenset({"derived sends", "crowd", "node away"})
+"""Profiles without changes by id, of sends that are repeated, of turns, and of a node that is rebuilt."""
+
+
 def with_packs(params: Params, rng: Random) -> Params:
     """In two of five runs messages that are sent alike share rows; some are of that alone."""
     fate = rng.random()
@@ -171,6 +176,13 @@ def with_packs(params: Params, rng: Random) -> Params:
         batch=(params.batch + 1) // 2, batches=(params.batches + 1) // 2,
         consumers=max(params.consumers, 2 if params.away else 1),
     )  # fmt: skip
+
+
+def with_controls(params: Params, rng: Random) -> Params:
+    """In one of five runs somebody changes messages by id."""
+    if rng.random() < 0.8 or params.profile in UNCONTROLLED:
+        return params
+    return replace(params, controls_s=rng.choice((0.2, 0.8)))
 
 
 def draw(rng: Random) -> Params:

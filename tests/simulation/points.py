@@ -22,6 +22,7 @@ from unittest.mock import patch
 from cqueue.config import QueueConfig
 from cqueue.protocol import (
     ack,
+    by_id,
     claim,
     claim_draft,
     dead,
@@ -57,6 +58,9 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "read ahead, unlisted": ((policy, "unlisted"),),
     "slots after a claim": ((policy, "slots_after"),),
     "suspect held": ((policy, "is_suspect_held"),),
+    "cancel, fenced": ((policy, "cancel_moves_fence"),),
+    "reschedule, fenced": ((policy, "reschedule_moves_fence"),),
+    "movable": ((policy, "is_movable"),),
     "whole head": ((policy, "is_whole"),),
     "outcome read": ((policy, "outcome_read"),),
     "locked first": ((policy, "locks_first"),),
@@ -116,6 +120,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
 
 MODULES = (
     ack,
+    by_id,
     cassandra,
     claim,
     dead,

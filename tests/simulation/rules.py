@@ -25,11 +25,13 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tests.simulation import breakages as broken
+from tests.simulation import breakages_control as control
 from tests.simulation import breakages_packs as packed
 from tests.simulation import breakages_time as early
 from tests.simulation import points
 from tests.simulation import scenarios as story
 from tests.simulation import scenarios_centres as centres
+from tests.simulation import scenarios_control as changes
 from tests.simulation import scenarios_packs as rows
 from tests.simulation import scenarios_time as times
 from tests.simulation.breakages import Breakage
@@ -158,6 +160,14 @@ RULES = (
          early.epochs_kept_when_retiring_resumes, centres.epochs_are_read_again_when_retiring_resumes, None),
     Rule("epochs-of-an-hour", "at most 10,000 wide rows in an epoch",
          early.epochs_of_an_hour, times.epoch_stays_small, None),
+    Rule("cancelled-without-fence", "a cancel outruns claims that have read the message",
+         control.cancelled_without_fence, changes.cancel_outruns_a_claim, 560),
+    Rule("rescheduled-without-fence", "what no slot lists is rescheduled under the next fence",
+         control.rescheduled_without_fence, changes.reschedule_outruns_a_claim, 140),
+    Rule("held-is-moved", "what somebody holds is not rescheduled",
+         control.held_is_moved, changes.what_is_held_is_not_moved, 60),
+    Rule("extend-without-rev", "an extension looks at the revision of its slot",
+         broken.extended_without_rev, changes.extension_minds_the_revision, 310),
     Rule("row-deleted-for-a-part", "a row with several messages goes with the last of them",
          packed.row_deleted_for_a_part, rows.part_of_a_row_is_deleted, 0),
     Rule("marks-span-gaps", "marks name what was deleted, and nothing between",

@@ -23,8 +23,9 @@ from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, Read
 from tests.simulation import hints
 from tests.simulation.cluster import Cluster
 from tests.simulation.consumer import Consumer
+from tests.simulation.control import Controller
 from tests.simulation.oracle import Oracle, Violation, key_of
-from tests.simulation.params import Params, draw, with_packs
+from tests.simulation.params import Params, draw, with_controls, with_packs
 from tests.simulation.producer import Producer, purge
 from tests.simulation.replica import ALL, BITS
 from tests.simulation.rows import RowStore
@@ -51,7 +52,7 @@ class Simulation:
     def __init__(self, seed: int, params: Params | None = None, *, trace: bool = False) -> None:
         self.seed = seed
         self.rng = Random(seed)
-        self.params = params or with_packs(draw(self.rng), Random(~seed))
+        self.params = params or with_controls(with_packs(draw(self.rng), Random(~seed)), Random(-seed - 2))
         p = self.params
         start_us = BASE_US + (1_000_000 if p.away else -self.rng.randint(0, 8_000_000))
         self.world = world = World(self.rng, p.skew_ms * 1000, start_us)
@@ -277,6 +278,8 @@ class Simulation:
             self.start_consumer(self.spec)
         if p.purges:
             world.spawn(self.client("a"), purge(self))
+        if p.controls_s:
+            world.spawn((program := self.client("x")), Controller(self, program).main())
         if p.away:
             self._send_away()
         self._disturb(None)

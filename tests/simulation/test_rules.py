@@ -5,7 +5,15 @@ from collections.abc import Callable
 import pytest
 
 from cqueue.protocol import policy, unclaimed
-from tests.simulation import breakages, breakages_packs, breakages_time, points, scenarios, scenarios_packs
+from tests.simulation import (
+    breakages,
+    breakages_control,
+    breakages_packs,
+    breakages_time,
+    points,
+    scenarios,
+    scenarios_packs,
+)
 from tests.simulation.oracle import Violation
 from tests.simulation.rules import RULES, SEARCHED, TOLD, Rule
 from tests.simulation.sim import Simulation
@@ -51,7 +59,7 @@ def test_all_breakages_are_used():
     """Every way to break the protocol is in the table, and is proven."""
     known = {
         value
-        for module in (breakages, breakages_packs, breakages_time)
+        for module in (breakages, breakages_control, breakages_packs, breakages_time)
         for name, value in vars(module).items()
         if isinstance(value, Callable) and value.__module__ == module.__name__ and name[0].islower()
     }

@@ -1,5 +1,6 @@
 """`cqueue.spark.jobs.redrive`: no dead letter is lost, and none comes back twice."""
 
+import time
 from datetime import timedelta
 
 import pyarrow as pa
@@ -67,9 +68,32 @@ def test_those_that_a_predicate_picks_come_back(spark, client, queue, url):
         one = found[0]
         assert (one.key, one.task, one.codec) == (f"k{one.headers['n']}", "mail", "text")
         assert one.priority == int(one.headers["n"]) % 3
-        assert set(one.headers) == {"n"}
+        assert set(one.headers) == {"n", "cqueue-redrives"}
         consumer.ack(found)
         assert consumer.receive(10) == []
+
+
+def test_a_rate_and_a_limit_of_redrives(spark, queue, url):
+    """One task sends no more than so many a second; a letter over the limit stays and is told."""
+    began = time.monotonic()
+    job = Redrive(queue=queue.name, url=url, rate=20, max_redrives=1)
+    assert redrive.run(spark, job).written == 20
+    assert time.monotonic() - began >= 18 / 20
+    with queue.consumer() as consumer:
+        for message in received(consumer, 20):
+            message.dead("again")
+    summary = redrive.run(spark, job)
+    assert (summary.written, sum(summary.details["failed"].values())) == (0, 20)
+    assert all(text.startswith("RedriveLimit: ") for text in summary.details["failed"])
+    picked = Redrive(queue=queue.name, url=url, where="redrives < 1")
+    assert redrive.run(spark, picked).read == 20
+    assert len(queue.dead_letters.list()) == 20
+
+
+@pytest.mark.parametrize("limits", [{"rate": 0}, {"max_redrives": 0}])
+def test_a_limit_out_of_its_range_is_bad_input(limits):
+    with pytest.raises(cqueue.BadInput):
+        Redrive(queue="q", **limits)
 
 
 def test_a_run_that_breaks_between_sending_and_deleting(spark, client, queue, url, monkeypatch):

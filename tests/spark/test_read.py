@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 import cqueue
 from cqueue import LogConfig, Message, QueueConfig, ids
 from cqueue.log import Record
+from cqueue.runtime.rendezvous import own_name
 from cqueue.spark.source import DefaultSource
 
 WAIT = timedelta(seconds=10)
@@ -115,6 +116,7 @@ def test_dead_letters_say_why_and_where_from(frame, client, new_name):
     assert (row.queue, row.reason, row.attempts, row.original_id) == (queue.name, "cannot be read", 1, id_)
     assert bytes(row.body) == b"bad"
     assert row.headers["mine"] == "1"
+    assert (row.redrives, row.holder, row.fence, row.holder_lost) == (0, own_name(), held.fence, False)
     assert frame(queue=queue.name).count() == 0
 
 

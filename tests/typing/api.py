@@ -101,6 +101,21 @@ with queue.consumer(poll_interval=SECOND, max_poll_interval=SECOND) as consumer:
     consumer.ack(one.id)  # type: ignore[arg-type]
     assert_type(consumer.ack_async(received), Future[None])
 
+# ── A delay queue ──
+
+with cqueue.DelayQueue(client, "mail") as delay_queue:
+    assert_type(delay_queue, cqueue.DelayQueue)
+    assert_type(delay_queue.push([message]), list[cqueue.MessageId])
+    assert_type(delay_queue.pop(10, wait=SECOND), list[cqueue.ReceivedMessage])
+    assert_type(delay_queue.peek(), list[cqueue.StoredMessage])
+    assert_type(delay_queue.ensure(message), bool)
+    assert_type(delay_queue.ack("id"), bool)
+    assert_type(delay_queue.set_timeout("id", SECOND), cqueue.MessageId | None)
+    assert_type(delay_queue.size(), int)
+    delay_queue.push(message)  # type: ignore[arg-type]
+    delay_queue.pop(wait=5)  # type: ignore[arg-type]
+    delay_queue.set_unack_timeout("id", 5)  # type: ignore[arg-type]
+
 # ── Looking ──
 
 found = queue.find("id")
@@ -115,7 +130,14 @@ for stored in queue.peek(10):
     assert_type(stored.state, str)
     assert_type(stored.next_at, datetime)
 
+page = queue.list(cqueue.Where(task="mail", state=("ready", "claimed")), limit=10, token=None)
+assert_type(page, cqueue.Page)
+assert_type(page.messages, tuple[cqueue.StoredMessage, ...])
+assert_type(page.token, str | None)
+assert_type(queue.exists({"headers": {"a": "1"}}), bool)
+
 letters = queue.dead_letters
+assert_type(letters.groups(), list[cqueue.LetterGroup])
 assert_type(letters, cqueue.DeadLetters)
 assert_type(letters.list(10, reason="x", task="y"), list[cqueue.DeadLetter])
 for letter in letters:
@@ -147,3 +169,43 @@ except cqueue.NotDone as not_done:
     the_base: cqueue.CqueueError = not_done
 except cqueue.BadInput as bad:
     a_value_error: ValueError = bad
+
+
+# ── asyncio ──
+
+
+async def with_asyncio() -> None:
+    async with cqueue.connect_async("memory://", lazy=True) as client:
+        assert_type(client, cqueue.AsyncClient)
+        queue = await client.create_queue("mail", config, exist_ok=True)
+        assert_type(queue, cqueue.AsyncQueue)
+        assert_type(await client.queue("mail", linger=SECOND), cqueue.AsyncQueue)
+        assert_type(await client.queues(), list[str])
+        assert_type(await queue.config(), cqueue.QueueConfig)
+        assert_type(await queue.send(b"hello", delay=SECOND, priority=1), cqueue.MessageId)
+        await queue.send("hello")  # type: ignore[arg-type]
+        await queue.send(b"hello", delay=5)  # type: ignore[arg-type]
+        assert_type(await queue.send_many([message]), cqueue.SendResult)
+        assert_type(await queue.find("id"), cqueue.StoredMessage | None)
+        assert_type(await queue.alter(shards=8), cqueue.QueueConfig)
+        assert_type([id_ async for id_ in queue.ids()], list[cqueue.MessageId])
+        async with queue.consumer(poll_interval=SECOND) as consumer:
+            assert_type(consumer, cqueue.AsyncConsumer)
+            received = await consumer.receive(10, wait=SECOND)
+            assert_type(received, list[cqueue.AsyncReceivedMessage])
+            await consumer.receive(10, wait=5)  # type: ignore[arg-type]
+            await consumer.ack(received)
+            await consumer.nack(received[0], delay=SECOND)
+            async for one in consumer:
+                assert_type(one, cqueue.AsyncReceivedMessage)
+                assert_type(one.headers, dict[str, str])
+                await one.ack()
+        assert_type(await queue.dead_letters.list(), list[cqueue.DeadLetter])
+        assert_type(await queue.dead_letters.redrive(everything=True), cqueue.LettersResult)
+        assert_type(await queue.schedules.list(), list[cqueue.Schedule])
+        log = await client.log("audit")
+        assert_type(await log.append("t", b"x"), cqueue.LogId)
+        async with log.scan() as scanner:
+            assert_type([record async for record in scanner], list[cqueue.LogRecord])
+        async with log.follow() as follower:
+            assert_type(await follower.poll(SECOND), list[cqueue.LogRecord])

@@ -22,6 +22,7 @@ from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.log_operations import ChangeLog, ReadLog
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import ChangeQueue, ReadQueue
+from tests.fix_on_loop import API, connected_on_loop
 
 KIB, MIB = 1 << 10, 1 << 20
 SHORT = cqueue.QueueConfig(visibility=timedelta(seconds=2))
@@ -62,9 +63,20 @@ def cassandra_client(keyspace):
         yield client
 
 
-@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+@pytest.fixture(params=API)
 def client(request):
-    """A client of each back end in turn."""
+    """A client of each back end and of each API in turn."""
+    store, api = request.param
+    if store == "cassandra":
+        yield request.getfixturevalue("cassandra_client" if api == "threads" else "asyncio_client")
+        return
+    with cqueue.connect("memory://") if api == "threads" else connected_on_loop("memory://") as client:
+        yield client
+
+
+@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+def threads_client(request):
+    """A client of each back end in turn, for what the asyncio API does not have."""
     if request.param == "cassandra":
         yield request.getfixturevalue("cassandra_client")
         return
@@ -254,12 +266,12 @@ def test_alter(client, name):
     assert (queue.config.visibility, queue.config.shards) == (seconds(7), 1)
 
 
-def test_settings_of_a_newer_version_are_kept(client, name):
+def test_settings_of_a_newer_version_are_kept(threads_client, name):
     """A change by this version keeps the settings that a newer one stored, of queues and of logs.
 
     `exist_ok` compares what this version knows: who asks for the same settings gets the queue.
     """
-    driver = client._driver
+    client, driver = threads_client, threads_client._driver
     queue, log = client.create_queue(name, SHORT), client.create_log(name)
     for read, change in ((ReadQueue(name), ChangeQueue), (ReadLog(name), ChangeLog)):
         row = driver.ask(read)
@@ -651,8 +663,16 @@ def test_ack_is_idempotent(queue):
         held[0].ack()
         consumer.ack(held)
         consumer.ack([])
-        assert consumer.ack_async(held).result(10) is None
     assert [queue.find(message.id) for message in held] == [None, None]
+    assert queue.stats(exact=True).live == 0
+
+
+def test_ack_async_gives_what_ack_would(threads_client, name):
+    """A future that ends when the acks are stored."""
+    queue = threads_client.create_queue(name, SHORT)
+    queue.send(b"a")
+    with queue.consumer() as consumer:
+        assert consumer.ack_async(consumer.receive(wait=SOON)).result(10) is None
     assert queue.stats(exact=True).live == 0
 
 
@@ -1107,8 +1127,9 @@ def test_a_reason_that_no_encoding_has_buries_all_the_same(client, queue):
     assert letter.headers["trace"] == "in ?"
 
 
-def test_send_many_async_gives_what_send_many_would(queue):
+def test_send_many_async_gives_what_send_many_would(threads_client, name):
     """Results and errors, through a future."""
+    queue = threads_client.create_queue(name, SHORT)
     several = [queue.send_many_async([cqueue.Message(b"%d" % n)] * 3) for n in range(4)]
     assert [len(one.result(10).ids) for one in several] == [3] * 4
     mixed = queue.send_many_async([cqueue.Message(b"good"), cqueue.Message(b"bad", priority=99)]).result(10)

@@ -2,6 +2,7 @@
 
 import re
 import signal
+from datetime import timedelta
 from hashlib import blake2b
 
 import pytest
@@ -16,6 +17,7 @@ from cqueue.dispatcher.service.membership import TTL_S, Worker
 from cqueue.errors import BadInput, NotDone, SendUnknown
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.runtime.rendezvous import own_name
 from cqueue.store.control import Heartbeat
 from cqueue.store.operations import DeleteBodies
 
@@ -64,6 +66,8 @@ def test_list_as_json_has_a_fixed_shape(cli, bury):
     (letter,) = cli("dead", "list", "q", "--json").json_lines
     assert letter.pop("id") != original
     assert letter.pop("died_at").startswith("20")
+    assert letter.pop("holder") == own_name()
+    assert letter.pop("fence") > 0
     assert letter == {
         "original_id": original,
         "state": "dead",
@@ -71,6 +75,8 @@ def test_list_as_json_has_a_fixed_shape(cli, bury):
         "key": None,
         "reason": "Timeout: 30 s",
         "attempts": 1,
+        "redrives": 0,
+        "holder_lost": False,
         "held": False,
         "priority": 3,
         "headers": {"a": "1"},
@@ -217,6 +223,38 @@ def test_redrive_as_json_has_a_fixed_shape(cli, bury):
     }
 
 
+def test_groups_show_what_dies_most(cli, bury):
+    """A line a group; as JSON an object a line. The reason and task of a line pick its letters."""
+    for number in range(2):
+        bury(*SEND, reason=f"KeyError: {number}")
+    bury("x", reason="Timeout: 30 s")
+    header, first, second = cli("dead", "groups", "q").out.splitlines()
+    assert header.split() == ["letters", "task", "last", "died", "redriven", "example", "reason"]
+    assert re.fullmatch(r" +2  shop:send  \d\d:\d\d:\d\d +0  [a-z2-7]{8}  KeyError", first)
+    assert second.split()[:2] == ["1", "–"]
+    largest = cli("--json", "dead", "groups", "q").json_lines[0]
+    assert set(largest) == {"task", "reason", "count", "first", "last", "example", "redriven"}
+    said = cli("dead", "redrive", "q", "--task", largest["task"], "--reason", largest["reason"])
+    assert said.out == "2 dead letters sent back to q.\n"
+    assert "no such dead letters" in cli("dead", "groups", "q", "--task", "shop:send").err
+
+
+def test_a_letter_over_its_limit_of_redrives_stays_and_is_3(cli, bury, queue):
+    """At a rate as well; the sheet says how often it was sent back, and who held it."""
+    bury(*SEND)
+    assert cli("dead", "redrive", "q", "--all", "--rate", 5, "--max-redrives", 1).code == 0
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=timedelta(seconds=10))
+        message.dead("again")
+    said = cli("dead", "redrive", "q", "--all", "--max-redrives", 1)
+    assert (said.code, said.out) == (3, "0 dead letters sent back to q.\n")
+    assert "RedriveLimit: it was redriven 1 times" in said.err
+    shown = cli("dead", "show", "q", ids(cli)[0]).out
+    for text in ("redrives", own_name(), str(message.fence)):
+        assert text in shown
+    assert cli("dead", "redrive", "q", "--all", "--rate", 0).code == 2
+
+
 def test_a_held_letter_stays_and_is_3(cli, bury, client):
     """Somebody works on it: try again later."""
     bury(*SEND)
@@ -336,6 +374,55 @@ def test_cancel_says_that_a_handler_goes_on(cli, queue):
         said = cli("cancel", id_)
         assert (said.code, "its handler goes on" in said.err) == (0, True)
     assert queue.stats(exact=True).live == 0
+
+
+def test_reschedule_moves_messages(cli, queue):
+    """By --due or --in, many at once; earlier than its time shard under a new id."""
+    ids_ = [cli("send", "q", body).out.strip() for body in ("a", "b")]
+    said = cli("reschedule", *map(short, ids_), "--in", "2h")
+    assert said.out == "".join(f"Message {short(id_)} of q is rescheduled.\n" for id_ in ids_)
+    assert all(queue.find(id_).state == "waiting" for id_ in ids_)
+    assert cli("--json", "reschedule", ids_[0], "--due", "2030-01-31T08:00:00Z").json == {
+        "queue": "q", "id": ids_[0], "rescheduled": True, "held": False,
+    }  # fmt: skip
+    assert queue.find(ids_[0]).next_at.year == 2030
+    later = cli("send", "q", "c", "--delay", "9d").out.strip()
+    moved = cli("--json", "reschedule", later, "--in", "0s").json
+    assert queue.find(moved["new_id"]).body == b"c"
+    for wrong in ((), ("--in", "1s", "--due", "2030-01-31T08:00:00Z")):
+        assert cli("reschedule", ids_[0], *wrong).code == 2
+
+
+def test_set_priority_gives_a_new_id(cli, queue):
+    id_ = cli("send", "q", "a").out.strip()
+    new = cli("--json", "set-priority", "7", id_).json["new_id"]
+    assert queue.find(new).priority == 7
+    said = cli("set-priority", "3", new).out
+    assert said == f"Message {short(new)} of q is changed. Its new id is {queue.peek()[0].id}\n"
+    assert cli("set-priority", "10", queue.peek()[0].id).code == 2
+
+
+def test_extend_keeps_what_is_held(cli, queue):
+    """What nobody holds is exit code 5, and what is held cannot be moved, which is 3."""
+    id_ = cli("send", "q", "a").out.strip()
+    assert (cli("extend", id_, "--for", "2h").code, cli("extend", id_, "--for", "1s").code) == (5, 2)
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive()
+        before = message.visible_again
+        assert cli("extend", id_, "--for", "2h").out == f"Message {short(id_)} of q is extended.\n"
+        assert queue.find(id_).next_at > before
+        said = cli("reschedule", id_, "--in", "1h")
+        assert (said.code, "MessageHeld" in said.err) == (3, True)
+        as_json = cli("--json", "reschedule", id_, "--in", "1h").json
+        assert (as_json["id"], as_json["error"]) == (id_, "MessageHeld")
+
+
+def test_of_several_messages_those_that_are_there_are_changed(cli):
+    gone, stays = (cli("send", "q", body).out.strip() for body in ("a", "b"))
+    cli("cancel", gone)
+    said = cli("cancel", gone, stays)
+    assert (said.code, f"no message {gone}" in said.err) == (1, True)
+    assert said.out == f"Message {short(stays)} of q is cancelled.\n"
 
 
 @pytest.mark.parametrize("command", ["find", "cancel"])

@@ -62,9 +62,26 @@ def test_send_takes_every_option(cli):
     assert y["due"] == "2030-01-31T08:00:00+00:00"
 
 
+def test_send_sends_a_unique_message_once(cli):
+    """A second one is an error that names the first; or it is skipped, or takes its place."""
+    first = cli("send", "q", "1", "--unique", "k").out.strip()
+    said = cli("send", "q", "2", "--unique", "k")
+    assert said.code != 0
+    assert first in said.err.replace("\n", "").replace("│", "").replace(" ", "")
+    said = cli("--json", "send", "q", "2", "--unique", "k", "--while", "ever", "--on-conflict", "skip")
+    assert said.json == {"queue": "q", "id": first, "skipped": True}
+    said = cli("send", "q", "3", "--unique", "k", "--within", "1h", "--on-conflict", "replace")
+    assert said.out.strip() != first
+    assert [m["body"] for m in cli("--json", "peek", "q").json_lines] == ["3"]
+
+
 @pytest.mark.parametrize(
     ("args", "hint"),
     [
+        (("x", "--while", "ever"), "give --unique"),
+        (("x", "--unique", "k", "--while", "always"), "pending, running, ever"),
+        (("x", "--unique", "k", "--on-conflict", "drop"), "debounce"),
+        (("--lines", "--unique", "k"), "--lines"),
         ((), "Nothing to send"),
         (("x", "--file", "f"), "not both"),
         (("x", "--lines"), "leave the body out"),
@@ -470,3 +487,43 @@ def test_stats_without_a_name_are_of_all_queues(cli):
     assert names == ["p", "q"]
     assert cli("--json", "stats", "q.dead").json[0]["dead"] is None
     assert cli("stats", "q", "p").out.count("active") == 2
+
+
+# ── by key ──
+
+
+def test_messages_are_found_and_cancelled_by_their_key(cli):
+    """In a keyed queue: a list, dead letters with it, and the number that was cancelled."""
+    cli("queue", "create", "orders", "--keyed")
+    cli("send", "orders", "one", "--key", "order-17", "--delay", "1h")
+    cli("send", "orders", "-", "--lines", "--key", "order-17", stdin=b"two\nthree\n")
+    cli("send", "orders", "--task", "shop:pay", "--key", "order-18")
+    found = cli("--json", "find", "--key", "order-17", "--queue", "orders").json_lines
+    assert [(one["body"], one["state"], one["key"]) for one in found] == [
+        ("two", "ready", "order-17"),
+        ("three", "ready", "order-17"),
+        ("one", "delayed", "order-17"),
+    ]
+    assert "delayed" in cli("find", "--key", "order-17", "--queue", "orders").out
+    said = cli("--json", "reschedule", "--key", "order-17", "--queue", "orders", "--in", "2h")
+    assert said.json == {"queue": "orders", "key": "order-17", "rescheduled": 3}
+    said = cli("--json", "cancel", "--key", "order-17", "--queue", "orders")
+    assert said.json == {"queue": "orders", "key": "order-17", "cancelled": 3}
+    assert cli("find", "--key", "order-17", "--queue", "orders").code == 1
+    said = cli("--json", "cancel", "--key", "order-17", "--queue", "orders")
+    assert (said.code, said.json["cancelled"]) == (1, 0)
+    (left,) = cli("--json", "peek", "orders").json_lines
+    assert (left["task"], left["key"]) == ("shop:pay", "order-18")
+
+
+@pytest.mark.parametrize("command", [["find"], ["cancel"], ["reschedule", "--in", "1h"]])
+def test_a_key_needs_a_keyed_queue_and_no_id(cli, command):
+    """Exit code 2, with what to do."""
+    assert "--keyed" in cli("queue", "alter", "q").err
+    said = cli(*command, "--key", "k", "--queue", "q")
+    assert said.code == 2
+    assert "keyed=True" in said.err
+    for wrong in ((), ("--key", "k"), ("--queue", "q"), ("x", "--key", "k", "--queue", "q")):
+        said = cli(*command, *wrong)
+        assert said.code == 2
+        assert "Give an ID, or --key with --queue" in said.err

@@ -23,6 +23,7 @@ EVERYTHING = {
     "open_shards": 3,
     "derived_sends": True,
     "history": timedelta(days=7),
+    "keyed": True,
 }
 
 
@@ -90,6 +91,7 @@ def test_show_prints_the_whole_configuration(cli):
         "open_shards": 1,
         "derived_sends": False,
         "history_ms": None,
+        "keyed": False,
     }
     assert cli("queue", "show", "orders", "--json").json == described
     assert cli("--json", "queue", "list").json == [described]

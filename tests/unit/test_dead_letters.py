@@ -1,6 +1,7 @@
 """Dead letters: looked at, sent back as what they were, dropped. None is lost, and none comes back twice."""
 
 import secrets
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
@@ -14,6 +15,7 @@ from cqueue.client import Client
 from cqueue.errors import Closed, LetterNotFound, NotDone, OutcomeUnknown, SendUnknown, Unavailable
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.runtime.rendezvous import own_name
 from cqueue.sending import redriving
 from cqueue.store.operations import (
     ChangeQueue,
@@ -241,11 +243,86 @@ def test_an_id_without_a_letter(client, queue):
     assert [letter.original_id for letter in queue.dead_letters] == [second]
 
 
+def test_groups_count_letters_by_task_and_kind_of_reason(queue):
+    """A kind is what stands before the first colon, and picks its letters in a redrive."""
+    for number in range(3):
+        bury(queue, task(number), reason=f"KeyError: 'user-{number}'")
+    bury(queue, task(3), reason="the bank is closed")
+    bury(queue, cqueue.Message(b"4"), reason="KeyError: 'x'")
+    letters = {letter.body: letter for letter in queue.dead_letters}
+    groups = queue.dead_letters.groups()
+    assert [(group.count, group.task, group.reason) for group in groups] == [
+        (3, "mail", "KeyError"), (1, None, "KeyError"), (1, "mail", "the bank is closed"),
+    ]  # fmt: skip
+    largest = groups[0]
+    assert (largest.first, largest.last) == (letters[b"0"].died_at, letters[b"2"].died_at)
+    assert (largest.example, largest.redriven) == (letters[b"2"].id, 0)
+    assert [group.count for group in queue.dead_letters.groups(task="mail", reason="bank")] == [1]
+    assert len(queue.dead_letters.redrive(task=largest.task, reason=largest.reason).done) == largest.count
+    with queue.consumer() as consumer:
+        left = 3
+        while left:
+            for message in consumer.receive(left, wait=SOON):
+                message.dead("KeyError: again")
+                left -= 1
+    again = queue.dead_letters.groups(task="mail", reason="KeyError")
+    assert [(group.count, group.redriven) for group in again] == [(3, 3)]
+
+
+# ── who held it ──
+
+
+def test_a_letter_names_its_holder_and_fence(queue):
+    """The process as `cqueue workers` names it, and the fence of the delivery that ended in `dead`."""
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        message.dead("why")
+    (letter,) = queue.dead_letters
+    assert (letter.holder, letter.fence, letter.holder_lost) == (own_name(), message.fence, False)
+    assert letter.headers == {}
+
+
+@pytest.mark.parametrize("end", ["given back", "let expire"])
+def test_a_letter_says_that_its_last_holder_was_lost(client, end):
+    """One that gave it back lives; one that let it expire may have been killed. Neither is named."""
+    config = cqueue.QueueConfig(shards=1, visibility=timedelta(seconds=2), max_attempts=2)
+    queue = client.create_queue(f"q-{secrets.token_hex(4)}", config)
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        message.nack()
+        (message,) = consumer.receive(wait=SOON)
+        if end == "given back":
+            message.nack()
+        until(lambda: consumer.receive() or queue.dead_letters.list())
+    (letter,) = queue.dead_letters
+    assert letter.reason == "not acked in 2 attempts"
+    assert (letter.holder, letter.fence, letter.holder_lost) == (None, None, end == "let expire")
+
+
+def test_a_burial_that_was_cut_off_blames_nobody(client, store):
+    """The holder called `dead`, and its letter was not stored: the next consumer cannot tell what it did."""
+    config = cqueue.QueueConfig(shards=1, visibility=timedelta(seconds=2))
+    queue = client.create_queue(f"q-{secrets.token_hex(4)}", config)
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        with store.failing(InsertMessages, NotDone("no replica")), pytest.raises(NotDone):
+            message.dead("why")
+        until(lambda: consumer.receive() or queue.dead_letters.list())
+    (letter,) = queue.dead_letters
+    assert (letter.holder, letter.holder_lost) == (None, False)
+
+
 # ── redrive ──
 
 
 def test_a_letter_comes_back_as_what_it_was(queue):
-    """Body, task, codec, key, priority and headers; without those of the burial, and as its first attempt."""
+    """Body, task, codec, key, priority and headers; without those of the burial, and as its first attempt.
+
+    One header is new, the count of its redrives.
+    """
     whole = {"task": "mail", "key": "user-7", "codec": "json", "priority": 3, "headers": {"a": "1"}}
     (original,) = bury(
         queue, cqueue.Message(b"[1]", **whole), headers={"cqueue-dead-traceback": "Traceback…"}
@@ -255,6 +332,7 @@ def test_a_letter_comes_back_as_what_it_was(queue):
     assert (result.done, result.held, result.failed) == ((letter.id,), (), ())
     assert queue.find(result.sent[0]).body == b"[1]"
     (message,) = received(queue, 1)
+    whole["headers"] = {"a": "1", "cqueue-redrives": "1"}
     assert {name: getattr(message, name) for name in whole} == whole
     assert (message.body, message.attempt, message.id) == (b"[1]", 1, result.sent[0])
     assert queue.dead_letters.list() == []
@@ -278,6 +356,8 @@ def test_a_task_that_is_sent_back_runs(client):
     letter = queue.dead_letters.get(id_)
     assert (letter.task, letter.attempts) == ("pay", 1)
     assert "the bank is closed" in letter.traceback
+    assert letter.holder == own_name()
+    assert [(group.task, group.reason) for group in queue.dead_letters.groups()] == [("pay", "ValueError")]
     broken.clear()
     assert len(queue.dead_letters.redrive(task="pay").done) == 1
     with app.dispatcher():
@@ -315,6 +395,109 @@ def test_an_application_starts_as_before_after_a_redrive(client):
     assert client.create_queue(queue.name, config, exist_ok=True).config.derived_sends
     with pytest.raises(cqueue.QueueExists):
         client.create_queue(queue.name, cqueue.QueueConfig(max_attempts=4), exist_ok=True)
+
+
+def test_a_redrive_keeps_its_rate(queue):
+    """From the first letter on; all come."""
+    bury(queue, *map(task, range(12)))
+    began = time.monotonic()
+    result = queue.dead_letters.redrive(everything=True, rate=20)
+    assert time.monotonic() - began >= 10 / 20  # two at once, every tenth of a second
+    assert (len(result.done), result.failed) == (12, ())
+    assert len(received(queue, 12)) == 12
+
+
+@pytest.mark.parametrize(
+    ("rate", "sizes", "waits"),
+    [
+        (None, [250, 50], []),
+        (0.5, [1] * 300, [0, *[2.0] * 299]),
+        (1000, [100] * 3, [0, 0.1, 0.1]),
+        (5000, [250, 50], [0, 0.05]),
+    ],
+)
+def test_chunks_of_a_rate(monkeypatch, rate, sizes, waits):
+    """A tenth of a second's worth at once, one letter at least, and no more than are held in memory."""
+    clock = FakeTime()
+    monkeypatch.setattr(redriving, "time", clock)
+    monkeypatch.setattr(redriving.waiting, "sleep", clock.sleep)
+    assert [len(chunk) for chunk in redriving.chunks(range(300), rate)] == sizes
+    assert clock.slept == pytest.approx(waits)
+
+
+def test_a_rate_catches_nothing_up(monkeypatch):
+    """A minute in which Cassandra was away is not followed by a minute's worth at once."""
+    clock = FakeTime()
+    monkeypatch.setattr(redriving, "time", clock)
+    monkeypatch.setattr(redriving.waiting, "sleep", clock.sleep)
+    chunks = redriving.chunks(range(30), 100)
+    next(chunks)
+    clock.now += 60
+    next(chunks)
+    next(chunks)
+    assert clock.slept == pytest.approx([0, 0, 0.1])
+
+
+class FakeTime:
+    def __init__(self):
+        self.now, self.slept = 0.0, []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+        self.slept.append(seconds)
+
+
+def test_a_limit_of_redrives_is_kept_on_the_message(queue):
+    """Across calls: a header counts, the letter says how often, one over the limit stays and is told."""
+    queue.send_many([cqueue.Message(b"poison", headers={"a": "1"})])
+    for times in range(3):
+        with queue.consumer() as consumer:
+            (message,) = consumer.receive(wait=SOON)
+            assert message.headers == ({"a": "1", "cqueue-redrives": f"{times}"} if times else {"a": "1"})
+            message.dead("why")
+        (letter,) = queue.dead_letters
+        assert (letter.redrives, letter.headers) == (times, {"a": "1"})
+        if times < 2:
+            assert len(queue.dead_letters.redrive(everything=True, max_redrives=2).sent) == 1
+    for dry_run in (True, False):
+        result = queue.dead_letters.redrive(everything=True, max_redrives=2, dry_run=dry_run)
+        assert (result.done, [(id_, type(error)) for id_, error in result.failed]) == (
+            (), [(letter.id, cqueue.RedriveLimit)],
+        )  # fmt: skip
+    assert [one.id for one in queue.dead_letters] == [letter.id]
+    assert len(queue.dead_letters.redrive(everything=True, max_redrives=3).done) == 1
+    assert [message.body for message in received(queue, 1)] == [b"poison"]
+
+
+@pytest.mark.parametrize(
+    "headers", [{f"h{n}": "" for n in range(64)}, {"long": "x" * (16 * 1024 - 10)}], ids=["many", "long"]
+)
+def test_a_message_that_has_no_room_for_the_count(queue, headers):
+    """It comes back whole without a limit; with one it stays, or the limit would never hold."""
+    bury(queue, cqueue.Message(b"full", headers=headers))
+    result = queue.dead_letters.redrive(everything=True, max_redrives=1)
+    assert [(type(error), "no room" in str(error)) for _, error in result.failed] == [
+        (cqueue.RedriveLimit, True)
+    ]
+    assert len(queue.dead_letters.redrive(everything=True).done) == 1
+    assert [message.headers for message in received(queue, 1)] == [headers]
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [{"rate": wrong} for wrong in (0, -1, 0.0001, 1e6, float("nan"), True, "5")]
+    + [{"max_redrives": wrong} for wrong in (0, -1, 1.0, True, "5", 10**7)],
+)
+def test_a_limit_out_of_its_range_sends_nothing(limits):
+    with cqueue.connect("memory://") as client:
+        queue = client.create_queue("q")
+        bury(queue, task(0))
+        with pytest.raises(cqueue.BadInput):
+            queue.dead_letters.redrive(everything=True, **limits)
+        assert len(queue.dead_letters.list()) == 1
 
 
 @pytest.mark.parametrize("verb", ["redrive", "drop"])

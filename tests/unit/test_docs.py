@@ -58,7 +58,7 @@ def test_python_runs(path, monkeypatch, tmp_path):
 
 
 @pytest.mark.cassandra
-@pytest.mark.parametrize("page", ["docs/how-to/receive.md", "docs/how-to/tasks.md"])
+@pytest.mark.parametrize("page", ["docs/how-to/asyncio.md", "docs/how-to/receive.md", "docs/how-to/tasks.md"])
 def test_python_runs_on_cassandra(page, monkeypatch, new_keyspace):
     """What these pages show holds on Cassandra as well; acceptance/test_first_page.py has others."""
     _connect_to(monkeypatch, new_keyspace().url)
@@ -73,6 +73,7 @@ def _connect_to(monkeypatch, url):
 
     monkeypatch.setattr(cqueue, "connect", connect_there)
     monkeypatch.setattr(clients, "connect", connect_there)  # an App looks there
+    monkeypatch.setattr("cqueue.aio.client.connect", connect_there)
 
 
 def _write_files(path, folder, monkeypatch):
@@ -276,6 +277,7 @@ def test_every_public_name_is_documented():
         "StoredMessage",
         "DeadLetters",
         "DeadLetter",
+        "DelayQueue",
         "LettersResult",
         "Log",
         "LogConfig",

@@ -10,6 +10,7 @@ from cqueue.errors import OutcomeUnknown
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.operations import DeleteBodies, DeleteMessages, ReadBodies
+from tests.fix_on_loop import API, connected_on_loop
 
 SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
@@ -21,12 +22,13 @@ def cassandra_client(keyspace):
         yield client
 
 
-@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+@pytest.fixture(params=API)
 def client(request):
-    if request.param == "cassandra":
-        yield request.getfixturevalue("cassandra_client")
+    store, api = request.param
+    if store == "cassandra":
+        yield request.getfixturevalue("cassandra_client" if api == "threads" else "asyncio_client")
         return
-    with cqueue.connect("memory://") as client:
+    with cqueue.connect("memory://") if api == "threads" else connected_on_loop("memory://") as client:
         yield client
 
 
@@ -106,14 +108,16 @@ def test_one_of_many_that_were_sent_together_is_cancelled(queue):
 
 
 def test_a_message_that_is_held_is_cancelled_for_its_next_time(queue):
-    """Its handler goes on and may ack; after a nack the message does not come again."""
+    """Its handler goes on and may ack; a nack says that the message is cancelled."""
     first, second = queue.send(b"first"), queue.send(b"second")
     with queue.consumer() as consumer:
         messages = {message.id: message for message in held(consumer, 2)}
         assert queue.cancel(first)
         assert queue.cancel(second)
         messages[first].ack()
-        messages[second].nack()
+        with pytest.raises(cqueue.LeaseLost, match="cancelled"):
+            messages[second].nack()
+        assert messages[second].is_cancelled
         queue.send(b"third")
         assert [message.body for message in held(consumer)] == [b"third"]
     assert queue.stats(exact=True).live == 1

@@ -216,6 +216,13 @@ def test_bad_input_is_refused_before_it_is_spooled(client, spool):
     assert [one.end for one in spool.status()] == [1]
 
 
+def test_a_unique_message_is_refused(client, spool):
+    """Whether another one is in the way shows only in Cassandra, which may be away."""
+    queue = client.queue("mail", spool=spool)
+    ((_, error),) = queue.send_many([cqueue.Message(b"x", unique=cqueue.Unique(key="k"))]).failed
+    assert isinstance(error, BadInput)
+
+
 def test_a_queue_that_does_not_exist_is_refused_at_once(client, spool):
     """Before anything is spooled for it."""
     with pytest.raises(cqueue.QueueNotFound):

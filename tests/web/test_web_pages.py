@@ -8,6 +8,7 @@ import pytest
 
 import cqueue
 from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.runtime.rendezvous import own_name
 from tests.acceptance.daemons import wait_for
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
@@ -154,7 +155,9 @@ def test_letters_are_shown_escaped_filtered_and_one_by_one(web, shop):
     assert len(ticked(web.get("/queue/mails/dead?reason=refused"))) == 4
     assert len(ticked(web.get("/queue/mails/dead?task=ping"))) == 1
     assert "No dead letter fits" in web.get("/queue/mails/dead?task=nobody").text
-    assert "attempts 1" in text_of(web.get(f"/queue/mails/dead/{shop.letters[0]}"))
+    shown = text_of(web.get(f"/queue/mails/dead/{shop.letters[0]}"))
+    for told in ("attempts 1", "redrives 0", f"holder {own_name()}"):
+        assert told in shown
     assert "bytes, as text" in text_of(web.post(f"/queue/mails/dead/{shop.letters[0]}", data={}))
 
 

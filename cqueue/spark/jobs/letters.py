@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.sending import redriving
 from cqueue.spark import session
 
@@ -29,13 +30,16 @@ _SCHEMA = pa.schema(
 class Redriver:
     """Redrives letters by their ids, in a task. Goes to other processes, so it holds values only.
 
-    now_us: when the job began, µs since 1970. period_us: half of gc_grace; see `redriving.due_us`.
+    now_us: when the job began, µs since 1970. period_us: half of gc_grace; see `redriving.due_us`. rate:
+        letters a second in this task. max_redrives: see `DeadLetters.redrive`.
     """
 
     settings: Settings
     queue: str
     now_us: int
     period_us: int
+    rate: float | None = None
+    max_redrives: int | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Redrive the letters whose ids stand in the first column; count the outcomes, by error."""
@@ -44,8 +48,7 @@ class Redriver:
         errors: Counter[str] = Counter()
         for batch in batches:
             wanted = batch.column(0).to_pylist()
-            for start in range(0, len(wanted), redriving.AT_ONCE):
-                chunk = wanted[start : start + redriving.AT_ONCE]
+            for chunk in redriving.chunks(wanted, self.rate):
                 outcomes = self.redrive(side, chunk)
                 gone += len(chunk) - len(outcomes)
                 failed = [one.error for one in outcomes if one.error is not None]
@@ -59,5 +62,11 @@ class Redriver:
         """Redrive those letters that are still there; return their outcomes."""
         found = redriving.look(side.driver, wanted)
         return redriving.send_back(
-            side.driver, side.producer(self.queue), found, now_us=self.now_us, period_us=self.period_us
+            side.driver,
+            side.producer(self.queue),
+            found,
+            dead=side.queues.entry(self.queue + DEAD_SUFFIX).spec,
+            now_us=self.now_us,
+            period_us=self.period_us,
+            max_redrives=self.max_redrives,
         )

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from cqueue.client import connect
 from cqueue.errors import BadInput
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.sending import redriving
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
 from cqueue.spark.jobs.checks import check_count
@@ -40,9 +41,11 @@ class Redrive:
         where: a SQL predicate over the columns of the view `dead`, such as `reason like 'Timeout%'`.
         to: another queue to send them to.
         limit: letters at most, the oldest first; from 1 on.
+        rate: letters a second at most, by a single task; None: as fast as all tasks can.
+        max_redrives: leave letters that were redriven this often already; None: no limit.
 
     Raises:
-        BadInput: the name of a dead-letter queue, or a limit below 1.
+        BadInput: the name of a dead-letter queue, or a number out of its range.
     """
 
     queue: str
@@ -50,6 +53,8 @@ class Redrive:
     where: str | None = None
     to: str | None = None
     limit: int | None = None
+    rate: float | None = None
+    max_redrives: int | None = None
 
     def __post_init__(self) -> None:
         """Check each field."""
@@ -57,6 +62,7 @@ class Redrive:
             if name is not None and name.endswith(DEAD_SUFFIX):
                 raise BadInput(f"{name} is a dead-letter queue; name the queue that its messages came from")
         check_count("limit", self.limit)
+        redriving.check_limits(self.rate, self.max_redrives)
 
 
 def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
@@ -81,7 +87,8 @@ def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
             with reading("dead letters cannot be read"):
                 total, matching = _letters(spark, job, columns="id").count(), wanted.count()
                 staying = held.count()
-            done = {"sent": picked.count()} if dry_run else _redrive(picked, _redriver(job, to))
+            paced = picked if job.rate is None else picked.coalesce(1)
+            done = {"sent": picked.count()} if dry_run else _redrive(paced, _redriver(job, to))
     sent = int(done.pop("sent", 0))
     return Summary(
         job="redrive",
@@ -116,7 +123,8 @@ def _letters(spark: SparkSession, job: Redrive, columns: str | None = None) -> D
 def _redriver(job: Redrive, to: str) -> Redriver:
     settings = load_settings(job.url)
     side = session.session(settings)
-    return Redriver(settings, to, side.driver.clock.now_us(), side.queues.entry(to).spec.gc_grace_us // 2)
+    now_us, period_us = side.driver.clock.now_us(), side.queues.entry(to).spec.gc_grace_us // 2
+    return Redriver(settings, to, now_us, period_us, job.rate, job.max_redrives)
 
 
 def _redrive(picked: DataFrame, redriver: Redriver) -> dict[str, int]:

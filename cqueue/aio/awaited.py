@@ -1,0 +1,94 @@
+"""Methods of synchronous objects, awaited: their names, arguments and docstrings stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from functools import partial, wraps
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
+
+from cqueue.aio.bridge import Bridge
+from cqueue.errors import Closed
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Twin(Generic[T]):
+    """An object of the asyncio API, on top of the synchronous object that does the work."""
+
+    def __init__(self, bridge: Bridge, inner: T) -> None:
+        self._bridge = bridge
+        self._inner = inner
+
+    def __repr__(self) -> str:
+        return f"<asyncio: {self._inner!r}>"
+
+
+def awaited(
+    method: Callable[Concatenate[Any, P], R],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, R]]:
+    """Make a method that awaits a method of the synchronous object."""
+
+    @wraps(method)
+    async def call(self: Twin[Any], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._bridge.call(partial(method, self._inner, *args, **kwargs))
+
+    return call
+
+
+async def each(bridge: Bridge, made: Callable[[], Iterator[T]], at_a_time: int = 1) -> AsyncIterator[T]:
+    """Yield what a synchronous iterator yields, fetching some items in one call."""
+    items = await bridge.call(made)
+    while some := await bridge.call(lambda: list(islice(items, at_a_time))):
+        for item in some:
+            yield item
+
+
+class Closing(Protocol):
+    """What is closed at the end of a block."""
+
+    def close(self) -> None:
+        """Let go; never raises."""
+
+
+C = TypeVar("C", bound=Closing)
+
+
+class Opening(Twin[C]):
+    """A twin that is opened by `async with`, because a function without `await` makes it."""
+
+    def __init__(self, bridge: Bridge, what: str, make: Callable[[], C]) -> None:
+        self._bridge = bridge
+        self._what = what
+        self._make = make
+
+    def __repr__(self) -> str:
+        return f"<asyncio: {self._what}>"
+
+    if not TYPE_CHECKING:  # to a type checker it would make any name an Any
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to do about the object that is not there yet."""
+            if name == "_inner":
+                raise Closed(f"the {self._what} is not open; use it in an `async with` block")
+            raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+
+    async def close(self) -> None:
+        """Stop receiving or reading. Never raises."""
+        await self._bridge.call(self._inner.close)
+
+    async def __aenter__(self) -> Self:
+        self._inner = await self._bridge.call(self._make, lost=_close)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _close(opened: Closing) -> None:
+    opened.close()

@@ -1,0 +1,76 @@
+"""The look-up table of keyed queues in the in-memory twin: the later write wins, and a delete wins a tie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from cqueue.store import keys
+from cqueue.store.operations import Operation
+
+_FOR_EVER_US = 1 << 62
+_Id = tuple[int, int]  # id and priority
+
+
+@dataclass(slots=True)
+class _Stored:
+    """A row, live or deleted. deleted_us: write timestamp of the latest delete."""
+
+    row: keys.KeyRow | None = None
+    until_us: int = _FOR_EVER_US
+    deleted_us: int = 0
+
+
+class MemoryKeys:
+    """Runs all operations on the look-up table of the in-memory twin."""
+
+    def __init__(self, clock_us: Callable[[], int]) -> None:
+        self._clock_us = clock_us
+        self._rows: dict[keys.KeyPlace, dict[_Id, _Stored]] = {}
+        self._order: dict[keys.KeyPlace, int] = {}  # its tokens: the order in which partitions were made
+
+    def handlers(self) -> dict[type[Operation[Any]], Callable[[Any], Any]]:
+        """Return, by operation type, the function that runs it."""
+        return {
+            keys.ReadKey: self._read,
+            keys.InsertKeys: self._insert,
+            keys.DeleteKeys: lambda op: self._delete(op.writes),
+            keys.ScanKeys: self._scan,
+            keys.DropKey: self._drop,
+        }
+
+    def _live(self, place: keys.KeyPlace) -> list[keys.KeyRow]:
+        now_us = self._clock_us()
+        stored = self._rows.get(place, {})
+        return [one.row for _, one in sorted(stored.items()) if one.row is not None and now_us < one.until_us]
+
+    def _read(self, op: keys.ReadKey) -> list[keys.KeyRow]:
+        return [row for row in self._live(op.place) if row[:2] > op.after][: op.limit]
+
+    def _stored(self, place: keys.KeyPlace, row: keys.KeyRow) -> _Stored:
+        return self._rows.setdefault(place, {}).setdefault(row[:2], _Stored())
+
+    def _insert(self, op: keys.InsertKeys) -> None:
+        for place, row, ttl_s in op.writes:
+            self._order.setdefault(place, len(self._order))
+            stored = self._stored(place, row)
+            newest_us = stored.row.at_us if stored.row is not None else 0
+            if row.at_us > stored.deleted_us and row.at_us >= newest_us:
+                stored.row = row
+                stored.until_us = self._clock_us() + ttl_s * 1_000_000 if ttl_s else _FOR_EVER_US
+
+    def _delete(self, writes: Iterable[keys.KeyWrite]) -> None:
+        for place, row, _ in writes:
+            stored = self._stored(place, row)
+            stored.deleted_us = max(stored.deleted_us, row.at_us)
+            if stored.row is not None and stored.row.at_us <= row.at_us:
+                stored.row = None
+
+    def _drop(self, op: keys.DropKey) -> None:
+        rows = [row._replace(at_us=op.at_us) for row in self._live(op.place)]
+        self._delete(keys.KeyWrite(op.place, row) for row in rows)
+
+    def _scan(self, op: keys.ScanKeys) -> list[tuple[keys.KeyPlace, int]]:
+        found = [(place, token) for place, token in self._order.items() if self._live(place)]
+        return [pair for pair in found if pair[1] > op.after][: op.limit]

@@ -1,0 +1,88 @@
+"""Store operations on reservations: the keys of unique messages, and the message that each key stands for."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from cqueue import ids
+from cqueue.store.operations import Operation, Repeatable, WideRow
+
+_PACKED: Final = struct.Struct(">qiB16s")
+PLACE_BYTES: Final = _PACKED.size
+"""Bytes of a packed place."""
+
+
+class Place(NamedTuple):
+    """The place of a message in its queue. time_shard: ms since 1970."""
+
+    time_shard: int
+    shard: int
+    priority: int
+    id: int
+
+    def row_in(self, queue: str) -> WideRow:
+        """Return the wide row. queue: the queue's partition name."""
+        return WideRow(queue, self.time_shard, self.shard)
+
+    def packed(self) -> bytes:
+        """Return the place as it is stored."""
+        return _PACKED.pack(*self[:3], ids.to_bytes(self.id))
+
+    @classmethod
+    def unpacked(cls, data: bytes) -> Place:
+        """Undo `packed`. data: PLACE_BYTES bytes."""
+        time_shard, shard, priority, id_ = _PACKED.unpack(data)
+        return cls(time_shard, shard, priority, ids.from_bytes(id_))
+
+
+class ReservationRow(NamedTuple):
+    """A key, and the message that was, or is about to be, sent under it.
+
+    queue: the queue's partition name. replaces: a message that has to go once `message` is stored.
+    made_us: when the sender gave the message its id, in µs since 1970. sent: the message is known to have
+    been stored.
+    """
+
+    queue: str
+    key: str
+    message: Place
+    replaces: Place | None
+    made_us: int
+    sent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReadReservation(Repeatable["ReservationRow | None"]):
+    """Read a reservation at serial consistency, which finishes half-done mutations."""
+
+    queue: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReservation(Operation[bool]):
+    """Write all columns, for `ttl_s` seconds (0: for ever), IF the stored message is `expect`.
+
+    expect: None for IF NOT EXISTS.
+    """
+
+    row: ReservationRow
+    ttl_s: int
+    expect: Place | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListReservations(Repeatable[list[str]]):
+    """List the keys that are reserved in a queue, in no order. Reads the keys of all queues."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveReservation(Operation[bool]):
+    """Delete a reservation IF EXISTS, also a damaged one."""
+
+    queue: str
+    key: str

@@ -1,0 +1,183 @@
+"""Waits that may happen on an event loop: the code that waits is the same for threads and for asyncio.
+
+A call of the asyncio API runs the synchronous code in a greenlet of the loop's thread; see
+`cqueue.aio.bridge`. There a wait must not block the thread. It lets the loop run, and goes on when it is
+told. Everywhere else a wait blocks its thread, and nothing here costs more than a function that returns None.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from functools import cache
+from threading import Event, Lock, RLock, get_ident
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Waits(Protocol):
+    """Waits for a signal, without blocking the event loop that the call runs on."""
+
+    def wait(self, signal: Signal, timeout_s: float | None, *, cancellable: bool) -> bool:
+        """Wait until the signal is set, at most `timeout_s`. Return whether it is."""
+        ...
+
+
+class _OnThreads:
+    """What `cqueue.aio.bridge` replaces once it is imported."""
+
+    waits: Callable[[], Waits | None] = staticmethod(lambda: None)
+    caller: Callable[[], int] = staticmethod(get_ident)
+
+
+hooks = _OnThreads()
+on_loop: ContextVar[bool] = ContextVar("on_loop", default=False)
+"""True where objects are made that an asyncio client will use."""
+
+
+class Signal(Event):
+    """An event that calls of an event loop can wait for, too."""
+
+    wake: Callable[[], None] | None = None
+
+    def set(self) -> None:
+        """Set the signal. Any thread may do so."""
+        super().set()
+        if self.wake is not None:
+            self.wake()
+
+    def wait(self, timeout: float | None = None, *, cancellable: bool = False) -> bool:
+        """Wait until the signal is set, at most `timeout` seconds. Return whether it is.
+
+        cancellable: if the task that made the call is cancelled, end the wait with `CancelledError`.
+        """
+        waits = hooks.waits()
+        if waits is None:
+            return super().wait(timeout)
+        return waits.wait(self, timeout, cancellable=cancellable)
+
+
+class LoopLock:
+    """A lock for greenlets of one thread and for other threads alike, as `threading.Lock`.
+
+    A greenlet that holds a lock may wait. Another greenlet that wants a lock of the thread would then block
+    the loop, so that the holder could never go on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._waiting: deque[Signal] = deque()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - as a Lock
+        """Take the lock. Return False if another caller holds it for `timeout` seconds; -1: for ever.
+
+        A wait with a timeout ends with `CancelledError` if the caller's task is cancelled.
+        """
+        end_s = None if timeout < 0 else time.monotonic() + timeout
+        while not self._lock.acquire(blocking=False):
+            if not blocking:
+                return False
+            released = Signal()
+            self._waiting.append(released)
+            if self._lock.acquire(blocking=False):  # released before the signal was there
+                return True
+            left_s = None if end_s is None else end_s - time.monotonic()
+            if not released.wait(left_s, cancellable=end_s is not None) and left_s is not None:
+                return self._lock.acquire(blocking=False)
+        return True
+
+    def release(self) -> None:
+        """Release the lock; all who wait try to take it.
+
+        Raises:
+            RuntimeError: nobody holds the lock.
+        """
+        self._lock.release()
+        while self._waiting:
+            self._waiting.popleft().set()
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, kind: object, exc: object, trace: object, /) -> None:
+        self.release()
+
+
+class LoopRLock(LoopLock):
+    """As `LoopLock`, but its holder may take it again, as with `threading.RLock`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._owner = 0
+        self._count = 0
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:  # noqa: FBT001, FBT002 - as a Lock
+        """Take the lock, or take it once more."""
+        me = hooks.caller()
+        if self._owner != me and not super().acquire(blocking, timeout):
+            return False
+        self._owner, self._count = me, self._count + 1
+        return True
+
+    def release(self) -> None:
+        """Undo one `acquire` of this caller.
+
+        Raises:
+            RuntimeError: the caller does not hold the lock.
+        """
+        if self._owner != hooks.caller():
+            raise RuntimeError("cannot release a lock of another caller")
+        self._count -= 1
+        if not self._count:
+            self._owner = 0
+            super().release()
+
+
+def lock() -> Lock | LoopLock:
+    """Make a lock that may be held during a wait."""
+    return LoopLock() if on_loop.get() else Lock()
+
+
+def rlock() -> RLock | LoopRLock:
+    """Make a reentrant lock that may be held during a wait."""
+    return LoopRLock() if on_loop.get() else RLock()
+
+
+def caller() -> int:
+    """Return a number that tells callers apart: of the thread, or of the call of an event loop."""
+    return hooks.caller()
+
+
+def sleep(seconds: float, *, cancellable: bool = False) -> None:
+    """Wait for that many seconds, or none. cancellable: as in `Signal.wait`."""
+    if hooks.waits() is None:
+        time.sleep(seconds)
+    else:
+        Signal().wait(seconds, cancellable=cancellable)
+
+
+def wait(future: Future[Any]) -> None:
+    """Wait until a future of another thread is done."""
+    done = Signal()
+    future.add_done_callback(lambda _: done.set())
+    done.wait()
+
+
+def result(future: Future[T]) -> T:
+    """Wait for a future of another thread. Return its result, or raise its error."""
+    wait(future)
+    return future.result()
+
+
+def in_thread(call: Callable[[], T]) -> T:
+    """Call what blocks; from an event loop, on another thread. For what happens once: connect, prepare."""
+    return call() if hooks.waits() is None else result(_threads().submit(call))
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(4, thread_name_prefix="cqueue-aio")

@@ -1,0 +1,111 @@
+"""Predicates over the messages of a queue: what `Queue.list` and `Queue.exists` look for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any, Final
+
+from cqueue.errors import BadInput
+from cqueue.message import MAX_DELAY, MAX_PRIORITY, check_duration, check_headers
+from cqueue.protocol.inspection import Found
+
+STATES: Final = ("ready", "claimed", "waiting", "delayed", "expired", "quarantined")
+"""States of a stored message, as `StoredMessage.state` has them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Where:
+    """What messages have to be like: all that is given must be true of them.
+
+    Attributes:
+        headers: headers that the message has, with these values; it may have others.
+        state: one or several of ready, claimed (a consumer holds it), waiting (nacked or snoozed), delayed,
+            expired and quarantined.
+        task: its task's name.
+        priority: one or several of 0 to 9. Messages of other priorities are not read.
+        older_than: sent this long ago or longer, 0 to 10 years.
+        younger_than: sent less than this long ago, 0 to 10 years.
+
+    Raises:
+        BadInput: a value is out of its range, or a name or type is wrong.
+
+    Example:
+        Where(task="shop:pay", headers={"tenant": "7"}, state=("waiting", "claimed"))
+    """
+
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    state: str | Collection[str] | None = None
+    task: str | None = None
+    priority: int | Collection[int] | None = None
+    older_than: timedelta | None = None
+    younger_than: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        """Check each field."""
+        check_headers(self.headers)
+        for state in _each(self.state, "state"):
+            if state not in STATES:
+                raise BadInput(f"state is {state!r}; it takes {', '.join(STATES)}")
+        if self.task is not None and (not isinstance(self.task, str) or not self.task):
+            raise BadInput(f"task is {self.task!r}; it takes a text that is not empty")
+        for priority in _each(self.priority, "priority"):
+            if type(priority) is not int or not 0 <= priority <= MAX_PRIORITY:
+                raise BadInput(f"priority is {priority!r}; it goes from 0 to {MAX_PRIORITY}")
+        for name, age in (("older_than", self.older_than), ("younger_than", self.younger_than)):
+            if age is not None:
+                check_duration(name, age, timedelta(), MAX_DELAY)
+
+    @property
+    def priorities(self) -> frozenset[int] | None:
+        """The priorities to read; None: all."""
+        return None if self.priority is None else frozenset(_each(self.priority, "priority"))
+
+    def at(self, now_us: int) -> Callable[[Found], bool]:
+        """Return a function that says of a stored message whether it is like this. now_us: cluster time."""
+        states = None if self.state is None else frozenset(_each(self.state, "state"))
+        latest_ms = None if self.older_than is None else (now_us - _us(self.older_than)) // 1000
+        after_ms = None if self.younger_than is None else (now_us - _us(self.younger_than)) // 1000
+
+        def fits(found: Found) -> bool:
+            row, headers = found.row, found.row.headers or {}
+            return (
+                (states is None or found.state in states)
+                and (self.task is None or row.task == self.task)
+                and (latest_ms is None or row.sent_at <= latest_ms)
+                and (after_ms is None or row.sent_at > after_ms)
+                and all(headers.get(name) == text for name, text in self.headers.items())
+            )
+
+        return fits
+
+
+def as_where(given: Where | Mapping[str, Any] | None) -> Where:
+    """Return predicates that are given as `Where`, or as a mapping of its fields.
+
+    Raises:
+        BadInput: there is no such field, or a value is wrong.
+    """
+    if given is None or isinstance(given, Where):
+        return given or Where()
+    if not isinstance(given, Mapping):
+        raise BadInput(f"where is a {type(given).__name__}; it takes a Where, or a mapping of its fields")
+    known = [one.name for one in fields(Where)]
+    for name in given:
+        if name not in known:
+            raise BadInput(f"where has no {name!r}; it has {', '.join(known)}")
+    return Where(**given)
+
+
+def _each(given: Any, name: str) -> Collection[Any]:
+    """Return one value or several as several."""
+    if given is None or isinstance(given, str | int):
+        return () if given is None else (given,)
+    if not isinstance(given, Collection) or not given:
+        raise BadInput(f"{name} is {given!r}; it takes one value or several")
+    return given
+
+
+def _us(duration: timedelta) -> int:
+    return duration // timedelta(microseconds=1)

@@ -1,0 +1,109 @@
+"""Messages are cancelled, rescheduled and extended by id while another process consumes them."""
+
+import secrets
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import cqueue
+
+pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
+
+CHILD = Path(__file__).with_name("controlled_child.py")
+COUNT = 1000
+FOR_S = 8
+"""Seconds for which messages are cancelled and put off, one after the other, at most."""
+LATER = timedelta(seconds=6)
+IN_HAND_NS = 500_000_000
+"""ns that a message which was claimed before a cancel may take until the child has written it down."""
+SKEW_NS = 500_000_000
+
+
+@pytest.fixture
+def queue(client):
+    config = cqueue.QueueConfig(visibility=timedelta(seconds=5), shards=1)
+    return client.create_queue(f"work-{secrets.token_hex(4)}", config)
+
+
+@pytest.fixture
+def journal(keyspace, queue, tmp_path):
+    """What the child has written so far, as (what, ns, body)."""
+    path = tmp_path / "journal"
+    child = subprocess.Popen([sys.executable, str(CHILD), keyspace.url, queue.name, str(path)])
+
+    def read():
+        assert child.poll() is None, "the child died by itself"
+        lines = path.read_bytes().splitlines() if path.exists() else []
+        return [(what, int(at), body) for what, at, body in (line.split(b" ", 2) for line in lines)]
+
+    yield read
+    child.kill()
+    child.wait()
+
+
+def until(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_busy_consumer_gets_neither_what_was_cancelled_nor_what_was_put_off(queue, journal):
+    """Nothing else is lost, and what was put off comes in its time, under its id, once."""
+    wanted = {b"%d" % n: id_ for n, id_ in enumerate(_sent(queue, COUNT))}
+    cancelled: dict[bytes, int] = {}
+    put_off: dict[bytes, int] = {}
+    end_s = time.monotonic() + FOR_S
+    for n, (body, id_) in enumerate(reversed(wanted.items())):  # from the end, which the child comes to last
+        if n >= COUNT // 2 or time.monotonic() > end_s:
+            break
+        at = time.time_ns()
+        if n % 2:
+            if queue.cancel(id_):
+                cancelled[body] = time.time_ns()
+            continue
+        try:
+            if queue.reschedule(id_, LATER) == id_:
+                put_off[body] = at + LATER // timedelta(microseconds=1) * 1000
+        except cqueue.MessageHeld:
+            pass
+    assert len(cancelled) > 10, "the child was quicker"
+    assert len(put_off) > 10, "the child was quicker"
+    until(lambda: queue.stats(exact=True).live == 0)
+    received = [(at, body) for what, at, body in journal() if what == b"received"]
+    bodies = [body for _, body in received]
+    assert len(bodies) == len(set(bodies)), "delivered twice"
+    assert set(wanted) - set(bodies) <= set(cancelled), "lost"
+    for at, body in received:
+        assert at <= cancelled.get(body, at) + IN_HAND_NS, "came after its cancel"
+        assert at >= put_off.get(body, at) - SKEW_NS, "early"
+
+
+def _sent(queue, count):
+    result = queue.send_many([cqueue.Message(b"%d" % n) for n in range(count)])
+    assert not result.failed
+    return result.ids
+
+
+def test_a_holder_learns_that_its_message_was_cancelled(queue, journal):
+    """With its next extension; others that it holds stay, and are kept for it by id."""
+    ids = {b"hold %d" % n: queue.send(b"hold %d" % n) for n in range(3)}
+
+    def held():
+        return {body for what, _, body in journal() if what == b"received"}
+
+    until(lambda: held() == set(ids))
+    with pytest.raises(cqueue.MessageHeld):
+        queue.reschedule(ids[b"hold 0"], LATER)
+    assert queue.cancel(ids[b"hold 1"])
+    assert queue.extend(ids[b"hold 2"], timedelta(minutes=1))
+    until(lambda: [body for what, _, body in journal() if what == b"cancelled"] == [b"hold 1"])
+    time.sleep(6)  # longer than the visibility timeout: the others are still held, and extended
+    assert len([1 for what, *_ in journal() if what == b"received"]) == 3
+    assert len([1 for what, *_ in journal() if what == b"cancelled"]) == 1
+    assert queue.find(ids[b"hold 1"]) is None
+    assert {queue.find(ids[body]).state for body in (b"hold 0", b"hold 2")} == {"claimed"}

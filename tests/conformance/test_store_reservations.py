@@ -1,0 +1,80 @@
+"""Reservations of unique keys: what every store promises."""
+
+import uuid
+
+import pytest
+
+from cqueue.store.reservations import (
+    ListReservations,
+    Place,
+    ReadReservation,
+    RemoveReservation,
+    ReservationRow,
+    WriteReservation,
+)
+from tests.fix_store import new_id, now_us
+
+
+@pytest.fixture
+def queue():
+    return f"queue-{uuid.uuid4().hex}@1"
+
+
+def place():
+    return Place(1_700_000_000_000, -3, 9, new_id())
+
+
+def reservation(queue, key="k", **changes):
+    return ReservationRow(queue, key, place(), None, now_us(), sent=False)._replace(**changes)
+
+
+def test_the_first_reservation_of_a_key_stands(store, queue):
+    row = reservation(queue)
+    assert store.execute(ReadReservation(queue, "k")) is None
+    assert store.execute(WriteReservation(row, 0)) is True
+    assert store.execute(WriteReservation(reservation(queue), 0)) is False
+    assert store.execute(ReadReservation(queue, "k")) == row
+    assert store.execute(WriteReservation(reservation(queue, "other"), 0)) is True
+
+
+def test_a_reservation_changes_only_from_the_message_seen(store, queue):
+    row = reservation(queue)
+    assert store.execute(WriteReservation(row, 60, place())) is False, "there is none"
+    store.execute(WriteReservation(row, 60))
+    taken = reservation(queue, replaces=row.message, sent=True)
+    assert store.execute(WriteReservation(taken, 60, place())) is False
+    assert store.execute(ReadReservation(queue, "k")) == row
+    assert store.execute(WriteReservation(taken, 60, row.message)) is True
+    assert store.execute(ReadReservation(queue, "k")) == taken
+
+
+def test_reservations_of_a_queue_are_listed_and_removed(store, queue):
+    for key in ("a", "b"):
+        store.execute(WriteReservation(reservation(queue, key), 60))
+    store.execute(WriteReservation(reservation(f"{queue}2"), 60))
+    assert sorted(store.execute(ListReservations(queue))) == ["a", "b"]
+    assert store.execute(RemoveReservation(queue, "a")) is True
+    assert store.execute(RemoveReservation(queue, "a")) is False
+    assert store.execute(ListReservations(queue)) == ["b"]
+
+
+def test_a_reservation_expires_whole(store, queue, eventually):
+    """So that the key can be reserved again, also where it was changed once."""
+    row = reservation(queue)
+    store.execute(WriteReservation(row, 1))
+    store.execute(WriteReservation(row._replace(sent=True), 1, row.message))
+    eventually(lambda: store.execute(ReadReservation(queue, "k")) is None)
+    assert store.execute(WriteReservation(reservation(queue), 60)) is True
+
+
+@pytest.fixture
+def eventually():
+    import time
+
+    def wait(holds):
+        until = time.monotonic() + 10
+        while not holds():
+            assert time.monotonic() < until
+            time.sleep(0.1)
+
+    return wait

@@ -1,0 +1,322 @@
+"""`reschedule`, `set_priority`, `extend` and `cancel` of a queue, by id, also of held messages."""
+
+import secrets
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import cqueue
+from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.message import MessageId
+from cqueue.protocol.flush import INLINE_BODY
+from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate, ReadHead
+
+SOON = timedelta(seconds=10)
+NOW = timedelta()
+HOUR = timedelta(hours=1)
+MINUTE = timedelta(minutes=1)
+
+
+@pytest.fixture(scope="module")
+def cassandra_client(keyspace):
+    with cqueue.connect(keyspace.url) as client:
+        yield client
+
+
+@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+def client(request):
+    if request.param == "cassandra":
+        yield request.getfixturevalue("cassandra_client")
+        return
+    with cqueue.connect("memory://") as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client):
+    return client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(time_shard=timedelta(hours=1)))
+
+
+def held(consumer, count=1):
+    found = []
+    while len(found) < count:
+        got = consumer.receive(count - len(found), wait=SOON)
+        assert got
+        found += got
+    return found
+
+
+def nearly(moment, other):
+    return abs(moment - other) < MINUTE
+
+
+# ── reschedule ──
+
+
+def test_a_ready_message_is_put_off_and_keeps_its_id(queue):
+    """It does not come before its new time, and comes then, as its first attempt."""
+    id_ = queue.send(b"later")
+    assert queue.reschedule(id_, timedelta(seconds=1.5)) == id_
+    found = queue.find(id_)
+    assert (found.state, found.attempts, found.due) == ("waiting", 0, found.sent_at)
+    with queue.consumer() as consumer:
+        assert consumer.receive() == []
+        (message,) = held(consumer)
+        assert queue.now >= found.next_at
+        assert (message.id, message.attempt, message.body) == (id_, 1, b"later")
+        message.ack()
+    assert queue.stats(exact=True).live == 0
+
+
+def test_a_consumer_that_has_just_claimed_there_does_not_deliver_it(queue):
+    """Not even one that knows the wide row, and claims without reading its head."""
+    with queue.consumer() as consumer:
+        queue.send(b"read")
+        consumer.ack(consumer.receive(wait=SOON))
+        id_ = queue.send(b"later")
+        queue.reschedule(id_, HOUR)
+        assert consumer.receive() == []
+        queue.reschedule(id_, NOW)
+        assert held(consumer)[0].id == id_
+
+
+def test_due_is_a_moment_or_a_time_from_now(queue):
+    """Both give the same time; one in the past is now."""
+    id_ = queue.send(b"x")
+    queue.reschedule(id_, queue.now + HOUR)
+    assert nearly(queue.find(id_).next_at, queue.now + HOUR)
+    queue.reschedule(id_, datetime(2020, 1, 1, tzinfo=UTC))
+    with queue.consumer() as consumer:
+        assert held(consumer)[0].id == id_
+
+
+def test_a_nacked_message_keeps_its_attempts_and_its_neighbours_their_time(queue):
+    """It leaves the slot that it shares with others."""
+    first, second = queue.send_many([cqueue.Message(b"1"), cqueue.Message(b"2")]).ids
+    with queue.consumer() as consumer:
+        consumer.nack(held(consumer, 2), HOUR)
+        assert queue.reschedule(first, NOW) == first
+        (message,) = held(consumer)
+        assert (message.id, message.attempt) == (first, 2)
+        message.ack()
+        assert nearly(queue.find(second).next_at, queue.now + HOUR)
+        assert queue.reschedule(second, NOW) == second
+        assert held(consumer)[0].attempt == 2
+
+
+def test_a_delayed_message_of_a_later_time_shard_comes_now_under_a_new_id(queue):
+    """As sent, once."""
+    texts = {"task": "t", "key": "k", "codec": "c", "headers": {"a": "b"}}
+    sent = cqueue.Message(b"x", timedelta(days=9), priority=3, ttl=timedelta(10), **texts)
+    (id_,) = queue.send_many([sent]).ids
+    new = queue.reschedule(id_, NOW)
+    assert new != id_
+    assert queue.find(id_) is None
+    found = queue.find(new)
+    assert (found.body, found.priority, found.headers) == (b"x", 3, {"a": "b"})
+    assert (found.task, found.key, found.codec) == ("t", "k", "c")
+    with queue.consumer() as consumer:
+        (message,) = held(consumer)
+        assert message.id == new
+        message.ack()
+    assert queue.stats(exact=True).live == 0
+
+
+def test_a_delayed_message_is_put_off_in_its_place(queue):
+    """Where it stands no consumer has looked yet."""
+    id_ = queue.send(b"x", delay=timedelta(days=9))
+    assert queue.reschedule(id_, timedelta(days=10)) == id_
+    assert nearly(queue.find(id_).next_at, queue.now + timedelta(days=10))
+    assert queue.cancel(id_)
+    assert queue.stats(exact=True).live == 0
+
+
+def test_a_held_message_stays_with_its_holder(queue):
+    """It can be moved only once it was given back."""
+    id_ = queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = held(consumer)
+        with pytest.raises(cqueue.MessageHeld):
+            queue.reschedule(id_, HOUR)
+        with pytest.raises(cqueue.MessageHeld):
+            queue.set_priority(id_, 3)
+        message.nack()
+        assert queue.reschedule(id_, HOUR) == id_
+
+
+def test_messages_of_about_one_time_share_a_slot(queue):
+    """One after the other, too: the head of a wide row stays small."""
+    ids = queue.send_many([cqueue.Message(b"%d" % n) for n in range(20)]).ids
+    due = queue.now + HOUR
+    for n, id_ in enumerate(ids):
+        assert queue.reschedule(id_, due + n * timedelta(microseconds=1)) == id_
+    slots = {found.next_at for found in queue.find_many(ids).values()}
+    assert len(slots) <= 2
+    head = queue._driver.ask(ReadHead(MessageId(ids[0]).locate().wide_row))
+    assert len([slot for slot in head.slots if slot.in_use]) <= 2
+
+
+# ── priority ──
+
+
+@pytest.mark.parametrize("size", [1, INLINE_BODY + 1])
+@pytest.mark.parametrize("delay", [NOW, HOUR])
+def test_a_message_gets_another_priority(queue, delay, size):
+    """Under a new id, with its own due time; the old one is gone."""
+    id_ = queue.send(bytes(size), delay=delay)
+    new = queue.set_priority(id_, 7)
+    found = queue.find(new)
+    assert (found.priority, len(found.body)) == (7, size)
+    assert nearly(found.due, queue.now + delay)
+    assert queue.find(id_) is None
+    assert queue.set_priority(new, 7) == new
+    assert queue.stats(exact=True).live == 1
+
+
+# ── extend ──
+
+
+def test_what_somebody_holds_is_extended(queue):
+    """By anybody, without the message; the holder can still extend and give back."""
+    queue.alter(visibility=timedelta(seconds=2))
+    id_ = queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = held(consumer)
+        assert queue.extend(id_, MINUTE)
+        assert nearly(queue.find(id_).next_at, queue.now + MINUTE)
+        assert queue.extend(id_, timedelta(seconds=2)), "never shortened"
+        assert queue.find(id_).next_at - queue.now > timedelta(seconds=50)
+        consumer.receive(wait=timedelta(seconds=3))
+        message.extend(2 * MINUTE)
+        assert message.visible_again == queue.find(id_).next_at
+        message.nack()
+        assert held(consumer)[0].attempt == 2
+
+
+def test_what_nobody_holds_is_not_extended(queue):
+    """Ready, given back or let expire."""
+    id_ = queue.send(b"x")
+    with pytest.raises(cqueue.LeaseLost):
+        queue.extend(id_, MINUTE)
+    queue.alter(visibility=timedelta(seconds=2))
+    with queue.consumer() as consumer:
+        (message,) = held(consumer)
+        while queue.now < message.visible_again:
+            pass
+        with pytest.raises(cqueue.LeaseLost):
+            queue.extend(id_, MINUTE)
+
+
+# ── cancel, while held ──
+
+
+def test_a_cancelled_message_is_gone_for_its_holder_and_its_neighbours_stay(queue):
+    """The holder learns of it with the next change of the lease, which goes on without the message."""
+    ids = queue.send_many([cqueue.Message(b"%d" % n) for n in range(3)]).ids
+    with queue.consumer() as consumer:
+        messages = {message.id: message for message in held(consumer, 3)}
+        assert queue.cancel(ids[1])
+        with pytest.raises(cqueue.LeaseLost, match="cancelled"):
+            messages[ids[1]].extend(MINUTE)
+        assert not messages[ids[1]].is_held
+        assert messages[ids[1]].is_cancelled
+        messages[ids[0]].extend(MINUTE)
+        messages[ids[2]].nack()
+        assert held(consumer)[0].id == ids[2]
+        messages[ids[0]].ack()
+        assert not messages[ids[0]].is_cancelled
+    assert queue.find(ids[1]) is None
+    assert queue.stats(exact=True).live == 1
+
+
+# ── many ──
+
+
+def test_many_are_changed_at_once(queue):
+    """The result says what became of each."""
+    ids = queue.send_many([cqueue.Message(b"%d" % n, priority=n % 2) for n in range(100)]).ids
+    with queue.consumer() as consumer:
+        (mine,) = held(consumer)
+        gone = next(id_ for id_ in ids if id_ != mine.id)
+        assert queue.cancel(gone)
+        result = queue.reschedule_many(ids, HOUR)
+        assert result.missing == (gone,)
+        assert {id_: type(error) for id_, error in result.failed.items()} == {mine.id: cqueue.MessageHeld}
+        assert {*result.done} == {*ids} - {gone, mine.id}
+        assert all(id_ == now for id_, now in result.done.items())
+        assert consumer.receive(10) == []
+        assert {*queue.find_many(ids)} == {*ids} - {gone}
+        assert {*queue.extend_many(ids, MINUTE).done} == {mine.id}
+        assert len(queue.set_priority_many(ids[-3:], 5).done) == 3
+        assert len(queue.cancel_many(ids).done) == 96
+    assert queue.stats(exact=True).live == 3
+
+
+# ── bad input, and what is known ──
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda q, id_: q.reschedule(id_, datetime(2020, 1, 1)), cqueue.BadInput),  # noqa: DTZ001
+        (lambda q, id_: q.reschedule(id_, None), cqueue.BadInput),
+        (lambda q, id_: q.reschedule(id_, timedelta(days=4000)), cqueue.DelayOutOfRange),
+        (lambda q, id_: q.reschedule(id_, timedelta(-1)), cqueue.DelayOutOfRange),
+        (lambda q, id_: q.set_priority(id_, 10), cqueue.PriorityOutOfRange),
+        (lambda q, id_: q.extend(id_, timedelta(seconds=1)), cqueue.BadInput),
+        (lambda q, id_: q.extend(id_, 30), cqueue.BadInput),
+        (lambda q, id_: q.cancel_many(id_), cqueue.BadInput),
+        (lambda q, id_: q.cancel_many([id_, "nonsense"]), cqueue.InvalidMessageId),
+        (lambda q, _: q.cancel_many(map(str, range(10_001))), cqueue.BadInput),
+    ],
+)
+def test_bad_input_changes_nothing(queue, call, error):
+    """It gets a typed error before anything is written."""
+    id_ = queue.send(b"x")
+    before = queue.find(id_)
+    with pytest.raises(error):
+        call(queue, id_)
+    assert queue.find(id_) == before
+
+
+def test_what_is_gone_is_not_changed(queue):
+    """None and False, and no error."""
+    id_ = queue.send(b"x")
+    queue.cancel(id_)
+    assert queue.reschedule(id_, HOUR) is None
+    assert queue.set_priority(id_, 3) is None
+    assert not queue.extend(id_, MINUTE)
+    assert not queue.cancel(id_)
+
+
+@pytest.mark.parametrize("client", ["memory"], indirect=True)
+@pytest.mark.parametrize("error", [NotDone, OutcomeUnknown])
+def test_a_change_says_what_is_known(queue, monkeypatch, error):
+    """Of a copy that failed the original stays; one that may be there is unknown, and so is its original."""
+    id_ = queue.send(b"x")
+    store = queue._driver.store
+    execute, failing = store.execute, []
+
+    def fail(operation):
+        if type(operation) in failing:
+            raise error("simulated")
+        return execute(operation)
+
+    monkeypatch.setattr(store, "execute", fail)
+    failing[:] = [InsertMessages]
+    with pytest.raises(error):
+        queue.set_priority(id_, 3)
+    assert queue.find(id_) is not None
+    failing[:] = [Mutate]
+    with pytest.raises(NotDone):  # a read has shown that the mutation without an answer was not applied
+        queue.reschedule(id_, HOUR)
+    with pytest.raises(OutcomeUnknown):
+        queue.cancel(id_)  # deleted, but somebody may have read it before
+    assert queue.find(id_) is None
+    failing[:] = [DeleteMessages]
+    id_ = queue.send(b"x")
+    with pytest.raises(error):
+        queue.cancel(id_)
+    with pytest.raises(OutcomeUnknown, match="stored as"):
+        queue.set_priority(id_, 3)
+    assert MessageId(id_) in {*queue.ids()}

@@ -1,0 +1,258 @@
+"""`DelayQueue` behaves as the tests of dyno-queues say, in memory and on Cassandra."""
+
+import secrets
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue import DelayQueue, Message, Where
+
+UNACK = timedelta(seconds=2)
+"""The shortest visibility timeout."""
+SOON = timedelta(seconds=10)
+SHORT = timedelta(milliseconds=300)
+
+
+@pytest.fixture(scope="module")
+def cassandra_client(keyspace):
+    with cqueue.connect(keyspace.url) as client:
+        yield client
+
+
+@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+def client(request):
+    if request.param == "cassandra":
+        yield request.getfixturevalue("cassandra_client")
+        return
+    with cqueue.connect("memory://") as client:
+        yield client
+
+
+@pytest.fixture
+def make(client):
+    """A function that makes a queue, and opens it; `open_again(queue)` is another consumer of it."""
+    opened = []
+
+    def make(**config):
+        name = f"q-{secrets.token_hex(4)}"
+        client.create_queue(name, cqueue.QueueConfig(**{"visibility": UNACK, "shards": 1, **config}))
+        opened.append(DelayQueue(client, name))
+        return opened[-1]
+
+    yield make
+    for queue in opened:
+        queue.close()
+
+
+@pytest.fixture
+def queue(make):
+    return make()
+
+
+def pop_all(queue, count):
+    popped = queue.pop(count, wait=SOON)
+    assert len(popped) == count
+    return popped
+
+
+def wait_out(queue):
+    """Wait until nothing that was popped before may be acknowledged any more, and have it given back."""
+    time.sleep(UNACK.total_seconds() + 0.1)
+    queue.process_unacks()
+
+
+def test_it_says_its_name_and_unack_time(queue):
+    assert queue.name in repr(queue)
+    assert queue.unack_time == UNACK
+
+
+@pytest.mark.slow
+def test_a_popped_message_comes_again_when_it_was_told_to(queue):
+    """Not before its delay, nor before its unack timeout, which can be made shorter and longer."""
+    (id_,) = queue.push([Message(b"x", delay=timedelta(milliseconds=500))])
+    assert queue.pop() == []
+    pop_all(queue, 1)
+    assert queue.set_unack_timeout(id_, SHORT)
+    assert queue.pop() == []
+    time.sleep(SHORT.total_seconds() + 0.1)
+    queue.process_unacks()
+    pop_all(queue, 1)
+    assert queue.set_unack_timeout(id_, SOON)
+    wait_out(queue)
+    assert queue.pop() == []
+    assert queue.set_unack_timeout(id_, timedelta())
+    queue.process_unacks()
+    pop_all(queue, 1)
+    assert queue.ack(id_)
+    assert sum(map(sum, queue.shard_sizes().values())) == 0
+    assert queue.pop() == []
+
+
+def test_a_message_is_acknowledged_within_a_shortened_timeout(queue):
+    """A shorter timeout takes nothing away from the holder until somebody processes it."""
+    (id_,) = queue.push([Message(b"x")])
+    pop_all(queue, 1)
+    assert queue.set_unack_timeout(id_, timedelta())
+    assert queue.ack(id_)
+    queue.process_unacks()
+    assert queue.get(id_) is None
+
+
+def test_what_is_not_popped_has_no_unack_timeout(queue):
+    (id_,) = queue.push([Message(b"x")])
+    assert not queue.set_unack_timeout(id_, SOON)
+    for timeout in (timedelta(seconds=-1), timedelta(hours=13), 5):
+        with pytest.raises(cqueue.BadInput):
+            queue.set_unack_timeout(id_, timeout)
+
+
+def test_three_that_push_and_two_that_pop(queue):
+    """Each message is popped once, though several push and pop."""
+    count, popped = 120, []
+
+    def push():
+        for number in range(0, count // 3, 10):
+            queue.push([Message(b"%d" % number, priority=number % 10) for _ in range(10)])
+
+    def pop():
+        while len(popped) < count and time.monotonic() < deadline:
+            popped.extend(queue.pop(100))
+
+    deadline = time.monotonic() + 60
+    threads = [threading.Thread(target=target) for target in (push, push, push, pop, pop)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({message.id for message in popped}) == len(popped) == count
+    assert queue.pop() == []
+
+
+def test_set_timeout(queue):
+    """It brings a message forward; one that is popped keeps its unack timeout."""
+    (id_,) = queue.push([Message(b"x", delay=timedelta(hours=1), priority=3)])
+    assert queue.pop() == []
+    now_id = queue.set_timeout(id_, timedelta())
+    (popped,) = pop_all(queue, 1)
+    assert (popped.id, popped.body) == (now_id, b"x")
+    assert queue.set_timeout(now_id, timedelta()) is None
+    assert queue.ack(now_id)
+    assert queue.set_timeout(now_id, timedelta()) is None
+
+
+@pytest.mark.slow
+def test_ten_messages_all_the_way(queue):
+    """Peeked, popped by priority, not acknowledged, popped again, acknowledged once."""
+    ids = queue.push([Message(b"%d" % number, priority=9 - number) for number in range(10)])
+    peeked = queue.peek(10)
+    assert [message.id for message in peeked] == ids[::-1]
+    assert queue.peek(10) == peeked
+    assert queue.size() == 10
+    assert [message.id for message in pop_all(queue, 10)] == ids[::-1]
+    assert (queue.size(), queue.peek()) == (0, [])
+    wait_out(queue)
+    assert queue.size() == 10
+    assert all(queue.get(id_).body == b"%d" % number for number, id_ in enumerate(ids))
+    with pytest.raises(cqueue.InvalidMessageId):
+        queue.get("some fake id")
+    assert {message.id for message in pop_all(queue, 10)} == set(ids)
+    assert [(queue.ack(id_), queue.ack(id_)) for id_ in ids] == [(True, False)] * 10
+    wait_out(queue)
+    assert queue.pop() == []
+    assert [queue.remove(id_) for id_ in ids] == [False] * 10
+
+
+@pytest.mark.slow
+def test_forgotten_messages_come_again_together(queue):
+    """`pop` gives back by itself what was not acknowledged in time."""
+    queue.push([Message(b"%d" % number) for number in range(5)])
+    first = pop_all(queue, 5)
+    time.sleep(UNACK.total_seconds() + 0.1)
+    assert {message.id for message in pop_all(queue, 5)} == {message.id for message in first}
+
+
+def test_clear(queue):
+    ids = queue.push([Message(b"%d" % number, delay=timedelta(hours=number)) for number in range(10)])
+    pop_all(queue, 1)
+    assert queue.clear() == 10
+    assert (queue.size(), queue.ack(ids[0])) == (0, False)
+
+
+def test_removed_messages_do_not_come(queue):
+    """Neither one that waits, nor one that is popped."""
+    ids = queue.push([Message(b"popped"), Message(b"waits", delay=timedelta(hours=1))])
+    pop_all(queue, 1)
+    assert [queue.remove(id_) for id_ in ids] == [True, True]
+    assert [queue.ack(id_) for id_ in ids] == [False, False]
+    assert queue.size() == 0
+
+
+def test_ensure(queue):
+    """One message of a key at a time: as long as it waits, and while it is popped."""
+    message = Message(b"x", key="order-17")
+    assert (queue.ensure(message), queue.ensure(message)) == (True, False)
+    (popped,) = pop_all(queue, 1)
+    assert not queue.ensure(message)
+    assert queue.ack(popped.id)
+    assert queue.ensure(message)
+    with pytest.raises(cqueue.BadInput):
+        queue.ensure(Message(b"no key"))
+
+
+def test_shards(make):
+    """Messages are counted by shard; `pop` waits for as many as it was asked for."""
+    queue = make(shards=2)
+    began = time.monotonic()
+    assert queue.pop(1, wait=SHORT) == []
+    assert time.monotonic() - began >= SHORT.total_seconds()
+    for number in range(10):
+        queue.push([Message(b"%d" % number)])
+    assert sum(size.size for size in queue.shard_sizes().values()) == queue.size() == 10
+    pop_all(queue, 2)
+    began = time.monotonic()
+    assert len(queue.pop(10, wait=timedelta(seconds=1))) == 8
+    assert time.monotonic() - began >= 1
+    assert sum(size.unacked for size in queue.shard_sizes().values()) == 10
+    assert queue.size() == 0
+
+
+def test_another_consumer_acknowledges_by_id(client, queue):
+    """As a process that was only told the id: what nobody has popped cannot be acknowledged."""
+    (id_,) = queue.push([Message(b"x")])
+    with DelayQueue(client, queue.name) as other:
+        assert not other.ack(id_)
+        pop_all(queue, 1)
+        assert other.set_unack_timeout(id_, SOON)
+        assert queue.get(id_).next_at - queue.get(id_).due > UNACK
+        assert other.ack(id_)
+    assert queue.get(id_) is None
+
+
+def test_predicates(queue):
+    """Over headers and state, popped messages included."""
+    ids = queue.push([Message(b"%d" % number, headers={"kind": "ab"[number % 2]}) for number in range(6)])
+    where = Where(headers={"kind": "a"})
+    assert [message.id for message in queue.matching(where)] == ids[::2]
+    assert [message.id for message in queue.matching(where, 2)] == ids[:4:2]
+    assert (queue.contains(where), queue.contains(Where(headers={"kind": "c"}))) == (True, False)
+    pop_all(queue, 6)
+    assert queue.contains(Where(headers={"kind": "b"}, state="claimed"))
+
+
+def test_a_refused_push_says_why(queue):
+    with pytest.raises(cqueue.PriorityOutOfRange):
+        queue.push([Message(b"good"), Message(b"bad", priority=10)])
+    with pytest.raises(cqueue.BatchTooLarge):
+        queue.pop(0)
+
+
+def test_close_gives_back(client, queue):
+    queue.push([Message(b"x")])
+    pop_all(queue, 1)
+    queue.close()
+    with DelayQueue(client, queue.name) as other:
+        (message,) = pop_all(other, 1)
+    assert message.attempt == 2

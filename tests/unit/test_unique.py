@@ -1,0 +1,577 @@
+"""Unique messages: when another one of the key is in the way, what follows, and that no key stays taken."""
+
+import secrets
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue import BadInput, Duplicate, Message, NotDone, OutcomeUnknown, SendUnknown, Unique
+from cqueue.client import Client, open_cassandra
+from cqueue.protocol.unique import KEPT_US
+from cqueue.settings import load
+from cqueue.store.operations import DeleteMessages, InsertMessages
+from cqueue.store.reservations import ListReservations, ReadReservation, WriteReservation
+from tests.faulty_store import FaultyStore
+from tests.fix_store import brief_store
+
+SOON = timedelta(seconds=10)
+HOUR = timedelta(hours=1)
+WHILE = ("pending", "running", "ever")
+
+
+@pytest.fixture(scope="module")
+def brief_cassandra(new_keyspace):
+    """A Cassandra store in a keyspace with a small W and ε: a dead sender's key is free after 1.6 s."""
+    store, connection = open_cassandra(load(new_keyspace(settle_ms=1500, skew_ms=100).url))
+    yield store
+    connection.close()
+
+
+@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+def faults(request):
+    """A store on both back ends that makes operations fail when a test says so."""
+    is_memory = request.param == "memory"
+    return FaultyStore(brief_store() if is_memory else request.getfixturevalue("brief_cassandra"))
+
+
+@pytest.fixture
+def client(faults):
+    with Client(faults, on_close=lambda: None) as client:
+        yield client
+
+
+@pytest.fixture
+def pauses(client, monkeypatch):
+    """The seconds of each pause that a send makes."""
+    made, pause = [], client._driver._pause
+    monkeypatch.setattr(client._driver, "_pause", lambda seconds: (made.append(seconds), pause(seconds)))
+    return made
+
+
+@pytest.fixture
+def queue(client):
+    return client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(max_attempts=5))
+
+
+def held(queue, count=1):
+    """Receive messages of a consumer that is left open."""
+    consumer = queue.consumer()
+    found = []
+    while len(found) < count:
+        got = consumer.receive(count - len(found), wait=SOON)
+        assert got
+        found += got
+    return found
+
+
+def bodies(queue):
+    return sorted(message.body for message in queue.peek())
+
+
+def reservation(client, queue, key="k"):
+    spec = client._catalog.entry(queue.name).spec
+    return client._driver.ask(ReadReservation(spec.partition, key))
+
+
+# ── What is in the way ──
+
+
+def ready(queue, unique):
+    queue.send(b"1", unique=unique)
+
+
+def delayed(queue, unique):
+    queue.send(b"1", unique=unique, delay=HOUR)
+
+
+def claimed(queue, unique):
+    ready(queue, unique)
+    held(queue)
+
+
+def nacked(queue, unique):
+    ready(queue, unique)
+    held(queue)[0].nack(HOUR)
+
+
+def acked(queue, unique):
+    ready(queue, unique)
+    held(queue)[0].ack()
+
+
+def buried(queue, unique):
+    ready(queue, unique)
+    held(queue)[0].dead("why")
+
+
+def cancelled(queue, unique):
+    queue.cancel(queue.send(b"1", unique=unique))
+
+
+def purged(queue, unique):
+    ready(queue, unique)
+    queue.purge()
+
+
+def expired(queue, unique):
+    queue.send(b"1", unique=unique, ttl=timedelta(milliseconds=1))
+    time.sleep(0.01)
+
+
+IN_THE_WAY = {
+    ready: WHILE, delayed: WHILE, nacked: WHILE, claimed: ("running", "ever"), acked: ("ever",),
+    buried: ("ever",), cancelled: ("ever",), purged: ("ever",), expired: ("ever",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("while_", WHILE)
+@pytest.mark.parametrize("how", IN_THE_WAY, ids=lambda how: how.__name__)
+def test_a_message_is_in_the_way_while_its_state_says_so(queue, pauses, how, while_):
+    """A key is free as soon as its message is gone: no way to end leaves it taken, or makes anybody wait."""
+    unique = Unique(key="k", while_=while_)
+    how(queue, unique)
+    if while_ in IN_THE_WAY[how]:
+        with pytest.raises(Duplicate) as raised:
+            queue.send(b"2", unique=unique)
+        assert b"2" not in bodies(queue)
+        if found := queue.find(raised.value.id):
+            assert found.body == b"1"
+    else:
+        pauses.clear()
+        assert not queue.send(b"2", unique=unique).skipped
+        assert pauses == [], "it waited for a sender that is long through"
+        assert b"2" in bodies(queue)
+
+
+def test_other_keys_and_other_queues_are_not_in_the_way(client, queue):
+    """Nor a message without `unique`."""
+    other = client.create_queue(f"{queue.name}-2")
+    queue.send_many([Message(b"0", key="k")])
+    for each, key in ((queue, "k"), (queue, "l"), (other, "k")):
+        each.send(b"1", unique=Unique(key=key))
+
+
+def test_the_key_of_the_message_is_the_unique_key_by_default(queue):
+    result = queue.send_many([Message(b"1", key="k", unique=Unique()), Message(b"2", unique=Unique(key="k"))])
+    ((place, error),) = result.failed
+    assert (place, error.id) == (1, result.ids[0])
+    assert isinstance(error, Duplicate)
+    assert isinstance(error, NotDone)
+
+
+@pytest.mark.parametrize("while_", WHILE)
+def test_within_ends_what_is_in_the_way(queue, while_):
+    """The message stays, and the next one comes beside it."""
+    unique = Unique(key="k", while_=while_, within=timedelta(seconds=1))
+    queue.send(b"1", unique=unique)
+    with pytest.raises(Duplicate):
+        queue.send(b"2", unique=unique)
+    time.sleep(1.01)
+    queue.send(b"3", unique=unique)
+    assert bodies(queue) == [b"1", b"3"]
+
+
+# ── What follows ──
+
+
+def test_skip_tells_the_message_in_the_way(queue):
+    """By its id; in the result of many, with its place."""
+    unique = Unique(key="k", on_conflict="skip")
+    first = queue.send(b"1", unique=unique)
+    second = queue.send(b"2", unique=unique)
+    assert (first.skipped, second.skipped, second) == (False, True, first)
+    many = queue.send_many([Message(b"3"), Message(b"4", unique=unique), Message(b"5")])
+    assert (many.skipped, many.failed, many.ids[1]) == ([1], [], first)
+    assert bodies(queue) == [b"1", b"3", b"5"]
+
+
+def test_replace_sends_the_new_message_and_deletes_the_old_one(queue):
+    """Large bodies, too; and one that a consumer holds does not come again."""
+    unique = Unique(key="k", on_conflict="replace")
+    old = queue.send(bytes(20_000), unique=unique)
+    new = queue.send(b"2" * 20_000, unique=unique, delay=HOUR)
+    assert queue.find(old) is None
+    assert queue.find(new).body == b"2" * 20_000
+    queue.send(b"3", unique=unique)
+    (message,) = held(queue)
+    queue.send(b"4", unique=unique, delay=HOUR)
+    message.nack()
+    assert bodies(queue) == [b"4"]
+
+
+def test_debounce_begins_the_delay_anew(queue):
+    """The last of several sends counts; one that a consumer has begun with stays."""
+    unique = Unique(key="k", on_conflict="debounce")
+    first = queue.find(queue.send(b"1", unique=unique, delay=HOUR))
+    time.sleep(0.01)
+    last = queue.find(queue.send(b"2", unique=unique, delay=HOUR))
+    assert last.due > first.due
+    assert bodies(queue) == [b"2"]
+    queue.send(b"3", unique=unique)
+    held(queue)
+    queue.send(b"4", unique=unique, delay=HOUR)
+    assert bodies(queue) == [b"3", b"4"]
+
+
+def test_throttle_lets_one_message_through_in_a_time(queue):
+    """However quickly they are handled; the others are skipped, and told so."""
+    unique = Unique(key="k", on_conflict="throttle", within=timedelta(seconds=1))
+    assert not queue.send(b"1", unique=unique).skipped
+    held(queue)[0].ack()
+    assert queue.send(b"2", unique=unique).skipped
+    time.sleep(1.01)
+    assert not queue.send(b"3", unique=unique).skipped
+    assert bodies(queue) == [b"3"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": ""}, {"key": "k" * 1001}, {"key": 7}, {"while_": "always"}, {"on_conflict": "drop"},
+        {"within": timedelta(0)}, {"within": 5}, {"on_conflict": "throttle"}, {"args": ["a"]},
+        {"on_conflict": "debounce", "while_": "ever"}, {"key": "k", "args": ("a",)},
+    ],
+)  # fmt: skip
+def test_a_senseless_unique_is_refused(options):
+    with pytest.raises(BadInput):
+        Unique(**options)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(b"", unique=Unique()),
+        Message(b"", unique="k"),
+        Message(b"", unique=Unique(key="k"), source="s"),
+        Message(b"", unique=Unique(key="k"), priority=10),
+    ],
+)
+def test_a_senseless_message_reserves_nothing(client, queue, message):
+    ((_, error),) = queue.send_many([message]).failed
+    assert isinstance(error, BadInput)
+    assert reservation(client, queue) is None
+
+
+def test_a_message_without_unique_touches_no_reservation(faults, queue):
+    """It costs the operations that it costs without this feature, whatever stands beside it."""
+    asked = []
+    faults.trouble = lambda operation: asked.append(type(operation).__name__)
+    queue.send(b"1")
+    queue.send_many([Message(b"2")] * 10)
+    assert not [name for name in asked if "Reservation" in name]
+
+
+# ── Races ──
+
+
+@pytest.mark.parametrize("while_", WHILE)
+def test_of_fifty_racing_threads_one_sends(queue, while_):
+    unique = Unique(key="k", while_=while_)
+    go, outcomes = threading.Barrier(50), []
+
+    def send():
+        go.wait()
+        try:
+            outcomes.append(("sent", queue.send(b"x", unique=unique)))
+        except Duplicate as exc:
+            outcomes.append(("duplicate", exc.id))
+
+    threads = [threading.Thread(target=send) for _ in range(50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 50
+    assert [kind for kind, _ in outcomes].count("sent") == 1
+    assert len({id_ for _, id_ in outcomes}) == 1
+    assert bodies(queue) == [b"x"]
+
+
+def test_of_many_that_replace_one_another_one_stays(queue):
+    """Each is acknowledged, and each but the last deleted."""
+    unique = Unique(key="k", on_conflict="replace")
+    sent, errors = [], []
+
+    def send(number):
+        try:
+            sent.append(queue.send(b"%d" % number, unique=unique, delay=HOUR))
+        except NotDone as exc:
+            errors.append(exc)
+
+    threads = [threading.Thread(target=send, args=(number,)) for number in range(10)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sent
+    assert len(sent) + len(errors) == 10
+    assert len(queue.peek()) == 1
+
+
+# ── Senders that die, are slow, or do not know ──
+
+
+def is_confirmation(operation):
+    return isinstance(operation, WriteReservation) and operation.row.sent
+
+
+def lose(faults, is_point, *, executed, error=OutcomeUnknown):
+    """From now on such operations fail, after or before they are executed."""
+
+    def around(operation, do):
+        if not is_point(operation):
+            return do()
+        if executed:
+            do()
+        raise error("no answer")
+
+    faults.around = around
+
+
+def heal(faults):
+    faults.around = lambda _, do: do()
+
+
+def is_insert(operation):
+    return isinstance(operation, InsertMessages)
+
+
+@pytest.mark.parametrize("while_", WHILE)
+def test_a_sender_that_dies_before_its_insert_leaves_the_key_free(faults, queue, while_):
+    """After W + ε, in which it might still be alive. Nobody takes the key for used."""
+    unique = Unique(key="k", while_=while_)
+    lose(faults, is_insert, executed=False, error=NotDone)
+    with pytest.raises(NotDone):
+        queue.send(b"1", unique=unique)
+    heal(faults)
+    assert not queue.send(b"2", unique=unique).skipped
+    assert bodies(queue) == [b"2"]
+    with pytest.raises(Duplicate):
+        queue.send(b"3", unique=unique)
+
+
+@pytest.mark.parametrize("while_", WHILE)
+@pytest.mark.parametrize("is_handled", [False, True])
+def test_a_sender_that_dies_after_its_insert_has_sent(faults, client, queue, while_, is_handled):
+    """Its message is in the way while it lives, and with "ever" also when it was handled before anybody
+    looked.
+    """
+    unique = Unique(key="k", while_=while_)
+    lose(faults, is_confirmation, executed=False)
+    queue.send(b"1", unique=unique)
+    heal(faults)
+    assert not reservation(client, queue).sent
+    if is_handled:
+        held(queue)[0].ack()
+    if is_handled and while_ != "ever":
+        queue.send(b"2", unique=unique)
+        assert bodies(queue) == [b"2"]
+    else:
+        for _ in range(2):
+            with pytest.raises(Duplicate):
+                queue.send(b"2", unique=unique)
+        assert bodies(queue) == ([] if is_handled else [b"1"])
+
+
+@pytest.mark.parametrize("while_", WHILE)
+@pytest.mark.parametrize("executed", [False, True])
+def test_an_unknown_insert_is_told_and_does_not_take_the_key(faults, queue, while_, executed):
+    """If the message is there, it is in the way; if not, the next sender sends."""
+    unique = Unique(key="k", while_=while_)
+    lose(faults, is_insert, executed=executed)
+    with pytest.raises(SendUnknown) as raised:
+        queue.send(b"1", unique=unique)
+    heal(faults)
+    if executed:
+        with pytest.raises(Duplicate) as duplicate:
+            queue.send(b"2", unique=unique)
+        assert raised.value.ids == (duplicate.value.id,)
+    else:
+        queue.send(b"2", unique=unique)
+    assert bodies(queue) == ([b"1"] if executed else [b"2"])
+
+
+@pytest.mark.parametrize("while_", WHILE)
+def test_an_insert_that_arrives_after_the_key_was_taken_over_is_dead(faults, queue, while_):
+    """The sender was slow, not dead: it is told that it may be too late, and its message does not turn up."""
+    unique, late = Unique(key="k", while_=while_), []
+
+    def around(operation, do):
+        if is_insert(operation):
+            late.append(operation)
+            raise OutcomeUnknown("still under way")
+        return do()
+
+    faults.around = around
+    with pytest.raises(SendUnknown):
+        queue.send(b"1", unique=unique)
+    heal(faults)
+    queue.send(b"2", unique=unique)
+    faults.execute(late[0])
+    assert bodies(queue) == [b"2"]
+
+
+def test_a_sender_that_is_held_up_before_its_insert_does_not_write(faults, queue):
+    """Another one may have taken its key: it reserves again, and meets what is in the way now."""
+    unique, stopped, go = Unique(key="k"), threading.Event(), threading.Event()
+    errors = []
+
+    def around(operation, do):
+        done = do()
+        if isinstance(operation, WriteReservation) and threading.current_thread().name == "slow":
+            stopped.set()
+            go.wait(10)
+        return done
+
+    def send():
+        try:
+            queue.send(b"slow", unique=unique)
+        except Duplicate as exc:
+            errors.append(exc)
+
+    faults.around = around
+    slow = threading.Thread(target=send, name="slow")
+    slow.start()
+    assert stopped.wait(10)
+    sent = queue.send(b"quick", unique=unique)
+    go.set()
+    slow.join()
+    assert [error.id for error in errors] == [sent]
+    assert bodies(queue) == [b"quick"]
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_an_unknown_reservation_is_looked_up(faults, queue, pauses, applied):
+    """The id that stands decides; nobody waits."""
+    lost = []
+
+    def around(operation, do):
+        if isinstance(operation, WriteReservation) and not lost:
+            lost.append(operation)
+            if applied:
+                do()
+            raise OutcomeUnknown("no answer")
+        return do()
+
+    faults.around = around
+    queue.send(b"1", unique=Unique(key="k"))
+    assert pauses == []
+    assert lost
+    assert bodies(queue) == [b"1"]
+
+
+def test_a_reservation_that_is_applied_unnoticed_later_is_taken_over(faults, client, queue):
+    """A request that was given up may still arrive; no message goes with it."""
+    spec, kept = client._catalog.entry(queue.name).spec, []
+    faults.trouble = lambda operation: (
+        kept.append(operation) if isinstance(operation, WriteReservation) else None
+    )
+    queue.send(b"1", unique=Unique(key="other"))
+    faults.trouble = lambda _: None
+    ghost = kept[0].row._replace(key="k", made_us=client._driver.clock.now_us())
+    faults.execute(
+        WriteReservation(ghost._replace(message=ghost.message._replace(id=ghost.message.id + 7)), 60)
+    )
+    assert spec.partition == ghost.queue
+    queue.send(b"2", unique=Unique(key="k"))
+    assert bodies(queue) == [b"1", b"2"]
+
+
+def test_a_replayed_reservation_counts(faults, queue, pauses):
+    """Sent twice by whatever lies between, the second answer is "not applied" though it was."""
+
+    def around(operation, do):
+        return do() and do() if isinstance(operation, WriteReservation) else do()
+
+    faults.around = around
+    queue.send(b"1", unique=Unique(key="k"))
+    assert pauses == []
+    assert bodies(queue) == [b"1"]
+
+
+def test_a_reservation_that_cannot_be_written_sends_nothing(faults, queue):
+    lose(faults, lambda operation: isinstance(operation, WriteReservation | ReadReservation), executed=False)
+    with pytest.raises(NotDone):
+        queue.send(b"1", unique=Unique(key="k"))
+    assert bodies(queue) == []
+
+
+@pytest.mark.parametrize("error", [NotDone, OutcomeUnknown])
+def test_a_replacement_that_is_not_stored_leaves_the_old_message(faults, queue, error):
+    """No acknowledged message is lost. It is in the way again once the sender's time is over."""
+    unique = Unique(key="k")
+    old = queue.send(b"old", unique=unique)
+    lose(faults, is_insert, executed=False, error=error)
+    with pytest.raises(error):
+        queue.send(b"new", unique=Unique(key="k", on_conflict="replace"))
+    heal(faults)
+    with pytest.raises(Duplicate) as raised:
+        queue.send(b"3", unique=unique)
+    assert raised.value.id == old
+    assert bodies(queue) == [b"old"]
+    queue.send(b"4", unique=Unique(key="k", on_conflict="replace"))
+    assert bodies(queue) == [b"4"]
+
+
+def test_a_replacement_whose_delete_fails_says_so_and_the_next_sender_deletes(faults, queue):
+    unique = Unique(key="k")
+    queue.send(b"old", unique=unique)
+    lose(faults, lambda operation: isinstance(operation, DeleteMessages), executed=False)
+    with pytest.raises(SendUnknown) as raised:
+        queue.send(b"new", unique=Unique(key="k", on_conflict="replace"))
+    heal(faults)
+    assert bodies(queue) == [b"new", b"old"]
+    with pytest.raises(Duplicate) as duplicate:
+        queue.send(b"3", unique=unique)
+    assert raised.value.ids == (duplicate.value.id,)
+    assert bodies(queue) == [b"new"]
+
+
+# ── Space ──
+
+
+def test_a_deleted_queue_leaves_no_reservation(client, queue):
+    """Made again, it knows nothing of the old keys."""
+    unique = Unique(key="k", while_="ever")
+    queue.send(b"1", unique=unique)
+    partition = client._catalog.entry(queue.name).spec.partition
+    assert client._driver.ask(ListReservations(partition)) == ["k"]
+    client.delete_queue(queue.name)
+    assert client._driver.ask(ListReservations(partition)) == []
+    client.create_queue(queue.name).send(b"2", unique=unique)
+
+
+@pytest.mark.parametrize(
+    ("unique", "options", "kept"),
+    [
+        (Unique(key="k"), {}, timedelta(microseconds=KEPT_US)),
+        (Unique(key="k"), {"delay": HOUR}, timedelta(microseconds=KEPT_US) + HOUR),
+        (Unique(key="k"), {"ttl": HOUR}, HOUR),
+        (Unique(key="k", within=HOUR), {}, HOUR),
+        (Unique(key="k", while_="ever", within=HOUR), {}, HOUR),
+    ],
+)
+def test_a_reservation_is_kept_for_as_long_as_it_is_used(faults, queue, unique, options, kept):
+    """And a minute; all of its columns alike, so that none outlives the others."""
+    seconds = []
+
+    def note(operation):
+        if isinstance(operation, WriteReservation):
+            seconds.append(operation.ttl_s)
+
+    faults.trouble = note
+    queue.send(b"1", unique=unique, **options)
+    assert len(seconds) == 2
+    assert all(abs(each - kept.total_seconds() - 60) <= 2 for each in seconds)
+
+
+def test_a_reservation_for_ever_is_kept_for_ever(faults, queue):
+    seconds = []
+    faults.trouble = lambda operation: (
+        seconds.append(operation.ttl_s) if isinstance(operation, WriteReservation) else None
+    )
+    queue.send(b"1", unique=Unique(key="k", while_="ever"))
+    assert seconds == [0, 0]

@@ -189,6 +189,9 @@ class Producer:
         except NotDone as exc:
             failed.append((place, exc))
             return []
+        finally:
+            if rule.replace:
+                self.purged()
         if isinstance(found, Flush):
             found.indexes = [place]
             return [found]

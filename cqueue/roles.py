@@ -56,7 +56,7 @@ ROLES: Final = (
     ),
     Role(
         "dispatcher",
-        "`cqueue dispatch`: receives and sends messages, creates its queues, runs schedules.",
+        "`cqueue dispatch`: receives and sends messages, creates its queues, runs schedules, keeps results.",
         reads=("schema_migrations", "logs", *_DISPATCHED),
         writes=_DISPATCHED,
     ),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import inspection
+from cqueue.protocol import by_id, inspection
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.send import Sending
@@ -85,7 +85,7 @@ def _send(spec: QueueSpec, state: ProducerState, one: Outgoing, rule: Rule) -> P
         if stored is not None and stored.message == place:
             now_us = yield from Now()
             if _counts(spec, row, now_us):
-                return (yield from _write(_Reserving(spec, state, row), flush, ttl_s, found))
+                return (yield from _write(_Reserving(spec, state, row), flush, ttl_s))
             found = found._replace(standing=row)  # nothing is written yet: reserve again, under a new id
             continue
         found = yield from look(spec, rule, stored)
@@ -143,16 +143,14 @@ class _Reserving(Sending):
         return [part], None
 
 
-def _write(writer: _Reserving, flush: Flush, ttl_s: int, found: Verdict) -> Proto[Flush]:
+def _write(writer: _Reserving, flush: Flush, ttl_s: int) -> Proto[Flush]:
     """Write the message, then delete the one that it replaces, then note that it is sent."""
     (flush,) = yield from writer.write_parts([flush])
     if flush.error is not None:
         return flush
     try:
-        if writer.row.replaces is not None and found.live is not None:
-            yield from inspection.discard(
-                writer.spec, found.live.wide_row, found.live.row.priority, [found.live.row]
-            )
+        if writer.row.replaces is not None:
+            yield from _cancel(writer.spec, writer.row.replaces)
     except (NotDone, OutcomeUnknown) as exc:
         flush.error = unknown("stored, but the message that it replaces may be delivered as well", exc)
         return flush
@@ -184,7 +182,7 @@ def look(spec: QueueSpec, rule: Rule, row: ReservationRow | None) -> Proto[Verdi
             if live is None and unused:
                 return Verdict(row)
         elif live is not None and row.replaces is not None:  # its sender may have died before this
-            yield from _discard(spec, row.replaces)
+            yield from _cancel(spec, row.replaces)
         blocks = {
             "pending": live is not None and live.state != "claimed",
             "running": live is not None,
@@ -200,10 +198,9 @@ def _find(spec: QueueSpec, place: Place) -> Proto[Found | None]:
     return found[0] if found and found[0].state != "expired" else None
 
 
-def _discard(spec: QueueSpec, place: Place) -> Proto[None]:
-    found = yield from inspection.look(place.row_in(spec.partition), place.priority, (place.id,))
-    if found:
-        yield from inspection.discard(spec, found[0].wide_row, place.priority, [found[0].row])
+def _cancel(spec: QueueSpec, place: Place) -> Proto[None]:
+    """Cancel a message. One that is being buried becomes a dead letter, which is in nobody's way."""
+    yield from by_id.cancel(spec, place.row_in(spec.partition), place.priority, (place.id,))
 
 
 def _fence(spec: QueueSpec, rule: Rule, row: ReservationRow, now_us: int) -> Proto[bool]:

@@ -16,6 +16,7 @@ from cqueue.dispatcher.execution.actions import LONGEST_DELAY
 from cqueue.errors import BadInput, LetterNotFound, NoResult, ResultTimeout, TaskFailed
 from cqueue.message import MessageId, check_duration
 from cqueue.queue import TaskResult
+from cqueue.store import waiting
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.application.tasks import Task
@@ -99,7 +100,7 @@ class TaskHandle(MessageId, Generic[R]):
             left_s = pause_s if deadline_s is None else deadline_s - time.monotonic()
             if left_s <= 0:
                 raise ResultTimeout(f"task {self._task.name!r} has not ended after {timeout}; it is {found}")
-            time.sleep(min(pause_s, left_s))
+            waiting.sleep(min(pause_s, left_s))
             pause_s = min(LONGEST_PAUSE_S, pause_s * 1.5)
         return self._value(found)  # type: ignore[no-any-return]
 

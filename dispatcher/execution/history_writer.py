@@ -108,7 +108,7 @@ class HistoryWriter:
         self._waiting.append((poller.queue, told))
         if self._thread is None:
             self._start()
-        elif len(self._waiting) >= FULL:
+        elif len(self._waiting) >= FULL and not self._due.is_set():
             self._due.set()
 
     # ── on its own thread ──

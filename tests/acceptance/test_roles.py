@@ -180,8 +180,8 @@ def test_a_consumer_receives_and_listens_and_has_no_schedules(client_of, queue_n
 
 
 def test_a_dispatcher_fires_schedules_and_runs_handlers(guarded, keyspace, url_of, tmp_path):
-    """`cqueue dispatch` as it is deployed; it reads no logs and makes no tables."""
-    site = Site(tmp_path, guarded.url(OPERATOR, keyspace))
+    """`cqueue dispatch` as it is deployed; it keeps results and histories, and makes no logs."""
+    site = Site(tmp_path, guarded.url(OPERATOR, keyspace), history=timedelta(hours=1))
     try:
         daemon = site.start(url=url_of("dispatcher"))
         daemon.until("daemon_ready")
@@ -194,7 +194,10 @@ def test_a_dispatcher_fires_schedules_and_runs_handlers(guarded, keyspace, url_o
             client.create_queue(next(names))
             site.wait(lambda: site.numbers("quick") == {0, 1, 2} and site.journal("tick"), 60)
             client.queue("ticks").schedules.remove("tick")
-            refused(lambda: client.create_log(next(names)), lambda: client.log("any"))
+            refused(lambda: client.create_log(next(names)))
+            handle = site.app.tasks["double"].enqueue(4)
+            assert handle.result(timedelta(seconds=60)) == {"twice": 8}
+            site.wait(lambda: client.queue("quick").history(handle))
         workers = run_cqueue(url_of("dispatcher"), "workers")
         assert workers.returncode == 0
         assert str(daemon.pid) in workers.stdout

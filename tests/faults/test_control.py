@@ -87,7 +87,7 @@ def test_racing_and_killed_producers_make_one_message_of_a_key(start_run, row, t
     for turn in range(full(5, 1)):
         keys, go = [f"raced-{turn}-{number}" for number in range(20)], tmp_path / f"go-{turn}"
         plan = {"threads": 10, "keys": keys, "go": str(go), "on_conflict": on_conflict}
-        children = [run.start("race", **plan) for _ in range(3)]
+        children = [run.start("race", **plan) for _ in range(full(3, 1))]
         children += [run.start("race", **plan, kill=[*write, 5]) for write in RESERVING]
         for write in RESERVING:  # killed at its first message, which nobody else sends
             alone.append(f"alone-{turn}-{write[0]}")

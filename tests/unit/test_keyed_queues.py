@@ -136,6 +136,19 @@ def test_a_dead_letter_is_found_by_its_message_s_key(queue):
     assert (queue.get_by_key("k"), rows(queue)) == (None, [])
 
 
+def test_one_of_several_that_were_claimed_together_dies(queue):
+    """Its key moves to the dead-letter queue; those of the others stay."""
+    queue.send_many([cqueue.Message(b"%d" % n, key="k") for n in range(3)])
+    with queue.consumer() as consumer:
+        first, *others = held(consumer, 3)
+        first.dead("why")
+        assert sorted(one.state for one in queue.list_by_key("k")) == ["claimed", "claimed", "dead"]
+        assert len(rows(queue)) == 3
+        consumer.ack(others)
+    assert [one.state for one in queue.list_by_key("k")] == ["dead"]
+    assert len(rows(queue)) == 1
+
+
 def test_an_attempt_too_many_keeps_the_key(client):
     """A burial by the claim that finds no attempt left, not by the handler."""
     queue = client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(keyed=True, max_attempts=2))

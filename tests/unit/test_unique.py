@@ -189,7 +189,7 @@ def test_skip_tells_the_message_in_the_way(queue):
 
 
 def test_replace_sends_the_new_message_and_deletes_the_old_one(queue):
-    """Large bodies, too; and one that a consumer holds does not come again."""
+    """Large bodies, too; and one that a consumer holds does not come again, as its holder is told."""
     unique = Unique(key="k", on_conflict="replace")
     old = queue.send(bytes(20_000), unique=unique)
     new = queue.send(b"2" * 20_000, unique=unique, delay=HOUR)
@@ -198,7 +198,8 @@ def test_replace_sends_the_new_message_and_deletes_the_old_one(queue):
     queue.send(b"3", unique=unique)
     (message,) = held(queue)
     queue.send(b"4", unique=unique, delay=HOUR)
-    message.nack()
+    with pytest.raises(cqueue.LeaseLost):
+        message.nack()
     assert bodies(queue) == [b"4"]
 
 

@@ -13,6 +13,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 SPARK_VENV := .venv-spark
 SPARK_STAMP := $(SPARK_VENV)/.installed
+FUZZ_VENV := .venv-fuzz
+FUZZ_STAMP := $(FUZZ_VENV)/.installed
 LOWEST_VENV := .venv-lowest
 LOWEST_STAMP := $(LOWEST_VENV)/.installed
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
@@ -30,6 +32,7 @@ PEERS := benchmarks/peers
 N ?= 2000
 SEED ?= 1
 MINUTES ?= 5
+SECONDS ?= 30
 NODES ?= 1
 MUTANTS ?= 300
 FAULTS ?= tests/faults
@@ -48,7 +51,7 @@ CHECK_PROFILE := --hypothesis-profile=check
 BESIDE = @$(MAKE) --no-print-directory --jobs 4
 
 .PHONY: help setup jars demo check test features test-all environments everything test-lowest test-python \
-	test-spark spark-faults lint audit types style unit simulate mutation coverage faults faults-quick spool-crashes \
+	test-spark spark-faults lint audit types style unit fuzz simulate mutation coverage faults faults-quick spool-crashes \
 	backup-drill on-call soak-dispatch bench performance bench-peers clean
 
 help:  ## Show this list.
@@ -150,6 +153,15 @@ spool-crashes: $(STAMP)  ## Kill a process that writes a spool 1,000 times, and 
 unit: $(STAMP)  ## The tests of `make check`.
 	@echo "== Running the quick tests"
 	@$(PYTEST) -q -n $(QUICK_WORKERS) $(CHECK_PROFILE) -m "$(CHECK)"
+
+fuzz: $(FUZZ_STAMP)  ## Fuzz decoders and outside input, guided by coverage (atheris): make fuzz SECONDS=60 ONLY=any_url
+	@$(FUZZ_VENV)/bin/python -m tests.fuzz --seconds $(SECONDS) --only '$(ONLY)'
+
+$(FUZZ_STAMP): setup.cfg pyproject.toml
+	@echo "== Installing atheris into $(FUZZ_VENV) ($$($(PYTHON) --version))"
+	@test -x $(FUZZ_VENV)/bin/python || $(PYTHON) -m venv $(FUZZ_VENV)
+	@$(FUZZ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' 'atheris>=3.0'
+	@touch $@
 
 simulate: $(STAMP)  ## Seeded schedules of the protocol under faults: make simulate N=20000 SEED=1 [WITHOUT=rule]
 	@$(BIN)/python -m tests.simulation --schedules $(N) --seed $(SEED) $(addprefix --without ,$(WITHOUT))

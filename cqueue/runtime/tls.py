@@ -1,7 +1,7 @@
 """TLS of a client: its files, read anew when they change, and what is wrong if a handshake fails.
 
 `ssl` reads files once and names none of them in its errors. A process that runs for months outlives its
-certificates, and the reader of an error needs to know which file or which setting to mend.
+certificates, and an operator who reads an error needs to know which file or which setting to mend.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def bumps(store):
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_who_may_not_tell_all_clients_of_a_change_changes_nothing(store, client, bumps, change):
+def test_who_may_not_tell_all_clients_of_a_change_changes_nothing(client, store, bumps, change):
     """A role with rights on `queues` alone, for example."""
     before = store.execute(ReadQueue("q"))
     bumps.append(cqueue.Refused("no right; GRANT it"))

@@ -445,7 +445,7 @@ class FakeTime:
     def monotonic(self):
         return self.now
 
-    def sleep(self, seconds):
+    def sleep(self, seconds, *, cancellable=False):  # noqa: ARG002 - as waiting.sleep
         self.now += seconds
         self.slept.append(seconds)
 

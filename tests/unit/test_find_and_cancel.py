@@ -151,7 +151,7 @@ def test_cancel_refuses_what_is_no_id_of_the_queue(client, queue):
     assert other.find(id_) is not None
 
 
-@pytest.mark.parametrize("client", ["memory"], indirect=True)
+@pytest.mark.parametrize("client", [("memory", "threads")], indirect=True)
 def test_cancel_says_what_is_known(queue, monkeypatch):
     """An answer that is missing is an unknown outcome; a body that stays is none, its message is gone."""
     store, failing = queue._driver.store, DeleteMessages

@@ -7,6 +7,7 @@ What it has in common with the synchronous API is tested there, with the same te
 from __future__ import annotations
 
 import asyncio
+import inspect
 import secrets
 import subprocess
 import sys
@@ -73,6 +74,23 @@ def test_each_name_has_its_twin(plain, twin, left_out):
         return {name for name in dir(kind) if not name.startswith("_")}
 
     assert names(plain) - names(twin) == left_out
+
+
+@pytest.mark.parametrize(("plain", "twin", "left_out"), twins())
+def test_each_twin_takes_the_same_arguments(plain, twin, left_out):
+    """With the same defaults, but those that are of threads: what a spool or a prefetch needs."""
+    of_threads = {"spool", "prefetch", "wake"}
+    for name in dir(plain):
+        method, other = getattr(plain, name), getattr(twin, name, None)
+        if name.startswith("_") or not inspect.isfunction(method) or name in left_out:
+            continue
+        expected = {
+            each.name: (each.kind, each.default)
+            for each in inspect.signature(method).parameters.values()
+            if each.name not in of_threads
+        }
+        taken = inspect.signature(other).parameters.values()
+        assert {each.name: (each.kind, each.default) for each in taken} == expected, name
 
 
 def test_many_tasks_share_one_thread(on_queue):

@@ -410,7 +410,7 @@ def test_a_redrive_keeps_its_rate(queue):
 @pytest.mark.parametrize(
     ("rate", "sizes", "waits"),
     [
-        (None, [250, 50], []),
+        (None, [250, 50], [0, 0]),
         (0.5, [1] * 300, [0, *[2.0] * 299]),
         (1000, [100] * 3, [0, 0.1, 0.1]),
         (5000, [250, 50], [0, 0.05]),
@@ -445,7 +445,8 @@ class FakeTime:
     def monotonic(self):
         return self.now
 
-    def sleep(self, seconds):
+    def sleep(self, seconds, *, cancellable):
+        assert cancellable  # else an asyncio task that is cancelled would go on for hours
         self.now += seconds
         self.slept.append(seconds)
 

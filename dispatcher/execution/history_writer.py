@@ -24,6 +24,7 @@ from cqueue.dispatcher.execution.events import Event, Events, Trouble
 from cqueue.dispatcher.execution.runner import trace_of
 from cqueue.dispatcher.schedules.definition import FiringId
 from cqueue.history import Told
+from cqueue.message import MessageId
 from cqueue.runtime.rendezvous import own_name
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class HistoryWriter:
 
     def __init__(self, events: Events) -> None:
         self._trouble = Trouble(events, Event.HISTORY_LOST, Event.HISTORY_RESUMED)
-        self._waiting: deque[tuple[Queue, Told]] = deque(maxlen=MOST)
+        self._waiting: deque[tuple[Queue, tuple[Any, ...], dict[str, Any] | None]] = deque(maxlen=MOST)
         self._dropped = 0
         self._starting = Lock()
         self._thread: Thread | None = None
@@ -87,25 +88,21 @@ class HistoryWriter:
                         self._tell(delivery, "running")
 
     def _tell(self, delivery: Delivery, state: str, decided: Settlement | None = None) -> None:
-        message, poller = delivery.message, delivery.poller
-        row, lease = message.row, message.lease
+        """Note an event. Whatever can be done later is left to the history's own thread."""
+        row, lease, poller = delivery.message.row, delivery.message.lease, delivery.poller
         now_ms = poller.consumer.driver.clock.now_us() // 1000
         began_ms = None
         if delivery.begun_s < math.inf:
             began_ms = now_ms - round((time.monotonic() - delivery.begun_s) * 1000)
         at_ms = began_ms if state == "running" and began_ms is not None else now_ms
-        told = Told(
-            at_ms, state, message.id, row.task, row.key, lease.attempt, lease.fence, row.sent_at, began_ms
-        )
-        if decided is not None:
-            told = told._replace(**_why(delivery, decided))
-            if decided.verb in {Verb.NACK, Verb.SNOOZE}:
-                told = told._replace(next_at=now_ms + round(decided.delay.total_seconds() * 1000))
-        if row.trigger is not None and (firing := FiringId.parse(row.trigger)) is not None:
-            told = told._replace(schedule=firing.key, fired_at=firing.time_ms)
+        more: dict[str, Any] | None = None
+        if decided is not None or row.trigger is not None:
+            more = _more(delivery, decided, now_ms)
+        place = (lease.wide_row, row.priority, row.id)
+        told = (at_ms, state, place, row.task, row.key, lease.attempt, lease.fence, row.sent_at, began_ms)
         if len(self._waiting) == MOST:
             self._dropped += 1
-        self._waiting.append((poller.queue, told))
+        self._waiting.append((poller.queue, told, more))
         if self._thread is None:
             self._start()
         elif len(self._waiting) >= FULL and not self._due.is_set():
@@ -137,8 +134,9 @@ class HistoryWriter:
         """Append what waits. Never raises."""
         by_queue: dict[Queue, list[Told]] = {}
         for _ in range(len(self._waiting)):
-            queue, told = self._waiting.popleft()
-            by_queue.setdefault(queue, []).append(told)
+            queue, (at_ms, state, place, *rest), more = self._waiting.popleft()
+            told = Told(at_ms, state, MessageId.of(*place), *rest)
+            by_queue.setdefault(queue, []).append(told if more is None else told._replace(**more))
         dropped, self._dropped = self._dropped, 0
         for queue, events in by_queue.items():
             try:
@@ -151,6 +149,18 @@ class HistoryWriter:
                 dropped = 0
             else:
                 self._trouble.succeeded(queue.name, queue=queue.name)
+
+
+def _more(delivery: Delivery, decided: Settlement | None, now_ms: int) -> dict[str, Any]:
+    """Return why a message was not done, when it comes again, and which firing it is."""
+    found: dict[str, Any] = {}
+    if decided is not None:
+        found |= _why(delivery, decided)
+        if decided.verb in {Verb.NACK, Verb.SNOOZE}:
+            found["next_at"] = now_ms + round(decided.delay.total_seconds() * 1000)
+    if (firing := FiringId.parse(delivery.message.trigger)) is not None:
+        found |= {"schedule": firing.key, "fired_at": firing.time_ms}
+    return found
 
 
 def _why(delivery: Delivery, decided: Settlement) -> dict[str, Any]:

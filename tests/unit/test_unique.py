@@ -25,7 +25,7 @@ WHILE = ("pending", "running", "ever")
 @pytest.fixture(scope="module")
 def brief_cassandra(new_keyspace):
     """A Cassandra store in a keyspace with a small W and ε: a dead sender's key is free after 1.6 s."""
-    store, connection = open_cassandra(load(new_keyspace(settle_ms=1500, skew_ms=100).url))
+    store, connection = open_cassandra(load(new_keyspace(settle_ms=1500, skew_ms=200).url))
     yield store
     connection.close()
 

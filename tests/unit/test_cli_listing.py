@@ -74,7 +74,7 @@ def test_a_token_goes_on(cli, monkeypatch):
     assert (said.code, said.out) == (0, "")
     assert f"none of {told['rows_read']} messages read fits" in said.err
     assert f"--token {told['token']}" in said.err
-    assert "none of 25 messages" in cli("list", "q", "--task", "none").err
+    assert "none of 60 messages" in cli("list", "q", "--task", "none").err
 
 
 @pytest.mark.parametrize(

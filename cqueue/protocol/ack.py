@@ -180,7 +180,7 @@ def extend(lease: Lease, duration_ms: int) -> Proto[None]:
         LeaseLost: another client has changed the slot.
         NotDone, OutcomeUnknown: the timeout is, or may be, as it was.
     """
-    due_ms = max(lease.due_ms, (yield from Now()) // 1000 + duration_ms)
+    due_ms = (yield from Now()) // 1000 + duration_ms
     placement = Placement(SlotState.CLAIMED, due_ms, lease.attempt, lease.slot.died_at_ms)
     yield from place(lease, lease.slot.ids, placement)
 
@@ -200,6 +200,8 @@ def place(
     asked = frozenset(ids_)
     for _ in range(TRIES):
         moving = lease.held(asked)
+        if placement.state is SlotState.CLAIMED and placement.died_at_ms is None:  # others may have extended it
+            placement = placement._replace(due_ms=max(placement.due_ms, lease.due_ms))
         if lease.gate is not None and placement.state is SlotState.CLAIMED:
             lease.gate.extend(lease, placement.due_ms)
         now_us = yield from Now()

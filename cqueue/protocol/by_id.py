@@ -164,10 +164,12 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
         yield from discard(spec, wide_row, priority, rows)
         dead = [row.id for row in rows]
         try:
-            yield from _mutate(spec, wide_row, priority, dead, _without, live=False)
+            edited = yield from _mutate(spec, wide_row, priority, dead, _without, live=False)
         except NotDone as exc:
             raise OutcomeUnknown("deleted, but a consumer may be about to deliver it once more") from exc
-    changed.done = {row.id for row in rows if row.expires is None or row.expires * 1000 > now_us}
+        changed.failed |= edited.failed
+    live = {row.id for row in rows if row.expires is None or row.expires * 1000 > now_us}
+    changed.done = live.difference(changed.failed)
     return changed
 
 
@@ -176,6 +178,9 @@ def _without(edit: Edit, dead: Sequence[int]) -> None:
     for slot, some in edit.by_slot(dead):
         if slot is None:
             edit.needs_fence = edit.has_fence and policy.cancel_moves_fence(some)
+        elif slot.died_at_ms is not None:  # its burial began after this call had read the head
+            buried = OutcomeUnknown("deleted, but it was being buried; its dead letter may be stored")
+            edit.changed.failed.update(dict.fromkeys(some, buried))
         elif slot.state is SlotState.CLAIMED and len(some) == len(slot.ids):
             edit.write(slot._replace(state=SlotState.WAITING))  # the owner stays, to tell the holder
         elif slot.state is not SlotState.QUARANTINED:
@@ -243,7 +248,7 @@ def extend(
         for slot, some in edit.by_slot(live):
             held = slot is not None and slot.state is SlotState.CLAIMED and slot.died_at_ms is None
             if slot is None or not held or edit.now_us >= slot.due_ms * 1000:
-                lost = LeaseLost("no consumer holds the message any more")
+                lost = LeaseLost("no consumer holds the message, or its visibility timeout has passed")
                 edit.changed.failed.update(dict.fromkeys(some, lost))
                 continue
             edit.changed.done.update(some)

@@ -321,15 +321,16 @@ def freed(slot: SlotRow) -> SlotRow:
     return slot._replace(state=SlotState.FREE, ids=(), due_ms=0, attempt=0, died_at_ms=None)
 
 
-def listed_above(slots: Iterable[SlotRow], at: CursorRow) -> set[int]:
-    """Return the ids above a priority's boundary that slots list: strays that a pass has found."""
+def listed_above(slots: Iterable[SlotRow], at: CursorRow, now_us: int) -> set[int]:
+    """Return the due ids above a priority's boundary that slots list: strays, and what was put off by id."""
+    present = ids.highest_at(now_us)
     return {
         id_
         for slot in slots
         if slot.priority == at.priority and slot.state is not SlotState.FREE
         if slot.ids and max(slot.ids) > at.boundary
         for id_ in slot.ids
-        if id_ > at.boundary
+        if at.boundary < id_ <= present
     }
 
 

@@ -119,7 +119,7 @@ def _looks(memory: RowMemory, spec: QueueSpec, priority: int, now_us: int) -> li
         since = max(memory.reads.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
         return [ReadIds(row, priority, since, present, PROBE_IDS)]
     at = (memory.remembered.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
-    above = len(listed_above((memory.remembered.head or Head()).slots, at))
+    above = len(listed_above((memory.remembered.head or Head()).slots, at, now_us))
     looks = [ReadIds(row, priority, at.boundary, present, min(1 + above, PROBE_IDS))]
     back = look_back(memory, spec, at, now_us)
     if back is not None:

@@ -174,7 +174,7 @@ def _read(draft: Draft, at: CursorRow, *, sliced: bool) -> Proto[ReadAnswers]:
     slice_ = (
         ReadAhead(at.priority, at.boundary, [], draft.now_us, whole=True) if sliced else _ahead(draft, at)
     )
-    listed = listed_above(draft.head.slots.values(), at)
+    listed = listed_above(draft.head.slots.values(), at, draft.now_us)
     reads = _reads(draft.memory, draft.spec, at, draft.now_us, slice_ or draft.left + len(listed))
     return reads.answered((yield from together(*reads.all)))
 
@@ -220,7 +220,7 @@ def beside_head(memory: RowMemory, spec: QueueSpec, now_us: int, want: int) -> P
     if is_lost(at, now_us) or (ahead is not None and ahead[:2] == (at.priority, at.boundary)):
         return None
     memory.reads.budget.restart()
-    return _reads(memory, spec, at, now_us, want + len(listed_above(head.slots, at)))
+    return _reads(memory, spec, at, now_us, want + len(listed_above(head.slots, at, now_us)))
 
 
 def next_slice(draft: Draft) -> ReadSlice | None:

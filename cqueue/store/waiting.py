@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from threading import Event, Lock, RLock, get_ident
@@ -47,8 +48,9 @@ class Signal(Event):
     def set(self) -> None:
         """Set the signal. Any thread may do so."""
         super().set()
-        if self.wake is not None:
-            self.wake()
+        wake = self.wake  # read once: the loop may take it away meanwhile
+        if wake is not None:
+            wake()
 
     def wait(self, timeout: float | None = None, *, cancellable: bool = False) -> bool:
         """Wait until the signal is set, at most `timeout` seconds. Return whether it is.
@@ -97,8 +99,9 @@ class LoopLock:
             RuntimeError: nobody holds the lock.
         """
         self._lock.release()
-        while self._waiting:
-            self._waiting.popleft().set()
+        with suppress(IndexError):  # others may have released the lock meanwhile, too
+            while True:
+                self._waiting.popleft().set()
 
     def __enter__(self) -> bool:
         return self.acquire()

@@ -8,6 +8,7 @@ import pytest
 import cqueue
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.message import MessageId
+from cqueue.protocol import dead
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate, ReadHead
 
@@ -193,6 +194,17 @@ def test_what_somebody_holds_is_extended(queue):
         assert held(consumer)[0].attempt == 2
 
 
+def test_a_holder_that_extends_does_not_shorten_what_another_client_extended(queue):
+    """Neither the holder nor its dispatcher knows of the longer extension until its own one meets it."""
+    id_ = queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = held(consumer)
+        assert queue.extend(id_, HOUR)
+        message.extend(MINUTE)
+        assert message.visible_again == queue.find(id_).next_at
+        assert message.visible_again - queue.now > HOUR - MINUTE
+
+
 def test_what_nobody_holds_is_not_extended(queue):
     """Ready, given back or let expire."""
     id_ = queue.send(b"x")
@@ -227,6 +239,26 @@ def test_a_cancelled_message_is_gone_for_its_holder_and_its_neighbours_stay(queu
         assert not messages[ids[0]].is_cancelled
     assert queue.find(ids[1]) is None
     assert queue.stats(exact=True).live == 1
+
+
+def test_a_burial_that_began_meanwhile_makes_a_cancel_unknown(queue, monkeypatch):
+    """The slot had no time of death when the cancel looked; the dead letter may come all the same."""
+    id_ = queue.send(b"x")
+    store = queue._driver.store
+    with queue.consumer() as consumer:
+        (message,) = held(consumer)
+        execute, begun = store.execute, []
+
+        def bury_first(operation):
+            if isinstance(operation, DeleteMessages) and not begun:
+                begun.append(True)
+                queue._driver.run(dead._die(queue._catalog.entry(queue.name).spec, message._taken))
+            return execute(operation)
+
+        monkeypatch.setattr(store, "execute", bury_first)
+        with pytest.raises(OutcomeUnknown, match="dead letter"):
+            queue.cancel(id_)
+    assert begun
 
 
 # ── many ──

@@ -200,7 +200,8 @@ def place(
     asked = frozenset(ids_)
     for _ in range(TRIES):
         moving = lease.held(asked)
-        if placement.state is SlotState.CLAIMED and placement.died_at_ms is None:  # others may have extended it
+        if placement.state is SlotState.CLAIMED and placement.died_at_ms is None:
+            # An extension by id may have come since.
             placement = placement._replace(due_ms=max(placement.due_ms, lease.due_ms))
         if lease.gate is not None and placement.state is SlotState.CLAIMED:
             lease.gate.extend(lease, placement.due_ms)

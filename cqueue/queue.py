@@ -668,14 +668,15 @@ class Queue:
         A message that was delivered before keeps its attempts. The id stays the same, unless `due` lies
         before the time shard in which the message stands (`QueueConfig.time_shard`): then the message is
         copied, with attempts at 0, and the copy's id returned. If the process dies between copy and delete,
-        both are delivered, each at its time.
+        both are delivered, each at its time. If somebody else settles or copies the original meanwhile, the
+        copy is deleted again.
 
         Raises:
             InvalidMessageId, BadInput, DamagedRow: as `find`.
             DelayOutOfRange: `due` is more than 10 years ahead, or below 0 from now.
             MessageHeld: a consumer holds the message, or let its visibility timeout pass.
             NotDone: the message is due as before, or up to 10 s later.
-            OutcomeUnknown: the message may be due at either time.
+            OutcomeUnknown: the message may be due at either time, or at both if it was copied.
 
         Example:
             queue.reschedule(id, timedelta())  # now

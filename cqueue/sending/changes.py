@@ -2,7 +2,8 @@
 
 The last, and a reschedule to before the time shard in which a message stands, need another row in Cassandra.
 Then the message is copied under a new id, and deleted when the copy is known to be stored. Meanwhile the
-original waits, so that nobody delivers both, unless the process dies between the two writes.
+original waits, so that nobody delivers both, unless the process dies between the two writes. If somebody
+else acks, cancels, copies or claims the original meanwhile, the copy is deleted instead.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from datetime import timedelta
 from functools import partial
 
 from cqueue import ids
-from cqueue.errors import BadInput, BatchTooLarge, CqueueError, DamagedRow, NotDone, OutcomeUnknown
+from cqueue.errors import (
+    BadInput,
+    BatchTooLarge,
+    CqueueError,
+    DamagedRow,
+    MessageHeld,
+    NotDone,
+    OutcomeUnknown,
+)
 from cqueue.message import MAX_BATCH, Location, Message, MessageId, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol import by_id, inspection
@@ -25,7 +34,7 @@ from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.operations import MessageRow, ReadBodies, WideRow
 
 COPY_MS = 10_000
-"""ms for which the original of a copy waits at least: a send ends before, or has failed."""
+"""ms for which the original of a copy waits at least: longer than a send takes, but on a slow cluster."""
 
 Change = Callable[[QueueSpec, WideRow, int, Sequence[int]], Proto[Changed]]
 """A change of some messages of one wide row and priority."""
@@ -162,19 +171,42 @@ class Changes:
             copy = self._copy(one, next_us if due_us is None else due_us, now_us)
             if priority is not None:
                 copy = replace(copy, priority=priority)
-            waits_ms = max(next_us // 1000, now_us // 1000 + COPY_MS)
-            put_off = self._each({id_: place}, partial(by_id.reschedule, due_ms=waits_ms))
+            put_off = self._put_off(id_, place, next_us // 1000)
             if not put_off.done:
                 return put_off
             new = self._producer.send(copy)
         except CqueueError as exc:
             return ChangeResult(failed={id_: exc})
-        left = self.cancel({id_: place}).failed
-        if left:
-            told = OutcomeUnknown(f"stored as {new}, but the original may be delivered as well")
-            told.__cause__ = left[id_]
-            return ChangeResult(failed={id_: told})
-        return ChangeResult({id_: new})
+        return self._replaced(id_, place, next_us // 1000, new)
+
+    def _replaced(self, id_: MessageId, place: Location, due_ms: int, new: MessageId) -> ChangeResult:
+        """Delete the original of a copy; the copy, if somebody else holds, settled or copied the original."""
+        original = self._withdraw(id_, place, due_ms)
+        if original.done:
+            return ChangeResult({id_: new})
+        error = original.failed.get(id_)
+        if error is None or isinstance(error, MessageHeld):
+            its_place = new.locate()
+            withdrawn = self._withdraw(new, its_place, ids.time_us(its_place.id) // 1000)
+            if withdrawn.done:
+                return original
+            error = withdrawn.failed.get(new)
+        told = OutcomeUnknown(f"stored as {new}, but the original may be delivered or cancelled as well")
+        told.__cause__ = error
+        return ChangeResult(failed={id_: told})
+
+    def _put_off(self, id_: MessageId, place: Location, due_ms: int) -> ChangeResult:
+        """Let nobody claim a message for `COPY_MS`, nor before `due_ms`; `MessageHeld` if somebody has."""
+        soonest_ms = self._driver.clock.now_us() // 1000 + COPY_MS
+        return self._each({id_: place}, partial(by_id.reschedule, due_ms=max(due_ms, soonest_ms)))
+
+    def _withdraw(self, id_: MessageId, place: Location, due_ms: int) -> ChangeResult:
+        """Delete a message that is due at `due_ms`, but not one that somebody holds or has settled.
+
+        To cancel alone would not do: that also deletes what is held, and so may be delivered.
+        """
+        put_off = self._put_off(id_, place, due_ms)
+        return self.cancel({id_: place}) if put_off.done else put_off
 
     def _copy(self, found: Found, due_us: int, now_us: int) -> Message:
         row, body = found.row, found.row.body

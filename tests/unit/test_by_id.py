@@ -10,7 +10,9 @@ from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.message import MessageId
 from cqueue.protocol import dead
 from cqueue.protocol.flush import INLINE_BODY
-from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate, ReadHead
+from cqueue.sending import changes
+from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate, ReadHead, ReadMessages
+from tests.faulty_store import FaultyStore
 
 SOON = timedelta(seconds=10)
 NOW = timedelta()
@@ -172,6 +174,124 @@ def test_a_message_gets_another_priority(queue, delay, size):
     assert queue.find(id_) is None
     assert queue.set_priority(new, 7) == new
     assert queue.stats(exact=True).live == 1
+
+
+# ── what others do while a message is copied ──
+
+
+@pytest.fixture
+def before(queue, monkeypatch):
+    """Do something once, before the first operation of a type: of all, or of those after a copy's insert."""
+
+    def arrange(kind, act):
+        waits_for = [kind] if kind is InsertMessages else [InsertMessages, kind]
+
+        def watch(operation):
+            if waits_for and type(operation) is waits_for[0]:
+                waits_for.pop(0)
+                if not waits_for:
+                    act()
+
+        monkeypatch.setattr(queue._driver, "store", FaultyStore(queue._driver.store, trouble=watch))
+
+    return arrange
+
+
+def copies(queue, id_, delay):
+    """Let a call copy a message: to another priority, or, if it is delayed, to now."""
+    return queue.reschedule(id_, NOW) if delay else queue.set_priority(id_, 3)
+
+
+AT = pytest.mark.parametrize("at", [ReadMessages, Mutate])
+DELAY = pytest.mark.parametrize("delay", [NOW, timedelta(days=9)])
+
+
+@AT
+@DELAY
+def test_what_is_cancelled_while_it_is_copied_stays_cancelled(queue, before, delay, at):
+    """The copy is deleted, and the call finds no message."""
+    id_, cancelled = queue.send(b"x", delay=delay), []
+    before(at, lambda: cancelled.append(queue.cancel(id_)))
+    assert copies(queue, id_, delay) is None
+    assert cancelled == [True]
+    assert not [*queue.ids()]
+
+
+@AT
+@DELAY
+def test_of_two_calls_that_copy_one_message_one_does(queue, before, delay, at):
+    """The other one finds no message, and its copy is deleted."""
+    id_, made = queue.send(b"x", delay=delay), []
+    before(at, lambda: made.append(queue.set_priority(id_, 7)))
+    assert copies(queue, id_, delay) is None
+    assert made != [None]
+    assert [*queue.ids()] == made
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_what_is_delivered_while_its_copy_is_sent_has_no_copy(queue, before, monkeypatch, is_settled):
+    """Where a send takes longer than the original waits: the copy is deleted."""
+    monkeypatch.setattr(changes, "COPY_MS", 200)
+    id_, got = queue.send(b"x"), []
+    with queue.consumer() as consumer:
+
+        def deliver():
+            got.extend(held(consumer))
+            if is_settled:
+                got[0].ack()
+
+        before(InsertMessages, deliver)
+        if is_settled:
+            assert queue.set_priority(id_, 3) is None
+            assert not [*queue.ids()]
+        else:
+            with pytest.raises(cqueue.MessageHeld):
+                queue.set_priority(id_, 3)
+            assert [*queue.ids()] == [id_]
+            got[0].extend(MINUTE)
+    assert [message.id for message in got] == [id_]
+
+
+@pytest.mark.parametrize("becomes", ["held", "cancelled"])
+def test_a_copy_that_was_used_before_its_original_was_missed_is_unknown(queue, before, becomes):
+    """It may be delivered, though somebody has cancelled the original."""
+    id_ = queue.send(b"x")
+    with queue.consumer() as consumer:
+
+        def use():
+            assert queue.cancel(id_)
+            if becomes == "held":
+                held(consumer)
+            else:
+                (copy,) = queue.ids()
+                assert queue.cancel(copy)
+
+        before(ReadMessages, use)
+        with pytest.raises(OutcomeUnknown, match="stored as"):
+            queue.set_priority(id_, 3)
+    assert id_ not in {*queue.ids()}
+
+
+@pytest.mark.parametrize("failing", [Mutate, DeleteMessages])
+@pytest.mark.parametrize("error", [NotDone, OutcomeUnknown])
+def test_a_copy_that_cannot_be_deleted_is_unknown(queue, before, monkeypatch, failing, error):
+    """It stays, and the error names it."""
+    id_ = queue.send(b"x")
+
+    def cancel():
+        assert queue.cancel(id_)
+        store = queue._driver.store
+        fail = FaultyStore(
+            store.store, trouble=lambda op: error("simulated") if type(op) is failing else None
+        )
+        monkeypatch.setattr(queue._driver, "store", fail)
+
+    before(ReadMessages, cancel)
+    with pytest.raises(OutcomeUnknown, match="stored as") as caught:
+        queue.set_priority(id_, 3)
+    (copy,) = queue.ids()
+    assert copy in str(caught.value)
+    assert isinstance(caught.value.__cause__, NotDone | OutcomeUnknown)
 
 
 # ── extend ──

@@ -268,7 +268,7 @@ def unique_rule(message: Message) -> Rule:
     key = message.key if unique.key is None else unique.key
     if key is None:
         raise BadInput("a unique message takes a key: Unique(key=...), or a key of its own")
-    return unique.rule(key)
+    return unique._rule(key)  # noqa: SLF001 - one package
 
 
 def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | None]:

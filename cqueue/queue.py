@@ -772,9 +772,10 @@ class Queue:
         asked, spec = as_where(where), self._catalog.entry(self.name).spec
         if type(max_rows) is not int or max_rows < 1:
             raise BadInput(f"max_rows is {max_rows!r}; it takes a whole number from 1 on")
-        fits, place, rows = asked.at(self._driver.clock.now_us()), None, 0
+        fits, priorities = asked._at(self._driver.clock.now_us()), asked._priorities  # noqa: SLF001
+        place, rows = None, 0
         while True:
-            read = listing.some(self._driver, spec, fits, limit=1, priorities=asked.priorities, place=place)
+            read = listing.some(self._driver, spec, fits, limit=1, priorities=priorities, place=place)
             place, rows = read.place, rows + read.rows
             if read.found or place is None:
                 return bool(read.found)
@@ -817,9 +818,9 @@ class Queue:
         read = listing.some(
             self._driver,
             spec,
-            asked.at(self._driver.clock.now_us()),
+            asked._at(self._driver.clock.now_us()),  # noqa: SLF001
             limit=limit,
-            priorities=asked.priorities,
+            priorities=asked._priorities,  # noqa: SLF001
             place=None if token is None else place_of(spec.partition, token),
         )
         return Page(

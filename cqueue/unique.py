@@ -81,8 +81,8 @@ class Unique:
         ):
             raise BadInput(f"args is {self.args!r}; it takes a tuple of names, and no key beside it")
 
-    def rule(self, key: str) -> Rule:
-        """Used inside: return the rule for the protocol."""
+    def _rule(self, key: str) -> Rule:
+        """Return the rule for the protocol."""
         return Rule(
             key=key,
             while_=self.while_ or _WHILE.get(self.on_conflict, "running"),  # type: ignore[arg-type]

@@ -58,11 +58,11 @@ class Where:
                 check_duration(name, age, timedelta(), MAX_DELAY)
 
     @property
-    def priorities(self) -> frozenset[int] | None:
+    def _priorities(self) -> frozenset[int] | None:
         """The priorities to read; None: all."""
         return None if self.priority is None else frozenset(_each(self.priority, "priority"))
 
-    def at(self, now_us: int) -> Callable[[Found], bool]:
+    def _at(self, now_us: int) -> Callable[[Found], bool]:
         """Return a function that says of a stored message whether it is like this. now_us: cluster time."""
         states = None if self.state is None else frozenset(_each(self.state, "state"))
         latest_ms = None if self.older_than is None else (now_us - _us(self.older_than)) // 1000

@@ -96,18 +96,24 @@ def connected_on_loop(url: str) -> Iterator[OnLoop]:
         loop.close()
 
 
+@pytest.fixture
+def memory_asyncio_client() -> Iterator[OnLoop]:
+    """A client for asyncio in memory, one a test."""
+    with connected_on_loop("memory://") as client:
+        yield client
+
+
 @pytest.fixture(scope="module")
-def asyncio_client(keyspace: Any) -> Iterator[OnLoop]:
+def cassandra_asyncio_client(keyspace: Any) -> Iterator[OnLoop]:
     """A client for asyncio on Cassandra, one a test module."""
     with connected_on_loop(keyspace.url) as client:
         yield client
 
 
 API = [
-    pytest.param(
-        (store, api), marks=pytest.mark.cassandra if store == "cassandra" else (), id=f"{store}{mark}"
-    )
-    for api, mark in (("threads", ""), ("asyncio", "-asyncio"))
-    for store in ("memory", "cassandra")
+    pytest.param("memory_client", id="memory"),
+    pytest.param("cassandra_client", id="cassandra", marks=pytest.mark.cassandra),
+    pytest.param("memory_asyncio_client", id="memory-asyncio"),
+    pytest.param("cassandra_asyncio_client", id="cassandra-asyncio", marks=pytest.mark.cassandra),
 ]
-"""Parameters of a fixture that opens a client of each store and API: (store, API)."""
+"""Names of the fixtures that open a client of each store and API."""

@@ -19,7 +19,7 @@ from cqueue.store import waiting
 
 
 class AsyncClient(Twin[Client]):
-    """Opens queues and logs, as `Client`, for tasks of one event loop. Made by `connect_async`.
+    """Opens queues and logs, as `Client`, for asyncio tasks of one event loop. Made by `connect_async`.
 
     A task that is cancelled in a call gets `CancelledError` at once. The outcome of the call is unknown to
     it, as after `OutcomeUnknown`: the rest of the call runs in the background, which `close` waits for.
@@ -28,7 +28,10 @@ class AsyncClient(Twin[Client]):
     """
 
     async def queue(self, name: str, *, linger: timedelta | None = None) -> AsyncQueue:
-        """Open a queue. Arguments and errors as of `Client.queue`; tasks take the place of threads."""
+        """Open a queue. Arguments and errors as of `Client.queue`.
+
+        `linger` stores together what several asyncio tasks send at the same time.
+        """
         return AsyncQueue(
             self._bridge, await self._bridge.call(partial(self._inner.queue, name, linger=linger))
         )

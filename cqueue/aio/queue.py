@@ -63,7 +63,8 @@ class AsyncSchedules(Twin[Schedules]):
 class AsyncQueue(Twin[Queue]):
     """One queue of a client, as `Queue`. What asks Cassandra is awaited, also `config`, `paused` and `now`.
 
-    Tasks take the place of `send_many_async` and of a consumer's `prefetch`.
+    There is no `send_many_async`, and no `prefetch` of a consumer: start several calls side by side with
+    `asyncio.gather` or `asyncio.create_task`.
 
     Example:
         queue = await client.queue("mails")

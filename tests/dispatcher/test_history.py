@@ -21,21 +21,6 @@ TOLD_S = 20.0
 """Seconds until an event can be read, at most: half a second to the append, 2.5 s until that is stable."""
 
 
-@pytest.fixture(scope="module")
-def cassandra_client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
-@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
-def client(request):
-    if request.param == "cassandra":
-        yield request.getfixturevalue("cassandra_client")
-        return
-    with cqueue.connect("memory://") as client:
-        yield client
-
-
 @pytest.fixture
 def queue(client):
     return client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(history=DAY))

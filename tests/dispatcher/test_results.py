@@ -18,21 +18,6 @@ MINUTE = timedelta(minutes=1)
 NOW = timedelta()
 
 
-@pytest.fixture(scope="module")
-def cassandra_client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
-@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
-def client(request):
-    if request.param == "cassandra":
-        yield request.getfixturevalue("cassandra_client")
-        return
-    with cqueue.connect("memory://") as client:
-        yield client
-
-
 @pytest.fixture
 def app(client):
     return cqueue.App(client, queue=f"q-{secrets.token_hex(4)}", retry=cqueue.Retry(max_attempts=1))

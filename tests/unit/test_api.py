@@ -22,7 +22,8 @@ from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.log_operations import ChangeLog, ReadLog
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import ChangeQueue, ReadQueue
-from tests.fix_on_loop import API, connected_on_loop
+from tests.fix_client import STORES
+from tests.fix_on_loop import API
 
 KIB, MIB = 1 << 10, 1 << 20
 SHORT = cqueue.QueueConfig(visibility=timedelta(seconds=2))
@@ -57,31 +58,16 @@ def movable():
         yield movable
 
 
-@pytest.fixture(scope="module")
-def cassandra_client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
 @pytest.fixture(params=API)
 def client(request):
     """A client of each back end and of each API in turn."""
-    store, api = request.param
-    if store == "cassandra":
-        yield request.getfixturevalue("cassandra_client" if api == "threads" else "asyncio_client")
-        return
-    with cqueue.connect("memory://") if api == "threads" else connected_on_loop("memory://") as client:
-        yield client
+    return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
+@pytest.fixture(params=STORES)
 def threads_client(request):
     """A client of each back end in turn, for what the asyncio API does not have."""
-    if request.param == "cassandra":
-        yield request.getfixturevalue("cassandra_client")
-        return
-    with cqueue.connect("memory://") as client:
-        yield client
+    return request.getfixturevalue(f"{request.param}_client")
 
 
 @pytest.fixture

@@ -16,21 +16,6 @@ SOON = timedelta(seconds=10)
 SHORT = timedelta(milliseconds=300)
 
 
-@pytest.fixture(scope="module")
-def cassandra_client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
-@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
-def client(request):
-    if request.param == "cassandra":
-        yield request.getfixturevalue("cassandra_client")
-        return
-    with cqueue.connect("memory://") as client:
-        yield client
-
-
 @pytest.fixture
 def make(client):
     """A function that makes a queue, and opens it; `open_again(queue)` is another consumer of it."""

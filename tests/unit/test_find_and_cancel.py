@@ -10,26 +10,15 @@ from cqueue.errors import OutcomeUnknown
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.operations import DeleteBodies, DeleteMessages, ReadBodies
-from tests.fix_on_loop import API, connected_on_loop
+from tests.fix_on_loop import API
 
 SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
 
 
-@pytest.fixture(scope="module")
-def cassandra_client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
 @pytest.fixture(params=API)
 def client(request):
-    store, api = request.param
-    if store == "cassandra":
-        yield request.getfixturevalue("cassandra_client" if api == "threads" else "asyncio_client")
-        return
-    with cqueue.connect("memory://") if api == "threads" else connected_on_loop("memory://") as client:
-        yield client
+    return request.getfixturevalue(request.param)
 
 
 @pytest.fixture
@@ -151,7 +140,7 @@ def test_cancel_refuses_what_is_no_id_of_the_queue(client, queue):
     assert other.find(id_) is not None
 
 
-@pytest.mark.parametrize("client", [("memory", "threads")], indirect=True)
+@pytest.mark.parametrize("client", ["memory_client"], indirect=True)
 def test_cancel_says_what_is_known(queue, monkeypatch):
     """An answer that is missing is an unknown outcome; a body that stays is none, its message is gone."""
     store, failing = queue._driver.store, DeleteMessages

@@ -20,21 +20,6 @@ HOUR = timedelta(hours=1)
 OF_KEYS = InsertKeys | DeleteKeys | ReadKey | ScanKeys | DropKey
 
 
-@pytest.fixture(scope="module")
-def cassandra_client(keyspace):
-    with cqueue.connect(keyspace.url) as client:
-        yield client
-
-
-@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
-def client(request):
-    if request.param == "cassandra":
-        yield request.getfixturevalue("cassandra_client")
-        return
-    with cqueue.connect("memory://") as client:
-        yield client
-
-
 @pytest.fixture
 def queue(client):
     return client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(keyed=True))

@@ -39,11 +39,8 @@ def cassandra_client(keyspace):
         yield client
 
 
-@pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
-def client(request):
-    if request.param == "cassandra":
-        yield request.getfixturevalue("cassandra_client")
-        return
+@pytest.fixture
+def memory_client():
     with cqueue.client.Client(Counting(brief_store())) as client:
         yield client
 

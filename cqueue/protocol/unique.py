@@ -166,14 +166,14 @@ def _write(writer: _Reserving, flush: Flush, ttl_s: int) -> Proto[Flush]:
 def look(spec: QueueSpec, rule: Rule, row: ReservationRow | None) -> Proto[Verdict]:
     """Look whether the message of a reservation is in the way; wait while it may still be on its way.
 
-    What the look does to messages, it first writes into the reservation, which is decided once: sent, or void.
+    What it does to messages, it first writes into the reservation, which is decided once: sent, or void.
     """
     pause_s = FIRST_PAUSE_S
     while row is not None:
         now_us = yield from Now(checked=True)  # before the reads: what counts as sent by now is found
         lapsed = rule.within_us is not None and now_us > row.made_us + rule.within_us
         over = now_us > row.made_us + spec.settle_us + spec.skew_us
-        void = row.message.is_void
+        void, old = row.message.is_void, row.replaces
         message = row.message.voided() if void else row.message
         live = yield from _find(spec, message)
         if void and (live is None or live.slot is None):  # in a slot, it came late and was claimed
@@ -187,13 +187,13 @@ def look(spec: QueueSpec, rule: Rule, row: ReservationRow | None) -> Proto[Verdi
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
                 row = yield from ReadReservation(row.queue, row.key)
             continue
-        if live is not None and row.replaces is not None:  # its sender may have died before this
+        if live is not None and old is not None:  # its sender may have died before this
             if not row.sent:
                 row = yield from _decide(rule, row, row._replace(sent=True))
                 continue
-            yield from _cancel(spec, row.replaces)
-        elif row.replaces is not None:
-            message, live = row.replaces, (yield from _find(spec, row.replaces))
+            yield from _cancel(spec, old)
+        elif old is not None:
+            message, live = old, (yield from _find(spec, old))
         if live is None and void and not row.sent:
             return Verdict(row)
         blocks = {

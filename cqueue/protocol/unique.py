@@ -192,8 +192,8 @@ def look(spec: QueueSpec, rule: Rule, row: ReservationRow | None) -> Proto[Verdi
                 row = yield from _decide(rule, row, row._replace(sent=True))
                 continue
             yield from _cancel(spec, old)
-        elif old is not None:
-            message, live = old, (yield from _find(spec, old))
+        elif old is not None and (kept := (yield from _find(spec, old))) is not None:
+            message, live = old, kept
         if live is None and void and not row.sent:
             return Verdict(row)
         blocks = {

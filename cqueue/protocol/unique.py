@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
+from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import by_id, inspection
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes
@@ -17,7 +18,7 @@ from cqueue.protocol.inspection import Found
 from cqueue.protocol.send import Sending
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.writing import LONGEST_PAUSE_S, bits_for, unknown
-from cqueue.store.operations import DeleteMessages, InsertMessages, MessageRow, Now, Pause, ReadMessages
+from cqueue.store.operations import DeleteMessages, InsertMessages, MessageRow, Now, Pause
 from cqueue.store.reservations import Place, ReadReservation, ReservationRow, WriteReservation
 
 KEPT_US: Final = 30 * 86_400_000_000
@@ -163,26 +164,38 @@ def _write(writer: _Reserving, flush: Flush, ttl_s: int) -> Proto[Flush]:
 
 
 def look(spec: QueueSpec, rule: Rule, row: ReservationRow | None) -> Proto[Verdict]:
-    """Look whether the message of a reservation is in the way; wait while it may still be on its way."""
+    """Look whether the message of a reservation is in the way; wait while it may still be on its way.
+
+    What it does to messages, it first writes into the reservation, which is decided once: sent, or void.
+    """
     pause_s = FIRST_PAUSE_S
     while row is not None:
         now_us = yield from Now(checked=True)  # before the reads: what counts as sent by now is found
         lapsed = rule.within_us is not None and now_us > row.made_us + rule.within_us
         over = now_us > row.made_us + spec.settle_us + spec.skew_us
-        message, live = row.message, (yield from _find(spec, row.message))
-        if live is None and not row.sent:
-            if not over:
+        void, old = row.message.is_void, row.replaces
+        message = row.message.voided() if void else row.message
+        live = yield from _find(spec, message)
+        if void and (live is None or live.slot is None):  # in a slot, it came late and was claimed
+            yield from _fence(row.queue, message)  # also if another one has: that one may have died before
+            live = None
+        elif live is None and not row.sent:
+            if over:
+                row = yield from _void(spec, rule, row, now_us)
+            else:
                 yield from Pause(pause_s)
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
                 row = yield from ReadReservation(row.queue, row.key)
+            continue
+        if live is not None and old is not None:  # its sender may have died before this
+            if not row.sent:
+                row = yield from _decide(rule, row, row._replace(sent=True))
                 continue
-            unused = yield from _fence(spec, rule, row, now_us)
-            if row.replaces is not None:
-                message, live = row.replaces, (yield from _find(spec, row.replaces))
-            if live is None and unused:
-                return Verdict(row)
-        elif live is not None and row.replaces is not None:  # its sender may have died before this
-            yield from _cancel(spec, row.replaces)
+            yield from _cancel(spec, old)
+        elif old is not None and (kept := (yield from _find(spec, old))) is not None:
+            message, live = old, kept
+        if live is None and void and not row.sent:
+            return Verdict(row)
         blocks = {
             "pending": live is not None and live.state != "claimed",
             "running": live is not None,
@@ -203,25 +216,41 @@ def _cancel(spec: QueueSpec, place: Place) -> Proto[None]:
     yield from by_id.cancel(spec, place.row_in(spec.partition), place.priority, (place.id,))
 
 
-def _fence(spec: QueueSpec, rule: Rule, row: ReservationRow, now_us: int) -> Proto[bool]:
-    """Delete the id of a sender that was too late, so that its message cannot turn up any more.
+def _decide(rule: Rule, row: ReservationRow, decided: ReservationRow) -> Proto[ReservationRow | None]:
+    """Write into a reservation what became of its message; return what stands now.
 
-    Return whether the key is unused. For a rule that holds for ever, the message may also have been sent and
-    handled before its sender could note that. A delete is told by an insert that it hides: of a message that
-    has expired, so that nobody is given it.
+    Raises:
+        NotDone, OutcomeUnknown: it may not be written, so nothing may be done that relies on it.
     """
-    wide_row, priority, id_ = row.message.row_in(row.queue), row.message.priority, row.message.id
+    due_us = max(row.made_us, ids.time_us(row.message.id))
+    if (yield from WriteReservation(decided, _ttl_s(rule, row.made_us, due_us), row.message)):
+        return decided
+    return (yield from ReadReservation(row.queue, row.key))
+
+
+def _void(spec: QueueSpec, rule: Rule, row: ReservationRow, now_us: int) -> Proto[ReservationRow | None]:
+    """Make the reservation of a sender that was too late void; return what stands now.
+
+    For a rule that holds for ever, the message may also have been sent and handled before its sender could
+    note that. A delete is told by an insert that it hides: of a message that has expired, so that nobody is
+    given it. So nothing is deleted before the reservation is void.
+    """
     unused = True
     if rule.while_ == "ever":
+        wide_row, (_, _, priority, id_) = row.message.row_in(row.queue), row.message
         unused = now_us < row.made_us + spec.gc_grace_us // 2  # later, a delete may be forgotten
         if unused:
             made_ms = row.made_us // 1000
             expired = MessageRow(priority, id_, b"", *(None,) * 6, made_ms, made_ms, 0)
             yield from InsertMessages(wide_row, (expired,))
-            unused = bool((yield from ReadMessages(wide_row, priority, (id_,))))
-    if not unused:
-        with suppress(NotDone, OutcomeUnknown):  # then the next sender finds out again
-            ttl_s = _ttl_s(rule, row.made_us, row.made_us)
-            yield from WriteReservation(row._replace(sent=True, replaces=None), ttl_s, row.message)
-    yield from DeleteMessages(wide_row, priority, (id_,))
-    return unused
+            shown = yield from inspection.look(wide_row, priority, (id_,))
+            unused = bool(shown) and shown[0].slot is None  # in a slot, it came late and was claimed
+        else:
+            yield from _fence(row.queue, row.message)
+    void = row._replace(message=row.message.voided())
+    return (yield from _decide(rule, row, void if unused else row._replace(sent=True)))
+
+
+def _fence(queue: str, place: Place) -> Proto[None]:
+    """Delete the id of a sender that was too late, so that its message cannot turn up any more."""
+    yield from DeleteMessages(place.row_in(queue), place.priority, (place.id,))

@@ -15,12 +15,27 @@ PLACE_BYTES: Final = _PACKED.size
 
 
 class Place(NamedTuple):
-    """The place of a message in its queue. time_shard: ms since 1970."""
+    """The place of a message in its queue.
+
+    time_shard: ms since 1970; below 0 in a reservation that is void, see `voided`.
+    """
 
     time_shard: int
     shard: int
     priority: int
     id: int
+
+    @property
+    def is_void(self) -> bool:
+        """Whether a reservation of this place is void: its message is not, and will not be, sent."""
+        return self.time_shard < 0
+
+    def voided(self) -> Place:
+        """Return this place as a void reservation names it; of a void one, the place of its message.
+
+        It is another value, so a conditional write that expects the one fails on the other.
+        """
+        return self._replace(time_shard=~self.time_shard)
 
     def row_in(self, queue: str) -> WideRow:
         """Return the wide row. queue: the queue's partition name."""

@@ -48,6 +48,20 @@ def test_a_reservation_changes_only_from_the_message_seen(store, queue):
     assert store.execute(ReadReservation(queue, "k")) == taken
 
 
+def test_a_reservation_is_decided_once(store, queue):
+    """It is void or sent: each expects the place as it was, and a void one names another place."""
+    row = reservation(queue)
+    void = row._replace(message=row.message.voided())
+    sent = row._replace(sent=True)
+    assert (void.message.is_void, row.message.is_void) == (True, False)
+    assert void.message.voided() == row.message
+    store.execute(WriteReservation(row, 60))
+    assert store.execute(WriteReservation(void, 60, row.message)) is True
+    assert store.execute(WriteReservation(sent, 60, row.message)) is False
+    assert store.execute(ReadReservation(queue, "k")) == void
+    assert store.execute(WriteReservation(row, 60, void.message)) is True
+
+
 def test_reservations_of_a_queue_are_listed_and_removed(store, queue):
     for key in ("a", "b"):
         store.execute(WriteReservation(reservation(queue, key), 60))

@@ -196,11 +196,12 @@ def test_a_key_that_is_used_once_for_ever_is_handled_once(faults):
 
 
 @pytest.mark.parametrize("faults", [False, True])
-def test_a_key_is_free_after_all_have_died(faults):
+@pytest.mark.parametrize("while_", ["running", "ever"])
+def test_a_key_is_free_after_all_have_died(while_, faults):
     """The next sender, whom nothing befalls, sends or meets a message that is there."""
     for seed in range(SEEDS):
         world = World(seed, faults)
-        rule = Rule("k", "running", None, replace=False)
+        rule = Rule("k", while_, None, replace=False)
         world.run(rule)
         world.faults = False
         last = Sender(world, rule, b"last")
@@ -208,6 +209,7 @@ def test_a_key_is_free_after_all_have_died(faults):
             if last.wakes_us <= world.now_us:
                 last.step()
             world.now_us += 1000
+        assert len(world.live()) == 1, f"seed {seed}"
         (message,) = world.live()
         found = last.result.id if isinstance(last.result, Place) else last.result.rows[0].id
         assert found == message, f"seed {seed}"

@@ -3,6 +3,7 @@
 import secrets
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -413,6 +414,151 @@ def test_an_insert_that_arrives_after_the_key_was_taken_over_is_dead(faults, que
     queue.send(b"2", unique=unique)
     faults.execute(late[0])
     assert bodies(queue) == [b"2"]
+
+
+def is_write(operation):
+    return isinstance(operation, WriteReservation | InsertMessages | DeleteMessages)
+
+
+def leave_reserved(faults, queue, unique):
+    """A sender dies after it has reserved the key: nothing is sent."""
+    lose(faults, is_insert, executed=False, error=NotDone)
+    with pytest.raises(NotDone):
+        queue.send(b"dead", unique=unique)
+    heal(faults)
+
+
+@pytest.mark.parametrize("while_", ["running", "ever"])
+@pytest.mark.parametrize("executed", [False, True])
+@pytest.mark.parametrize("after", range(7))
+def test_a_successor_that_dies_at_any_write_leaves_the_key_free(faults, queue, while_, executed, after):
+    """It takes over from a dead sender, and dies too: the next one finds out again that nothing was sent."""
+    unique, writes = Unique(key="k", while_=while_), []
+    leave_reserved(faults, queue, unique)
+
+    def is_point(operation):
+        if is_write(operation):
+            writes.append(operation)
+        return len(writes) > after
+
+    lose(faults, is_point, executed=executed)
+    outcome = None
+    try:
+        queue.send(b"1", unique=unique)
+    except (NotDone, SendUnknown) as exc:
+        outcome = exc
+    heal(faults)
+    assert len(writes) > after or outcome is None
+    try:
+        queue.send(b"2", unique=unique)
+    except Duplicate as exc:
+        in_the_way = queue.find(exc.id)
+    else:
+        in_the_way = None
+    assert in_the_way is None or in_the_way.body == b"1"
+    assert bodies(queue) in ([[b"2"]] if isinstance(outcome, NotDone) else [[b"1"], [b"2"]])
+    with pytest.raises(Duplicate):
+        queue.send(b"3", unique=unique)
+
+
+@pytest.mark.parametrize("while_", WHILE)
+@pytest.mark.parametrize("executed", [False, True])
+def test_nothing_is_deleted_unless_the_reservation_is_void(faults, queue, while_, executed):
+    """Not even if it may be: the answer of the conditional write is needed."""
+    unique, deleted = Unique(key="k", while_=while_), []
+    leave_reserved(faults, queue, unique)
+    faults.trouble = lambda op: deleted.append(op) if isinstance(op, DeleteMessages) else None
+    lose(faults, lambda op: isinstance(op, WriteReservation) and op.row.message.is_void, executed=executed)
+    with pytest.raises(NotDone):
+        queue.send(b"1", unique=unique)
+    assert deleted == []
+    heal(faults)
+    queue.send(b"2", unique=unique)
+    assert deleted
+    assert bodies(queue) == [b"2"]
+
+
+@pytest.mark.parametrize("while_", ["running", "ever"])
+def test_a_message_that_comes_late_and_is_claimed_is_in_the_way(faults, queue, while_):
+    """Its sender is over W + ε late, and a consumer was quicker than the successor's delete."""
+    unique, late, got = Unique(key="k", while_=while_), [], []
+    lose(faults, lambda op: is_insert(op) and not late.append(op), executed=False)
+    with pytest.raises(SendUnknown):
+        queue.send(b"late", unique=unique)
+
+    def claim():
+        faults.store.execute(late[0])
+        got.extend(held(queue))
+
+    def around(operation, do):
+        judges = is_insert(operation) or (
+            isinstance(operation, WriteReservation) and operation.row.message.is_void
+        )
+        if judges and not got:
+            claimer = threading.Thread(target=claim)
+            claimer.start()
+            claimer.join()
+        return do()
+
+    faults.around = around
+    with pytest.raises(Duplicate) as raised:
+        queue.send(b"2", unique=unique)
+    heal(faults)
+    assert [message.id for message in got] == [raised.value.id]
+    got[0].ack()
+    if while_ == "ever":
+        with pytest.raises(Duplicate):
+            queue.send(b"3", unique=unique)
+    else:
+        queue.send(b"3", unique=unique)
+        assert bodies(queue) == [b"3"]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_of_two_successors_the_later_one_believes_the_first(faults, queue, dies):
+    """Its own insert is hidden by the other's delete, which is not taken for that of a handled message."""
+    unique, first = Unique(key="k", while_="ever"), []
+    leave_reserved(faults, queue, unique)
+
+    def send():
+        with suppress(SendUnknown, NotDone):
+            queue.send(b"first", unique=unique)
+
+    def around(operation, do):
+        if is_insert(operation) and not first:  # the later one's, to see whether there is a delete
+            first.append(threading.Thread(target=send))
+            first[0].start()
+            first[0].join()
+        if dies and threading.current_thread() in first and is_insert(operation) and operation.rows[0].body:
+            raise NotDone("it dies before it writes its message")
+        return do()
+
+    faults.around = around
+    if dies:
+        queue.send(b"later", unique=unique)
+    else:
+        with pytest.raises(Duplicate) as raised:
+            queue.send(b"later", unique=unique)
+        assert queue.find(raised.value.id).body == b"first"
+    assert bodies(queue) == [b"later" if dies else b"first"]
+
+
+def test_a_replaced_message_is_deleted_only_when_its_successor_is_known_to_be_sent(faults, client, queue):
+    """The sender that finds the new message notes it first, so that no other one deletes that, too."""
+    replace = Unique(key="k", on_conflict="replace")
+    queue.send(b"old", unique=replace)
+    lose(faults, lambda operation: isinstance(operation, DeleteMessages), executed=False)
+    with pytest.raises(SendUnknown):
+        queue.send(b"new", unique=replace)
+    lose(faults, is_confirmation, executed=False)
+    with pytest.raises(NotDone):
+        queue.send(b"3", unique=Unique(key="k"))
+    assert bodies(queue) == [b"new", b"old"]
+    heal(faults)
+    with pytest.raises(Duplicate):
+        queue.send(b"3", unique=Unique(key="k"))
+    assert reservation(client, queue).sent
+    assert bodies(queue) == [b"new"]
 
 
 def test_a_sender_that_is_held_up_before_its_insert_does_not_write(faults, queue):

@@ -11,7 +11,7 @@ from itertools import islice
 
 from cqueue import ids
 from cqueue.errors import BadInput, Closed, CqueueError, LetterNotFound, NotDone, OutcomeUnknown, Unavailable
-from cqueue.message import MessageId, to_datetime
+from cqueue.message import MessageId, check_limit, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.bodies import HEADER_LOST
 from cqueue.protocol.dead import (
@@ -205,8 +205,7 @@ class DeadLetters:
         Raises:
             BadInput: an argument is out of range.
         """
-        if type(limit) is not int or not 1 <= limit <= MAX_LIST:
-            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_LIST:,}")
+        check_limit(limit, MAX_LIST)
         return list(islice(self._matching(reason, task), limit))
 
     def get(self, letter_id: str) -> DeadLetter:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.letter_view import print_groups, print_letter, print_letters
 from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes
-from cqueue.cli.short_ids import letter_ids, short
+from cqueue.cli.short_ids import grouped, letter_ids
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
 
 DEFAULT_LIMIT = 50
-SHOWN = 5
-"""Errors that are printed, and letters that are named for each; --json has all."""
 
 Task = Annotated[str | None, "--task NAME", "Letters of this task."]
 Reason = Annotated[str | None, "--reason TEXT", "Letters whose reason contains this; case is ignored."]
@@ -186,22 +184,9 @@ def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: s
         cli.remark(f"No letter fits. `cqueue dead list {about['queue']}` shows the tasks and reasons of all.")
     reasons = [(id_, "a consumer of the dead-letter queue holds it, so it stays") for id_ in result.held]
     reasons += [(id_, f"{type(error).__name__}: {error}") for id_, error in result.failed]
-    for text in _grouped(reasons):
+    for text in grouped(reasons):
         cli.remark(text)
     if result.failed:
         raise typer.Exit(exit_code(worst(error for _, error in result.failed)))
     if result.held:
         raise typer.Exit(ExitCode.NOT_DONE)
-
-
-def _grouped(reasons: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each reason, with its letters: many letters often have the same reason."""
-    by_reason: dict[str, list[str]] = {}
-    for id_, reason in reasons:
-        by_reason.setdefault(reason, []).append(id_)
-    for number, (reason, ids) in enumerate(by_reason.items()):
-        if number == SHOWN:
-            yield f"… and {len(by_reason) - SHOWN:,} more errors; --json names all."
-            return
-        more = f" and {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
-        yield f"{', '.join(map(short, ids[:SHOWN]))}{more}: {reason}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +38,9 @@ def find(cli: CliContext, text: SomeMessage = None, *, key: OfKey = None, queue:
 
     A whole id says its queue, and of a task that keeps results shows what it returned, too. A short one is
     looked for among all messages of all queues, or of --queue.
+
     With --key: up to 1,000 messages with this key, and its dead letters, whose state is `dead`.
+
     Exit code 1: there is no such message (any more).
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
@@ -124,8 +126,8 @@ def _result_fields(ended: TaskResult) -> dict[str, Any]:
     }
 
 
-def missing(cli: CliContext, text: str) -> None:
-    """Say that there is no such message."""
+def missing(cli: CliContext, text: str, value: Mapping[str, Any] | None = None) -> None:
+    """Say that there is no such message. value: what --json says."""
     if cli.json:
-        cli.emit(None)
+        cli.emit(value)
     cli.remark(f"There is no message {text}. It may have been acked or cancelled, or have expired.")

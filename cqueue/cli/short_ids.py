@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _SHORT = re.compile(r"[a-z2-7]{4,8}")
 SHOWN = 3
 """Ids with the same short form that an error names."""
+GROUPS = 5
+"""Reasons that are printed, and ids that are named for each; --json has all."""
 
 
 def short(id_: str) -> str:
@@ -128,3 +130,16 @@ def _only(text: str, found: Iterable[str]) -> str:
         some = ", ".join(f"{short(id_)} ({id_})" for id_ in ids[:SHOWN])
         raise BadInput(f"{text} stands for {len(ids):,} ids: {some}. Write more of it, or the whole id.")
     return ids[0]
+
+
+def grouped(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each reason, with its ids: many often have the same reason. reasons: by id."""
+    by_reason: dict[str, list[str]] = {}
+    for id_, reason in reasons:
+        by_reason.setdefault(reason, []).append(id_)
+    for number, (reason, ids) in enumerate(by_reason.items()):
+        if number == GROUPS:
+            yield f"… and {len(by_reason) - GROUPS:,} more errors; --json names all."
+            return
+        more = f" and {len(ids) - GROUPS:,} more" if len(ids) > GROUPS else ""
+        yield f"{', '.join(map(short, ids[:GROUPS]))}{more}: {reason}"

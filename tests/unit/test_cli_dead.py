@@ -354,7 +354,7 @@ def test_find_says_how_a_message_stands(cli, queue):
         consumer.receive()
         as_json = cli("--json", "find", short(id_), "--queue", "q").json
         assert (as_json["queue"], as_json["state"], as_json["attempts"]) == ("q", "claimed", 1)
-        assert as_json["next"] > as_json["due"]
+        assert as_json["next_at"] > as_json["due"]
         assert "unless it is acked" in cli("find", id_).out
 
 
@@ -395,7 +395,9 @@ def test_reschedule_moves_messages(cli, queue):
 
 def test_set_priority_gives_a_new_id(cli, queue):
     id_ = cli("send", "q", "a").out.strip()
-    new = cli("--json", "set-priority", "7", id_).json["new_id"]
+    told = cli("--json", "set-priority", "7", id_).json
+    assert (told["changed"], told["priority"]) == (True, 7)
+    new = told["new_id"]
     assert queue.find(new).priority == 7
     said = cli("set-priority", "3", new).out
     assert said == f"Message {short(new)} of q is changed. Its new id is {queue.peek()[0].id}\n"
@@ -417,6 +419,28 @@ def test_extend_keeps_what_is_held(cli, queue):
         assert (as_json["id"], as_json["error"]) == (id_, "MessageHeld")
 
 
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (("set-priority", "11", "aaaa"), "from 0 (most urgent) to 9"),
+        (("extend", "aaaa", "--for", "1s"), "from 2s to 12h"),
+        (("reschedule", "aaaa", "--in", "4000d"), "10 years"),
+        (("reschedule", "aaaa", "--due", "2090-01-31T08:00Z"), "10 years"),
+        (("reschedule", "--key", "k", "--queue", "q", "--in", "4000d"), "10 years"),
+        (("list", "q", "--max-rows", "-5"), "--max-rows"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_is_looked_for(cli, monkeypatch, args, hint):
+    def opened(_cli):
+        raise AssertionError("a client was opened")
+
+    for module in ("changes", "opening", "listing"):
+        monkeypatch.setattr(f"cqueue.cli.{module}.open_client", opened)
+    said = cli(*args)
+    assert (said.code, said.out) == (2, "")
+    assert hint in " ".join(said.err.replace("│", " ").split())
+
+
 def test_of_several_messages_those_that_are_there_are_changed(cli):
     gone, stays = (cli("send", "q", body).out.strip() for body in ("a", "b"))
     cli("cancel", gone)
@@ -433,7 +457,9 @@ def test_a_message_that_is_not_there_is_1(cli, command):
     for text in (id_, "aaaa"):
         said = cli(command, text)
         assert (said.code, said.out, f"no message {text}" in said.err) == (1, "", True)
-    assert cli("--json", command, id_).out == "null\n"
+    assert cli("--json", command, id_).json == (
+        None if command == "find" else {"id": id_, "cancelled": False}
+    )
     assert cli(command, "nonsense!").code == 2
     assert cli(command, id_[:-1]).code == 2
     wide_row, priority, number = MessageId(id_).locate()

@@ -261,9 +261,9 @@ def test_close_gives_back(client, queue):
 def test_a_count_or_timeout_out_of_range_is_refused_by_its_name(queue):
     (id_,) = queue.push([Message(b"x")])
     for count in (-1, 0, 10_001, "a", True):
-        with pytest.raises(cqueue.BadInput, match="count is .*from 1 to 10,000"):
+        with pytest.raises(cqueue.BadInput, match=r"count is .*from 1 to 10,000"):
             queue.peek(count)
-        with pytest.raises(cqueue.BadInput, match="count is .*from 1 to 10,000"):
+        with pytest.raises(cqueue.BadInput, match=r"count is .*from 1 to 10,000"):
             queue.matching(Where(), count)
     for timeout in (timedelta(seconds=-1), timedelta(days=4000), 3):
         with pytest.raises(cqueue.BadInput, match="timeout is"):

@@ -350,7 +350,7 @@ def test_what_is_no_key_is_refused(own, faulty, key):
 
 def test_pages_are_asked_for_by_a_limit_and_an_id_of_the_queue(client, queue):
     for limit in (0, 10_001, True, 2.0):
-        with pytest.raises(cqueue.BadInput, match="limit is .*from 1 to 10,000"):
+        with pytest.raises(cqueue.BadInput, match=r"limit is .*from 1 to 10,000"):
             queue.list_by_key("k", limit=limit)
     with pytest.raises(cqueue.InvalidMessageId):
         queue.list_by_key("k", after="nonsense")

@@ -181,6 +181,9 @@ def test_a_short_id_of_several_is_refused(cli, bury, monkeypatch):
         (("redrive", "q"), "--all"),
         (("redrive", "q", "aaaa", "--all"), "one of these"),
         (("redrive", "q", "--task", "x", "--all"), "one of these"),
+        (("redrive", "q", "--kind", "x", "--all"), "one of these"),
+        (("redrive", "q", "--kind", "x", "--reason", "x"), "not both"),
+        (("list", "q", "--kind", "x", "--reason", "x"), "not both"),
         (("redrive", "q", "aaaa"), "no dead letter aaaa"),
         (("drop", "q"), "--all"),
         (("drop", "q", "--all"), "--yes"),
@@ -234,9 +237,21 @@ def test_groups_show_what_dies_most(cli, bury):
     assert second.split()[:2] == ["1", "–"]
     largest = cli("--json", "dead", "groups", "q").json_lines[0]
     assert set(largest) == {"task", "reason", "count", "first", "last", "example", "redriven"}
-    said = cli("dead", "redrive", "q", "--task", largest["task"], "--reason", largest["reason"])
+    said = cli("dead", "redrive", "q", "--task", largest["task"], "--kind", largest["reason"])
     assert said.out == "2 dead letters sent back to q.\n"
     assert "no such dead letters" in cli("dead", "groups", "q", "--task", "shop:send").err
+
+
+def test_a_kind_takes_the_letters_of_its_group_only(cli, bury):
+    """Also an empty one; another's reason may contain it."""
+    for reason in ("Error: 1", "KeyError: 2", ""):
+        bury("x", reason=reason)
+    assert [one["reason"] for one in cli("--json", "dead", "list", "q", "--kind", "Error").json_lines] == [
+        "Error: 1"
+    ]
+    assert cli("dead", "redrive", "q", "--kind", "Error").out == "1 dead letter sent back to q.\n"
+    assert cli("dead", "drop", "q", "--kind", "", "--yes").out == "1 dead letter of q dropped.\n"
+    assert [one["reason"] for one in cli("--json", "dead", "list", "q").json_lines] == ["KeyError: 2"]
 
 
 def test_a_letter_over_its_limit_of_redrives_stays_and_is_3(cli, bury, queue):

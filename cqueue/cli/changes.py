@@ -17,7 +17,7 @@ from cqueue.errors import BadInput, CqueueError
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
-    from cqueue.client import Client
+    from cqueue.dead_letters import DeadLetter
     from cqueue.message import MessageId
     from cqueue.queue import Queue, StoredMessage
     from cqueue.sending.changes import ChangeResult
@@ -37,7 +37,7 @@ def change(
         Exit: a message was not there, or not changed.
     """
     with open_client(cli) as client, cli.status("Looking…"):
-        found = {text: _alive(client, text, queue) for text in texts}
+        found = {text: _alive(one) for text, one in look(client, texts, queue).items()}
         there = {message.id: message for message in found.values() if message is not None}
         names = dict.fromkeys(map(queue_of, there))
         results = [act(find_queue(client, name), [i for i in there if queue_of(i) == name]) for name in names]
@@ -85,10 +85,10 @@ def change_key(
         raise typer.Exit(ExitCode.CHECK_FAILED)
 
 
-def _alive(client: Client, text: str, queue: str | None) -> StoredMessage | None:
+def _alive(found: StoredMessage | DeadLetter | None) -> StoredMessage | None:
+    """Return what was found. Raises BadInput if it is a dead letter."""
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
 
-    found = look(client, text, queue)
     if isinstance(found, DeadLetter):
         name = queue_of(found.id).removesuffix(DEAD_SUFFIX)
         letter = f"{name} {short(found.id)}"

@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import pytest
 
-from cqueue import connect
+from cqueue import Queue, connect
 from cqueue.cli import dead
 from cqueue.cli.short_ids import short
 from cqueue.dead_letters import DeadLetters, LettersResult
@@ -462,6 +462,18 @@ def test_of_several_messages_those_that_are_there_are_changed(cli):
     said = cli("cancel", gone, stays)
     assert (said.code, f"no message {gone}" in said.err) == (1, True)
     assert said.out == f"Message {short(stays)} of q is cancelled.\n"
+
+
+def test_many_short_ids_are_looked_for_in_one_pass(cli, queue, monkeypatch):
+    """Also of different lengths, and one given twice; each queue's ids are read once."""
+    ids_ = [cli("send", "q", str(number)).out.strip() for number in range(5)]
+    read, originally = [], Queue.ids
+    monkeypatch.setattr(Queue, "ids", lambda self: read.append(self.name) or originally(self))
+    texts = [short(ids_[0]), short(ids_[1])[:7], short(ids_[2]), short(ids_[2]), ids_[3]]
+    said = cli("cancel", *texts)
+    assert (said.code, len(said.out.splitlines())) == (0, 4)
+    assert sorted(read) == ["q", "q.dead"]
+    assert [message.id for message in queue.peek()] == [ids_[4]]
 
 
 @pytest.mark.parametrize("command", ["find", "cancel"])

@@ -374,7 +374,7 @@ def moment_us(due: datetime, now_us: int) -> int:
 
 
 def due_us(due: datetime | timedelta, now_us: int) -> int:
-    """Return in µs since 1970 when a message is to be due: at a time, or so long from now.
+    """Return in µs since 1970 when a message is to be due: at a time, or a delay from now.
 
     Raises:
         BadInput, DelayOutOfRange: as `due_at_us`.

@@ -178,9 +178,8 @@ def _choosing(cli: CliContext, name: str, chosen: Chosen) -> Iterator[tuple[Dead
     with _open(cli, name) as queue:
         with cli.status("Looking…"):
             named = letter_ids(queue.dead_letters, chosen.ids) if chosen.ids else None
-        some = {"letter_ids": named, "task": chosen.task, "reason": chosen.reason}
-        some |= {"kind": chosen.kind, "everything": chosen.all_}
-        yield queue.dead_letters, some
+        some = {"task": chosen.task, "reason": chosen.reason, "kind": chosen.kind}
+        yield queue.dead_letters, {"letter_ids": named, "everything": chosen.all_, **some}
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b32encode
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -100,7 +100,7 @@ def message_ids(client: Client, texts: Iterable[str], queue: str | None) -> dict
     return {text: _one(client, text, found, queue) for text in texts}
 
 
-def _matches(shorts: Collection[str], names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _matches(shorts: set[str], names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Return by short form the ids that have it. names: the id that is matched, and the one that is meant."""
     found: dict[str, list[str]] = {}
     for id_, meant in names:

@@ -74,7 +74,10 @@ class QueueConfig:
         if self.history is not None:
             self._check_duration("history")
             if not timedelta(minutes=1) <= self.history <= timedelta(days=3650):
-                raise ConfigError(f"history is {given(self.history)}; it takes 1 minute to 10 years, or None")
+                raise ConfigError(
+                    f"history is {given(self.history)}; "
+                    "it takes 1 minute to 10 years, or None (0s on the command line)"
+                )
         self._check_int("max_shards", 1, 1000)
         self._check_int("shards", 1, self.max_shards)
         self._check_int("open_shards", 1, 64)

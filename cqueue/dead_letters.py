@@ -11,7 +11,7 @@ from itertools import islice
 
 from cqueue import ids
 from cqueue.errors import BadInput, Closed, CqueueError, LetterNotFound, NotDone, OutcomeUnknown, Unavailable
-from cqueue.message import MessageId, to_datetime
+from cqueue.message import MessageId, check_limit, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.bodies import HEADER_LOST
 from cqueue.protocol.dead import (
@@ -105,8 +105,8 @@ class LetterGroup:
     Attributes:
         task: the letters' task; None for messages without one.
         reason: what their reasons have in common: the part before the first `: `, such as the class of an
-            error, 200 characters at most. A dispatcher's `attempt 5 of 5: ` is left out. `redrive(task=…,
-            reason=…)` takes both as they are.
+            error, 200 characters at most. A dispatcher's `attempt 5 of 5: ` is left out. It may be empty.
+            `redrive(task=…, kind=…)` takes both as they are. With the task None it takes letters of any task.
         count: number of letters.
         first, last: times of the first and the last death, in UTC.
         example: id of the letter that died last.
@@ -195,19 +195,25 @@ class DeadLetters:
         return sorted(found.values(), key=lambda group: (-group.count, group.task or "", group.reason))
 
     def list(
-        self, limit: int = DEFAULT_LIST, *, reason: str | None = None, task: str | None = None
+        self,
+        limit: int = DEFAULT_LIST,
+        *,
+        reason: str | None = None,
+        task: str | None = None,
+        kind: str | None = None,
     ) -> list[DeadLetter]:
         """Return the oldest letters, up to `limit` (1 to 10,000).
 
         reason: only letters whose reason contains this text, in upper or lower case.
         task: only letters of this task.
+        kind: only letters whose reason is of exactly this kind, the `reason` of a `LetterGroup`; not with
+            `reason`.
 
         Raises:
-            BadInput: an argument is out of range.
+            BadInput: an argument is out of range, or both `reason` and `kind` are given.
         """
-        if type(limit) is not int or not 1 <= limit <= MAX_LIST:
-            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_LIST:,}")
-        return list(islice(self._matching(reason, task), limit))
+        check_limit(limit, MAX_LIST)
+        return list(islice(self._matching(reason, task, kind), limit))
 
     def get(self, letter_id: str) -> DeadLetter:
         """Return one letter.
@@ -228,6 +234,7 @@ class DeadLetters:
         *,
         reason: str | None = None,
         task: str | None = None,
+        kind: str | None = None,
         everything: bool = False,
         rate: float | None = None,
         max_redrives: int | None = None,
@@ -235,11 +242,11 @@ class DeadLetters:
     ) -> LettersResult:
         """Send letters back to the queue, as the messages that they were, due at once.
 
-        Choose letters by ids; or by reason or task or both, as in `list`; or with everything=True. A letter
-        is deleted only when its message is known to be stored. A call that broke off can be repeated without
-        making copies. The exception: time since the burial is cut into periods of half of gc_grace (12 h by
-        default), and if a period ends between the two calls, a message may be sent twice. The queue is
-        altered to have `derived_sends`.
+        Choose letters by ids; or by reason or kind, task, or both, as in `list`; or with everything=True. A
+        letter is deleted only when its message is known to be stored. A call that broke off can be repeated
+        without making copies. The exception: time since the burial is cut into periods of half of gc_grace
+        (12 h by default), and if a period ends between the two calls, a message may be sent twice. The queue
+        is altered to have `derived_sends`.
 
         rate: letters a second at most, 0.001 to 100,000; None: as fast as Cassandra takes them. The call
             then lasts as long as that takes. Letters that stay count as well, and after a delay nothing is
@@ -259,7 +266,7 @@ class DeadLetters:
             letters.redrive(task="shop:pay", rate=50, max_redrives=3)
         """
         redriving.check_limits(rate, max_redrives)
-        chosen = self._chosen(letter_ids, reason, task, everything=everything)
+        chosen = self._chosen(letter_ids, reason, task, kind, everything=everything)
         if dry_run or not chosen:
             return self._each(chosen, partial(self._would_send, max_redrives))
         return self._each(chosen, self._sending(max_redrives), rate)
@@ -270,11 +277,12 @@ class DeadLetters:
         *,
         reason: str | None = None,
         task: str | None = None,
+        kind: str | None = None,
         everything: bool = False,
         dry_run: bool = False,
     ) -> LettersResult:
         """Delete letters for good. Arguments, result and errors are as for `redrive`."""
-        chosen = self._chosen(letter_ids, reason, task, everything=everything)
+        chosen = self._chosen(letter_ids, reason, task, kind, everything=everything)
         return self._each(chosen, _would_drop if dry_run else self._drop)
 
     def _drop_those_left(self, letter_ids: Sequence[MessageId]) -> LettersResult:
@@ -287,15 +295,21 @@ class DeadLetters:
     def _dead(self) -> QueueEntry:
         return self._catalog.entry(self.queue + DEAD_SUFFIX)
 
-    def _matching(self, reason: str | None, task: str | None) -> Iterator[DeadLetter]:
+    def _matching(
+        self, reason: str | None, task: str | None, kind: str | None = None
+    ) -> Iterator[DeadLetter]:
         for name, text in (("reason", reason), ("task", task)):
             if text is not None and (not isinstance(text, str) or not text):
                 raise BadInput(f"{name} is {text!r}; it takes a text that is not empty")
+        if kind is not None and (reason is not None or not isinstance(kind, str)):
+            raise BadInput(f"kind is {kind!r}; it takes a text as a group has it, and no reason beside it")
         part = None if reason is None else reason.casefold()
         return (
             letter
             for letter in self
-            if (part is None or part in letter.reason.casefold()) and (task is None or letter.task == task)
+            if (part is None or part in letter.reason.casefold())
+            and (kind is None or _kind(letter.reason) == kind)
+            and (task is None or letter.task == task)
         )
 
     def _chosen(
@@ -303,14 +317,17 @@ class DeadLetters:
         letter_ids: str | Iterable[str] | None,
         reason: str | None,
         task: str | None,
+        kind: str | None,
         *,
         everything: bool,
     ) -> Sequence[MessageId]:
-        filtered = reason is not None or task is not None
+        filtered = (reason, task, kind) != (None, None, None)
         if (letter_ids is not None) + filtered + bool(everything) != 1:
-            raise BadInput("say which letters: ids, or a reason or task, or everything=True; one of these")
+            raise BadInput(
+                "say which letters: ids, or a reason, kind or task, or everything=True; one of these"
+            )
         if letter_ids is None:
-            return [letter.id for letter in self._matching(reason, task)]
+            return [letter.id for letter in self._matching(reason, task, kind)]
         wanted = [letter_ids] if isinstance(letter_ids, str) else list(letter_ids)
         return [redriving.id_of(found) for found in self._found(wanted)]
 

@@ -8,27 +8,33 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from cqueue.client import Client
 from cqueue.consumer import MAX_WAIT
 from cqueue.errors import LeaseLost, MessageHeld, NotDone, OutcomeUnknown
-from cqueue.message import Message, MessageId, check_duration
+from cqueue.message import (
+    MAX_DELAY,
+    MAX_EXTENSION,
+    MIN_EXTENSION,
+    Message,
+    MessageId,
+    check_duration,
+    check_limit,
+)
 from cqueue.quarantine import look_at_queue
-from cqueue.queue import StoredMessage
+from cqueue.queue import MAX_PEEK, StoredMessage
 from cqueue.received import ReceivedMessage
 from cqueue.store.quarantine import Damage
 from cqueue.unique import Unique
 from cqueue.where import Where
 
-SHORTEST_EXTENSION, LONGEST_EXTENSION = timedelta(seconds=2), timedelta(hours=12)
-"""Range of what `Consumer.extend` takes."""
 READY, CLAIMED = Where(state="ready"), Where(state="claimed")
 
 
@@ -131,18 +137,28 @@ class DelayQueue:
         return popped
 
     def peek(self, count: int = 10) -> list[StoredMessage]:
-        """Return the first `count` messages that could be popped now, without popping them."""
+        """Return the first `count` (1 to 10,000) messages that could be popped now, without popping them.
+
+        Raises:
+            BadInput, NotDone: as `Queue.list`.
+        """
         return self.matching(READY, count)
 
-    def matching(self, where: Where, count: int = 10) -> list[StoredMessage]:
-        """Return the first `count` messages that fit, popped or not. This may read the whole queue."""
-        return list(islice(self._matching(where), count))
+    def matching(self, where: Where | Mapping[str, Any], count: int = 10) -> list[StoredMessage]:
+        """Return the first `count` (1 to 10,000) messages that fit, popped or not.
 
-    def contains(self, where: Where) -> bool:
+        This may read the whole queue.
+
+        Raises:
+            BadInput, NotDone: as `Queue.list`.
+        """
+        return list(islice(self._matching(where), check_limit(count, MAX_PEEK, "count")))
+
+    def contains(self, where: Where | Mapping[str, Any]) -> bool:
         """Return whether a message fits; see `Queue.exists`."""
         return self._queue.exists(where)
 
-    def _matching(self, where: Where) -> Iterator[StoredMessage]:
+    def _matching(self, where: Where | Mapping[str, Any]) -> Iterator[StoredMessage]:
         page = self._queue.list(where)
         yield from page.messages
         while page.token is not None:
@@ -178,13 +194,13 @@ class DelayQueue:
             BadInput: the timeout is out of range, or the id is none of this queue.
             NotDone, OutcomeUnknown: the timeout is, or may be, as it was.
         """
-        check_duration("timeout", timeout, timedelta(), LONGEST_EXTENSION)
+        check_duration("timeout", timeout, timedelta(), MAX_EXTENSION)
         held, until = self._held(message_id), self._queue.now + timeout
         with suppress(LeaseLost):
             if held is None:
-                return self._queue.extend(message_id, max(timeout, SHORTEST_EXTENSION))
+                return self._queue.extend(message_id, max(timeout, MIN_EXTENSION))
             if until > held.visible_again:
-                held.extend(max(timeout, SHORTEST_EXTENSION))
+                held.extend(max(timeout, MIN_EXTENSION))
             self._until[message_id] = until
             return True
         return False
@@ -194,7 +210,12 @@ class DelayQueue:
 
         Returns:
             The id that the message has now, mostly the same. None: there is no such message, or it is popped.
+
+        Raises:
+            BadInput: the timeout is not from 0 to 10 years, or the id is none of this queue.
+            NotDone, OutcomeUnknown: as `Queue.reschedule`.
         """
+        check_duration("timeout", timeout, timedelta(), MAX_DELAY)
         with suppress(MessageHeld):
             return self._queue.reschedule(message_id, timeout)
         return None

@@ -24,7 +24,7 @@ from cqueue.errors import BadInput, ConfigError, InvalidQueueName, LogExists, Lo
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import Record
-from cqueue.message import MessageId, check_queue_name, to_datetime
+from cqueue.message import MessageId, check_limit, check_queue_name, to_datetime
 from cqueue.runtime.driver import BlockingDriver
 
 if TYPE_CHECKING:
@@ -183,8 +183,7 @@ class QueueHistory:
             BadInput, InvalidMessageId: an argument is out of range.
             NotDone: Cassandra does not answer.
         """
-        if type(limit) is not int or not 1 <= limit <= MAX_LIMIT:
-            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_LIMIT:,}")
+        check_limit(limit, MAX_LIMIT)
         if since is not None and (not isinstance(since, datetime) or since.tzinfo is None):
             raise BadInput(f"since is {since!r}; it takes a datetime with a time zone")
         partitions = None

@@ -44,6 +44,8 @@ MAX_TEXT = 1000
 """Characters of a task's name, key, codec, trigger or source, at most."""
 MAX_RECEIVE = 1000
 """Messages of one `receive`, at most: as many as one claim lists in a slot."""
+MIN_EXTENSION, MAX_EXTENSION = timedelta(seconds=2), timedelta(hours=12)
+"""Range of what a visibility timeout may be extended by."""
 MAX_PREFETCH = 4000
 """Upper bound of a consumer's `prefetch`: all of these messages are held in memory."""
 
@@ -238,6 +240,17 @@ def check_priority(priority: int) -> None:
         raise PriorityOutOfRange(f"priority is {priority!r}; it goes from 0 (most urgent) to {MAX_PRIORITY}")
 
 
+def check_limit(limit: int, most: int, name: str = "limit") -> int:
+    """Return how many a call is to return at most. name: the argument's name, for the error.
+
+    Raises:
+        BadInput: it is not a whole number from 1 to `most`.
+    """
+    if type(limit) is not int or not 1 <= limit <= most:
+        raise BadInput(f"{name} is {limit!r}; it goes from 1 to {most:,}")
+    return limit
+
+
 def check_options(message: Message) -> None:
     """Check a message as far as possible before the time of sending is known.
 
@@ -360,17 +373,30 @@ def moment_us(due: datetime, now_us: int) -> int:
     return max(due_us, now_us)
 
 
-def delay_us(delay: timedelta) -> int:
-    """Return a delay in µs.
+def due_us(due: datetime | timedelta, now_us: int) -> int:
+    """Return in µs since 1970 when a message is to be due: at a time, or a delay from now.
+
+    Raises:
+        BadInput, DelayOutOfRange: as `due_at_us`.
+    """
+    if isinstance(due, timedelta):
+        return now_us + delay_us(due, "due")
+    if not isinstance(due, datetime):
+        raise BadInput(f"due is {due!r}; it takes an aware datetime, or a timedelta from now")
+    return moment_us(due, now_us)
+
+
+def delay_us(delay: timedelta, name: str = "delay") -> int:
+    """Return a delay in µs. name: the argument's name, for the error.
 
     Raises:
         BadInput: the delay is no timedelta.
         DelayOutOfRange: the delay is below 0 or above 10 years.
     """
     if not isinstance(delay, timedelta):
-        raise BadInput(f"delay is {given(delay)}; it takes a timedelta")
+        raise BadInput(f"{name} is {given(delay)}; it takes a timedelta")
     if not timedelta() <= delay <= MAX_DELAY:
-        raise DelayOutOfRange(f"delay is {given(delay)}; it goes from 0 to 10 years")
+        raise DelayOutOfRange(f"{name} is {given(delay)}; it goes from 0 to 10 years")
     return delay // _MICROSECOND
 
 
@@ -396,7 +422,7 @@ def _ttl_ms(ttl: timedelta) -> int:
 
 def check_extension(duration: timedelta) -> None:
     """Raise `BadInput` unless a visibility timeout may be extended by this: 2 s to 12 h."""
-    check_duration("duration", duration, timedelta(seconds=2), timedelta(hours=12))
+    check_duration("duration", duration, MIN_EXTENSION, MAX_EXTENSION)
 
 
 def to_datetime(ms: int) -> datetime:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
-from cqueue.errors import BadInput, InvalidToken
+from cqueue.errors import InvalidToken
 from cqueue.message import MAX_PRIORITY
 from cqueue.protocol.inspection import END
 from cqueue.runtime.listing import Place
@@ -46,17 +46,6 @@ class Page:
     messages: tuple[StoredMessage, ...]
     token: str | None
     rows_read: int
-
-
-def check_limit(limit: int) -> int:
-    """Return the limit of a page unchanged.
-
-    Raises:
-        BadInput: it is out of range.
-    """
-    if type(limit) is not int or not 1 <= limit <= MAX_PAGE:
-        raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_PAGE:,}")
-    return limit
 
 
 def token_of(queue: str, place: Place) -> str:

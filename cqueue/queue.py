@@ -19,11 +19,9 @@ from cqueue.dead_letters import DeadLetters
 from cqueue.doorbell import HintCounts
 from cqueue.errors import (
     BadInput,
-    CqueueError,
     DamagedRow,
     NotDone,
     NotKeyed,
-    OutcomeUnknown,
     QueueNotFound,
 )
 from cqueue.history import HistoryEvent, QueueHistory, Wanted
@@ -33,13 +31,13 @@ from cqueue.message import (
     MessageId,
     check_duration,
     check_extension,
+    check_limit,
     check_priority,
     check_text,
-    delay_us,
-    moment_us,
+    due_us,
     to_datetime,
 )
-from cqueue.pages import DEFAULT_PAGE, MAX_ROWS, Page, check_limit, place_of, token_of
+from cqueue.pages import DEFAULT_PAGE, MAX_PAGE, MAX_ROWS, Page, place_of, token_of
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import inspection, key_lookup
 from cqueue.protocol.estimate import estimate
@@ -449,8 +447,7 @@ class Queue:
         Raises:
             BadInput: the limit is out of range.
         """
-        if not isinstance(limit, int) or not 1 <= limit <= MAX_PEEK:
-            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_PEEK:,}")
+        check_limit(limit, MAX_PEEK)
         found = self._driver.run(inspection.peek(self._catalog.entry(self.name).spec, limit))
         return [self._stored(one) for one in found]
 
@@ -465,7 +462,7 @@ class Queue:
 
         The result is None if all messages with this key are acked, cancelled or expired, or were sent before
         the queue became `keyed`. A dead letter has the state "dead" and its own id, which `dead_letters`
-        takes.
+        takes, and `cancel` and its like refuse: look at `state` before you pass the id on.
 
         Raises:
             NotKeyed: the queue is not `keyed`.
@@ -495,8 +492,7 @@ class Queue:
             NotKeyed, BadInput, NotDone: as `get_by_key`.
             InvalidMessageId: `after` is no message id.
         """
-        if type(limit) is not int or not 1 <= limit <= MAX_PEEK:
-            raise BadInput(f"limit is {limit!r}; it goes from 1 to {MAX_PEEK:,}")
+        check_limit(limit, MAX_PEEK)
         specs = self._keyed_specs(key)
         start = key_lookup.START
         if after is not None:
@@ -518,21 +514,16 @@ class Queue:
             start = key_lookup.START
         return [self._stored(one) for one in found]
 
-    def delete_by_key(self, key: str) -> int:
-        """Cancel all messages with this key, as `cancel` does; dead letters stay. Return their number.
+    def delete_by_key(self, key: str) -> ChangeResult:
+        """Cancel all messages with this key, as `cancel` does; dead letters stay. The call can be repeated.
+
+        The result says what became of each message, and is held in memory.
 
         Raises:
             NotKeyed, BadInput: as `get_by_key`; nothing was cancelled.
-            NotDone, OutcomeUnknown: some messages are not, or perhaps not; the call can be repeated.
+            NotDone: the messages are not known; some may be cancelled.
         """
-        errors, total = list[CqueueError](), 0
-        for some in self._ids_of_key(key):
-            result = self.cancel_many(some)
-            total += len(result.done)
-            errors += result.failed.values()
-        for error in sorted(errors, key=lambda one: not isinstance(one, OutcomeUnknown)):
-            raise error
-        return total
+        return merged([self.cancel_many(some) for some in self._ids_of_key(key)])
 
     def reschedule_by_key(self, key: str, due: datetime | timedelta) -> ChangeResult:
         """Reschedule all messages with this key, as `reschedule` does; dead letters stay.
@@ -544,13 +535,13 @@ class Queue:
             DelayOutOfRange: as `reschedule`; nothing was changed.
             NotDone: the messages are not known; some may be changed.
         """
-        now_us = self._driver.clock.now_us()
-        due_us = now_us + delay_us(due) if isinstance(due, timedelta) else moment_us(due, now_us)
-        result = ChangeResult()
+        at_us = due_us(due, self._driver.clock.now_us())
+        results, moved = list[ChangeResult](), set[MessageId]()
         for some in self._ids_of_key(key):
-            mine = set(some) - set(result.done.values())  # without copies that were made just now
-            result = merged([result, self._changes.reschedule(self._changes.places(mine), due_us)])
-        return result
+            mine = set(some) - moved  # without copies that were made just now
+            results.append(self._changes.reschedule(self._changes.places(mine), at_us))
+            moved.update(results[-1].done.values())
+        return merged(results)
 
     def _ids_of_key(self, key: str) -> Iterator[list[MessageId]]:
         """Check a key at once. Yield the ids of the queue's messages with it, a page at a time."""
@@ -722,9 +713,8 @@ class Queue:
         Raises:
             InvalidMessageId, BadInput, DelayOutOfRange: as `find_many` and `reschedule`; nothing was changed.
         """
-        now_us = self._driver.clock.now_us()
-        due_us = now_us + delay_us(due) if isinstance(due, timedelta) else moment_us(due, now_us)
-        return self._changes.reschedule(self._changes.places(message_ids), due_us)
+        at_us = due_us(due, self._driver.clock.now_us())
+        return self._changes.reschedule(self._changes.places(message_ids), at_us)
 
     def set_priority_many(self, message_ids: Iterable[str], priority: int) -> ChangeResult:
         """Give up to 10,000 messages a priority; the result says what became of each.
@@ -814,7 +804,7 @@ class Queue:
                     break
         """
         asked, spec = as_where(where), self._catalog.entry(self.name).spec
-        check_limit(limit)
+        check_limit(limit, MAX_PAGE)
         read = listing.some(
             self._driver,
             spec,

@@ -69,9 +69,11 @@ class Shop:
         await self.reminders.reschedule(reminder, timedelta())
 
     async def forget(self, order: int) -> bool:
-        """Send no reminder of this order; False if there was none."""
-        reminder = await self.reminders.get_by_key(f"order-{order}")
-        return reminder is not None and await self.reminders.cancel(reminder.id)
+        """Send no reminder of this order; False if none waits."""
+        result = await self.reminders.delete_by_key(f"order-{order}")
+        for error in result.failed.values():
+            raise error
+        return bool(result.done)
 
     async def send_reminders(self, mail: Mail) -> None:
         """Mail what is due, until the task is cancelled; a mail that fails is tried again in a minute."""

@@ -86,3 +86,14 @@ def test_reminders(with_shop):
         sending.cancel()
 
     with_shop(story)
+
+
+def test_a_dead_reminder_is_left_to_people(with_shop, cqueue_client):
+    """`forget` cancels what waits; a dead letter is looked at, and sent back or dropped."""
+    with_shop(lambda shop: shop.remind(3, timedelta()))
+    reminders = cqueue_client.queue("reminders")
+    with reminders.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        message.dead("no such address")
+    assert not with_shop(lambda shop: shop.forget(3))
+    assert [letter.key for letter in reminders.dead_letters] == ["order-3"]

@@ -28,10 +28,15 @@ class AsyncDeadLetters(Twin[DeadLetters]):
     groups = awaited(DeadLetters.groups)
 
     async def list(
-        self, limit: int = 100, *, reason: str | None = None, task: str | None = None
+        self,
+        limit: int = 100,
+        *,
+        reason: str | None = None,
+        task: str | None = None,
+        kind: str | None = None,
     ) -> list[DeadLetter]:
         """As `DeadLetters.list`. Each body is read at once, also a large one."""
-        letters = partial(self._inner.list, limit, reason=reason, task=task)
+        letters = partial(self._inner.list, limit, reason=reason, task=task, kind=kind)
         return await self._bridge.call(lambda: [_loaded(letter) for letter in letters()])
 
     async def get(self, letter_id: str) -> DeadLetter:

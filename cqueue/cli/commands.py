@@ -11,6 +11,7 @@ Parameters behind `*` are options. What Typer alone can say stands as `typer.Opt
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from datetime import datetime, timedelta
@@ -79,12 +80,17 @@ def _called_by_typer(function: Callable[..., None], *, json: bool) -> Callable[.
         parameters += _options(each) if each.name in groups else [_for_typer(each)]
     if json:
         parameters.append(inspect.Parameter("_json", _OPTION, annotation=_Json, default=False))
-    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    call.__name__, call.__doc__ = function.__name__, _unbroken(function.__doc__ or "")
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [each.replace(kind=_OPTION) for each in parameters]
     )
     return call
+
+
+def _unbroken(docstring: str) -> str:
+    """Put each paragraph on one line: the terminal breaks it to its own width."""
+    return re.sub(r"(?<=\S)\n(?=\S)", " ", inspect.cleandoc(docstring))
 
 
 def _options(group: inspect.Parameter) -> Iterable[inspect.Parameter]:

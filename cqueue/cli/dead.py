@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.letter_view import print_groups, print_letter, print_letters
 from cqueue.cli.opening import find_queue, open_client, say_left_out
 from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes
-from cqueue.cli.short_ids import letter_ids, short
+from cqueue.cli.short_ids import grouped, letter_ids
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput
 
@@ -28,11 +28,12 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
 
 DEFAULT_LIMIT = 50
-SHOWN = 5
-"""Errors that are printed, and letters that are named for each; --json has all."""
 
 Task = Annotated[str | None, "--task NAME", "Letters of this task."]
 Reason = Annotated[str | None, "--reason TEXT", "Letters whose reason contains this; case is ignored."]
+Kind = Annotated[
+    str | None, "--kind TEXT", "Letters of exactly this group's reason, as `dead groups` shows it."
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Chosen:
     ] = None
     task: Task = None
     reason: Reason = None
+    kind: Kind = None
     all_: Annotated[bool, "All letters of the queue."] = False
 
     def check(self) -> None:
@@ -55,11 +57,22 @@ class Chosen:
         Raises:
             BadInput: none or several are given.
         """
-        filtered = self.task is not None or self.reason is not None
+        filtered = (self.task, self.reason, self.kind) != (None, None, None)
         if not (self.ids or filtered or self.all_):
-            raise BadInput("Say which letters: IDs, --task, --reason, or --all for all of them.")
+            raise BadInput("Say which letters: IDs, --task, --reason, --kind, or --all for all of them.")
         if bool(self.ids) + filtered + self.all_ != 1:
-            raise BadInput("Give IDs, or --task and --reason, or --all: one of these.")
+            raise BadInput("Give IDs, or --task with --reason or --kind, or --all: one of these.")
+        check_kind(self.reason, self.kind)
+
+
+def check_kind(reason: str | None, kind: str | None) -> None:
+    """Refuse both --reason and --kind.
+
+    Raises:
+        BadInput: both are given.
+    """
+    if reason is not None and kind is not None:
+        raise BadInput("Give --reason or --kind, not both.")
 
 
 @command(app, "list")
@@ -69,13 +82,15 @@ def list_letters(
     *,
     task: Task = None,
     reason: Reason = None,
+    kind: Kind = None,
     limit: Annotated[int, "How many, 1 to 10,000."] = DEFAULT_LIMIT,
 ) -> None:
     """List the dead letters of a queue, the oldest first. With --json an object a line."""
+    check_kind(reason, kind)
     with _open(cli, name) as queue:
         with cli.status("Looking…"):
-            found = queue.dead_letters.list(limit, reason=reason, task=task)
-        such = " such" if task is not None or reason is not None else ""
+            found = queue.dead_letters.list(limit, reason=reason, task=task, kind=kind)
+        such = " such" if (task, reason, kind) != (None, None, None) else ""
         print_letters(cli, found, none=f"Queue {name} has no{such} dead letters.")
     if len(found) == limit:
         cli.remark(f"Shown are the oldest {limit:,}; --limit shows more.")
@@ -86,8 +101,8 @@ def groups(cli: CliContext, name: QueueName, *, task: Task = None, reason: Reaso
     """Count the dead letters of a queue by task and kind of reason, the largest group first.
 
     A kind is what stands before the first colon of a reason, such as the class of an error; a dispatcher's
-    count of attempts is left out. `redrive` and `drop` take it as --reason. All letters are read. With
-    --json an object a line.
+    count of attempts is left out. `list`, `redrive` and `drop` take it as --kind, also an empty one. All
+    letters are read. With --json an object a line.
     """
     with _open(cli, name) as queue:
         with cli.status("Looking…"):
@@ -163,8 +178,8 @@ def _choosing(cli: CliContext, name: str, chosen: Chosen) -> Iterator[tuple[Dead
     with _open(cli, name) as queue:
         with cli.status("Looking…"):
             named = letter_ids(queue.dead_letters, chosen.ids) if chosen.ids else None
-        some = {"letter_ids": named, "task": chosen.task, "reason": chosen.reason, "everything": chosen.all_}
-        yield queue.dead_letters, some
+        some = {"task": chosen.task, "reason": chosen.reason, "kind": chosen.kind}
+        yield queue.dead_letters, {"letter_ids": named, "everything": chosen.all_, **some}
 
 
 @contextmanager
@@ -186,22 +201,9 @@ def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: s
         cli.remark(f"No letter fits. `cqueue dead list {about['queue']}` shows the tasks and reasons of all.")
     reasons = [(id_, "a consumer of the dead-letter queue holds it, so it stays") for id_ in result.held]
     reasons += [(id_, f"{type(error).__name__}: {error}") for id_, error in result.failed]
-    for text in _grouped(reasons):
+    for text in grouped(reasons):
         cli.remark(text)
     if result.failed:
         raise typer.Exit(exit_code(worst(error for _, error in result.failed)))
     if result.held:
         raise typer.Exit(ExitCode.NOT_DONE)
-
-
-def _grouped(reasons: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each reason, with its letters: many letters often have the same reason."""
-    by_reason: dict[str, list[str]] = {}
-    for id_, reason in reasons:
-        by_reason.setdefault(reason, []).append(id_)
-    for number, (reason, ids) in enumerate(by_reason.items()):
-        if number == SHOWN:
-            yield f"… and {len(by_reason) - SHOWN:,} more errors; --json names all."
-            return
-        more = f" and {len(ids) - SHOWN:,} more" if len(ids) > SHOWN else ""
-        yield f"{', '.join(map(short, ids[:SHOWN]))}{more}: {reason}"

@@ -11,6 +11,7 @@ from cqueue.cli.changes import change
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.options import InQueue, MessageIds
+from cqueue.message import check_extension
 
 app = typer.Typer()
 
@@ -27,4 +28,5 @@ def extend(
 
     Exit code 5: nobody holds one, or its visibility timeout has passed. Exit code 1: one is not there.
     """
+    check_extension(by)
     change(cli, texts, queue, lambda own, ids: own.extend_many(ids, by), "extended")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from cqueue.cli.message_view import print_one, print_stored
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import InQueue, OfKey, SomeMessage
 from cqueue.cli.render import emit_one
-from cqueue.cli.short_ids import is_short, message_id, queue_of
+from cqueue.cli.short_ids import is_short, message_ids, queue_of
 from cqueue.cli.values import body_text
 from cqueue.errors import BadInput, LetterNotFound
 from cqueue.message import MessageId
@@ -38,7 +38,9 @@ def find(cli: CliContext, text: SomeMessage = None, *, key: OfKey = None, queue:
 
     A whole id says its queue, and of a task that keeps results shows what it returned, too. A short one is
     looked for among all messages of all queues, or of --queue.
+
     With --key: up to 1,000 messages with this key, and its dead letters, whose state is `dead`.
+
     Exit code 1: there is no such message (any more).
     """
     from cqueue.dead_letters import DeadLetter  # noqa: PLC0415 - not needed for --help
@@ -48,7 +50,7 @@ def find(cli: CliContext, text: SomeMessage = None, *, key: OfKey = None, queue:
         return
     with open_client(cli) as client:
         with cli.status("Looking…"):
-            found = look(client, text, queue)
+            found = look(client, [text], queue)[text]
             ended = _result(client, text) if found is None else None
         if ended is not None:
             emit_one(cli, _result_fields(ended), {"id": ended.id, "encoding": None})
@@ -82,13 +84,17 @@ def check_key(named: str | Sequence[str] | None, key: str | None, queue: str | N
     return key, queue
 
 
-def look(client: Client, text: str, queue: str | None) -> StoredMessage | DeadLetter | None:
-    """Find the message of an id, or the dead letter that it is or has become; None if there is neither."""
+def look(
+    client: Client, texts: Iterable[str], queue: str | None
+) -> dict[str, StoredMessage | DeadLetter | None]:
+    """Find messages by ids, or the dead letters that they are or have become; None where there is neither."""
     if queue is not None:
         find_queue(client, queue)
-    id_ = message_id(client, text, None if queue is None else queue.removesuffix(DEAD_SUFFIX))
-    if id_ is None:
-        return None
+    ids = message_ids(client, texts, None if queue is None else queue.removesuffix(DEAD_SUFFIX))
+    return {text: None if id_ is None else _message(client, id_) for text, id_ in ids.items()}
+
+
+def _message(client: Client, id_: MessageId) -> StoredMessage | DeadLetter | None:
     name = queue_of(id_)
     message = None if name.endswith(DEAD_SUFFIX) else find_queue(client, name).find(id_)
     return message or _letter(client, name.removesuffix(DEAD_SUFFIX), id_)
@@ -124,8 +130,8 @@ def _result_fields(ended: TaskResult) -> dict[str, Any]:
     }
 
 
-def missing(cli: CliContext, text: str) -> None:
-    """Say that there is no such message."""
+def missing(cli: CliContext, text: str, value: Mapping[str, Any] | None = None) -> None:
+    """Say that there is no such message. value: what --json says."""
     if cli.json:
-        cli.emit(None)
+        cli.emit(value)
     cli.remark(f"There is no message {text}. It may have been acked or cancelled, or have expired.")

@@ -12,12 +12,11 @@ import typer
 
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.log_read import position
 from cqueue.cli.opening import find_queue, open_client
 from cqueue.cli.options import QueueName, number
 from cqueue.cli.render import print_list
 from cqueue.cli.short_ids import check, is_short, short
-from cqueue.errors import BadInput
+from cqueue.cli.values import parse_since
 from cqueue.history import MAX_LIMIT
 from cqueue.runtime.durations import show_duration
 
@@ -37,18 +36,22 @@ def history(
     key: Annotated[str | None, "Only of messages with this key."] = None,
     worker: Annotated[str | None, "Only of this worker, as `cqueue workers` shows it."] = None,
     schedule: Annotated[str | None, "--schedule KEY", "Only of firings of this schedule."] = None,
-    since: Annotated[str | None, position("Only since a time, or a duration before now.")] = None,
-    limit: Annotated[int, number("How many of the last events; by default 100.", 1, MAX_LIMIT)] = 100,
+    since: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="TIME|DURATION",
+            parser=parse_since,
+            help="Only since a time, or a duration before now such as 10m.",
+        ),
+    ] = None,
+    limit: Annotated[int, number("How many of the last events.", 1, MAX_LIMIT)] = 100,
 ) -> None:
     """Show what workers told of messages, in the order of time; with --json an object a line.
 
     The queue keeps a history while it has one: `cqueue queue alter QUEUE --history 7d`. A short id is looked
     for among the last 10,000 events. Events of the last 4 seconds may be missing.
     """
-    if isinstance(since, str) and since != "earliest":
-        raise BadInput("--since takes a time, or a duration before now such as 10m.")
-    filters = {"key": key, "worker": worker, "schedule": schedule}
-    filters["since"] = since if isinstance(since, datetime) else None
+    filters = {"key": key, "worker": worker, "schedule": schedule, "since": since}
     with open_client(cli) as client:
         queue = find_queue(client, name)
         with cli.status("Reading…"):
@@ -57,7 +60,7 @@ def history(
     print_list(
         cli,
         events,
-        asdict,
+        _fields,
         _COLUMNS,
         none=f"The history of queue {name} has no such event.{kept}",
         lines=True,
@@ -71,6 +74,11 @@ def _read(queue: Queue, text: str | None, limit: int, filters: Mapping[str, Any]
         return queue.history(text, limit=limit, **filters)
     events = queue.history(limit=MAX_LIMIT, **filters)
     return [event for event in events if short(event.message_id).startswith(text)][-limit:]
+
+
+def _fields(event: HistoryEvent) -> dict[str, Any]:
+    fields = asdict(event)
+    return {"id": fields.pop("message_id"), **fields}
 
 
 def _took(event: HistoryEvent) -> str | None:

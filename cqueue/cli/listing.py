@@ -12,7 +12,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.message_view import print_stored, stored_fields
 from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import QueueName, given
+from cqueue.cli.options import QueueName, given, number
 from cqueue.cli.values import counted, parse_headers
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ class Predicates:
 
     header: Annotated[list[str] | None, "NAME=VALUE", "With this header; may be repeated."] = None
     state: Annotated[
-        list[str] | None, "STATE", "ready, claimed, waiting, delayed or expired; may be repeated."
+        list[str] | None,
+        "STATE",
+        "ready, claimed, waiting, delayed, expired or quarantined; may be repeated.",
     ] = None
     task: Annotated[str | None, "--task NAME", "Messages of this task."] = None
     priority: Annotated[list[int] | None, "Of this priority, 0 to 9; may be repeated."] = None
@@ -65,7 +67,7 @@ def list_messages(
     which: Predicates,
     *,
     limit: Annotated[int, "How many to show, 1 to 1,000."] = DEFAULT_LIMIT,
-    max_rows: Annotated[int, "How many to read for that, about."] = MAX_ROWS,
+    max_rows: Annotated[int, number("How many to read for that, about.", 1)] = MAX_ROWS,
     token: Annotated[str | None, "TOKEN", "Go on where an earlier command stopped."] = None,
 ) -> None:
     """List the messages of a queue that are like this, about in order of due times, without receiving them.

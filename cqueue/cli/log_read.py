@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +15,7 @@ from cqueue.cli.interrupts import accounted
 from cqueue.cli.opening import open_log
 from cqueue.cli.options import LogName, number
 from cqueue.cli.render import BodyPrinter
-from cqueue.cli.values import body_text, counted, parse_duration, parse_moment, show_moment
+from cqueue.cli.values import body_text, counted, parse_since, show_moment
 from cqueue.errors import BadInput, InvalidLogId
 from cqueue.log.positions import EARLIEST, LATEST
 from cqueue.log.records import LogId
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from cqueue.log.records import LogRecord
     from cqueue.log.scanner import Scanner
 
-_TIME = re.compile(r"[0-9]{4}-")
-_AGO = re.compile(r"[0-9.]+[a-z]", re.IGNORECASE)
+_TIME_OR_AGO = re.compile(r"[0-9]{4}-|[0-9][0-9.]*[a-z]", re.IGNORECASE)
 POLL_WAIT = timedelta(seconds=1)
 
 
@@ -36,13 +35,8 @@ def parse_position(text: str) -> str | datetime:
         BadParameter: none of these.
     """
     stripped = text.strip()
-    if _TIME.match(stripped):
-        return parse_moment(stripped)
-    if _AGO.match(stripped):
-        try:
-            return datetime.now(UTC) - parse_duration(stripped)
-        except OverflowError as exc:
-            raise typer.BadParameter(f"{text!r} is too long.") from exc
+    if _TIME_OR_AGO.match(stripped):
+        return parse_since(stripped)
     if stripped not in {EARLIEST, LATEST}:
         _check_id(stripped)
     return stripped

@@ -45,7 +45,7 @@ def print_one(cli: CliContext, message: StoredMessage, *, queue: str) -> None:
     until = ", unless it is acked" if message.state == "claimed" else ""
     told = {
         "id": f"{message.id} ({short(message.id)})",
-        "next": show_moment(message.next_at) + until,
+        "next_at": show_moment(message.next_at) + until,
         "headers": ", ".join(header_pairs(message.headers)),
         "encoding": None,
     }
@@ -62,7 +62,7 @@ def stored_fields(message: StoredMessage) -> dict[str, Any]:
         "task": message.task,
         "key": message.key,
         "attempts": message.attempts,
-        "next": message.next_at,
+        "next_at": message.next_at,
     }
 
 

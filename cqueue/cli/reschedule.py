@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from cqueue.cli.changes import change, change_key
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.failures import worst
 from cqueue.cli.options import InQueue, OfKey, SomeMessages
 from cqueue.errors import BadInput
-
-if TYPE_CHECKING:
-    from cqueue.queue import Queue
+from cqueue.message import due_us
 
 app = typer.Typer()
 
@@ -37,15 +35,8 @@ def reschedule(
     when = due if in_ is None else in_
     if when is None or (due is not None and in_ is not None):
         raise BadInput("Say when: --due TIME, or --in DURATION; one of these.")
+    due_us(when, time.time_ns() // 1000)  # refuses a time out of range before anything is looked for
     if key is not None or not texts:
-        change_key(cli, (texts, key, queue), lambda own, key: _moved(own, key, when), "rescheduled")
+        change_key(cli, (texts, key, queue), lambda own, key: own.reschedule_by_key(key, when), "rescheduled")
     else:
         change(cli, texts, queue, lambda own, ids: own.reschedule_many(ids, when), "rescheduled")
-
-
-def _moved(queue: Queue, key: str, when: datetime | timedelta) -> int:
-    """Reschedule all messages with a key. Return their number, or raise the worst error of one that stays."""
-    result = queue.reschedule_by_key(key, when)
-    if result.failed:
-        raise worst(result.failed.values())
-    return len(result.done)

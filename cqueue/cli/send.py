@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from cqueue.unique import Unique
 
 app = typer.Typer()
+
+While = Literal["pending", "running", "ever"]
+OnConflict = Literal["raise", "skip", "replace", "debounce", "throttle"]
+"""As of `cqueue.unique`, whose import takes too long for --help."""
 
 
 @command(app)
@@ -51,12 +55,10 @@ def send(
         str | None, "KEY", "Send only if no other message of this unique key is in the way."
     ] = None,
     while_: Annotated[
-        str | None, "pending|running|ever", "How long it is in the way; by default while it waits or is held."
+        While | None, "How long it is in the way; by default while it waits or is held."
     ] = None,
     within: Annotated[timedelta | None, "No longer than this after it was sent: 30s, 5m."] = None,
-    on_conflict: Annotated[
-        str | None, "raise|skip|replace|debounce|throttle", "What follows; by default an error."
-    ] = None,
+    on_conflict: Annotated[OnConflict | None, "What follows; by default an error."] = None,
 ) -> None:
     """Send a message, with --lines one a line, or with --task a call of a task; done once it is stored.
 
@@ -90,6 +92,8 @@ def send(
 
 def _unique(key: str | None, options: dict[str, Any]) -> Unique | None:
     if key is not None:
+        if options.get("on_conflict") == "throttle" and "within" not in options:
+            raise BadInput("--on-conflict throttle takes --within: at most one message is sent in that time.")
         from cqueue.unique import Unique  # noqa: PLC0415 - only where it is needed
 
         return Unique(key, **options)

@@ -10,6 +10,7 @@ from cqueue.cli.changes import change
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.options import InQueue, MessageIds
+from cqueue.message import check_priority
 
 app = typer.Typer()
 
@@ -26,4 +27,12 @@ def set_priority(
 
     One that a consumer holds stays as it is, with exit code 3. Exit code 1: one is not there (any more).
     """
-    change(cli, texts, queue, lambda own, ids: own.set_priority_many(ids, priority), "changed")
+    check_priority(priority)
+    change(
+        cli,
+        texts,
+        queue,
+        lambda own, ids: own.set_priority_many(ids, priority),
+        "changed",
+        priority=priority,
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b32encode
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _SHORT = re.compile(r"[a-z2-7]{4,8}")
 SHOWN = 3
 """Ids with the same short form that an error names."""
+GROUPS = 5
+"""Reasons that are printed, and ids that are named for each; --json has all."""
 
 
 def short(id_: str) -> str:
@@ -66,12 +68,8 @@ def letter_ids(dead: DeadLetters, texts: Sequence[str]) -> list[str]:
         BadInput: several letters have it.
     """
     wanted = {text for text in map(check, texts) if is_short(text)}
-    found: dict[str, list[str]] = {text: [] for text in wanted}
-    for id_, letter_id in _names(dead) if wanted else ():
-        for text in wanted:
-            if short(id_).startswith(text):
-                found[text].append(letter_id)
-    missing = next((text for text in texts if text in wanted and not found[text]), None)
+    found = _matches(wanted, _names(dead) if wanted else ())
+    missing = next((text for text in texts if text in wanted and text not in found), None)
     if missing is not None:
         raise LetterNotFound(
             f"Queue {dead.queue} has no dead letter {missing}; `cqueue dead list {dead.queue}` shows all."
@@ -79,27 +77,45 @@ def letter_ids(dead: DeadLetters, texts: Sequence[str]) -> list[str]:
     return [_only(text, found[text]) if text in wanted else text for text in texts]
 
 
-def message_id(client: Client, text: str, queue: str | None) -> MessageId | None:
-    """Find the whole id of a message in one queue or in all; None if there can be no such message.
+def message_ids(client: Client, texts: Iterable[str], queue: str | None) -> dict[str, MessageId | None]:
+    """Find the whole ids of messages in one queue or in all, by text; None where there can be no message.
 
     There can be none if no message has the short form, or if the whole id's queue was deleted and made again.
-    For a dead message, return the id of its letter.
+    For a dead message, return the id of its letter. Ids are read once for all short forms; if some are no
+    message's, dead letters are read as well.
 
     Raises:
-        InvalidMessageId: the text is neither an id nor a short form.
+        InvalidMessageId: a text is neither an id nor a short form.
         BadInput: several messages have it, or it is a whole id of another queue than the one named.
         QueueNotFound: the whole id's queue does not exist.
     """
-    if not is_short(check(text)):
-        return _whole_id(client, MessageId(text), queue)
-    names = client.queues() if queue is None else [queue, queue + DEAD_SUFFIX]
-    found: list[str] = [
-        id_ for name in names for id_ in client.queue(name).ids() if short(id_).startswith(text)
-    ]
-    if not found:
+    texts = list(map(check, texts))
+    shorts = {text for text in texts if is_short(text)}
+    names = list(client.queues() if queue is None else [queue, queue + DEAD_SUFFIX]) if shorts else []
+    found = _matches(shorts, ((id_, id_) for name in names for id_ in client.queue(name).ids()))
+    left = shorts - found.keys()
+    if left:
         letters = (client.queue(name).dead_letters for name in names if not name.endswith(DEAD_SUFFIX))
-        found = [own for dead in letters for id_, own in _names(dead) if short(id_).startswith(text)]
-    return MessageId(_only(text, found)) if found else None
+        found |= _matches(left, (pair for dead in letters for pair in _names(dead)))
+    return {text: _one(client, text, found, queue) for text in texts}
+
+
+def _matches(shorts: set[str], names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Return by short form the ids that have it. names: the id that is matched, and the one that is meant."""
+    found: dict[str, list[str]] = {}
+    for id_, meant in names:
+        form = short(id_)
+        for text in {form[:length] for length in range(4, len(form) + 1)} & shorts:
+            found.setdefault(text, []).append(meant)
+    return found
+
+
+def _one(
+    client: Client, text: str, found: Mapping[str, Iterable[str]], queue: str | None
+) -> MessageId | None:
+    if not is_short(text):
+        return _whole_id(client, MessageId(text), queue)
+    return MessageId(_only(text, found[text])) if text in found else None
 
 
 def _whole_id(client: Client, id_: MessageId, queue: str | None) -> MessageId | None:
@@ -128,3 +144,16 @@ def _only(text: str, found: Iterable[str]) -> str:
         some = ", ".join(f"{short(id_)} ({id_})" for id_ in ids[:SHOWN])
         raise BadInput(f"{text} stands for {len(ids):,} ids: {some}. Write more of it, or the whole id.")
     return ids[0]
+
+
+def grouped(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """Yield a line for each reason, with its ids: many often have the same reason. reasons: by id."""
+    by_reason: dict[str, list[str]] = {}
+    for id_, reason in reasons:
+        by_reason.setdefault(reason, []).append(id_)
+    for number, (reason, ids) in enumerate(by_reason.items()):
+        if number == GROUPS:
+            yield f"… and {len(by_reason) - GROUPS:,} more errors; --json names all."
+            return
+        more = f" and {len(ids) - GROUPS:,} more" if len(ids) > GROUPS else ""
+        yield f"{', '.join(map(short, ids[:GROUPS]))}{more}: {reason}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import typer
 
@@ -17,6 +17,7 @@ NONE = "–"
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])")
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+")
+_TIME = re.compile(r"[0-9]{4}-")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -53,6 +54,25 @@ def parse_moment(text: str) -> datetime:
     if moment.tzinfo is None:
         raise typer.BadParameter(f"{text!r} has no time zone. Add Z for UTC, or an offset such as +02:00.")
     return moment
+
+
+def parse_since(text: str) -> datetime:
+    """Parse a time as `parse_moment`, or a duration before now, such as `10m`.
+
+    Raises:
+        BadParameter: neither of them.
+    """
+    stripped = text.strip()
+    if _TIME.match(stripped):
+        return parse_moment(stripped)
+    if not stripped[:1].isdigit():
+        raise typer.BadParameter(
+            f"{text!r} is not a time, such as 2030-01-31T08:00:00Z, nor a duration before now, such as 10m."
+        )
+    try:
+        return datetime.now(UTC) - parse_duration(stripped)
+    except OverflowError as exc:
+        raise typer.BadParameter(f"{text!r} is too long.") from exc
 
 
 def parse_headers(pairs: Iterable[str]) -> dict[str, str]:

@@ -125,7 +125,7 @@ class Changes:
 
     def _each(self, places: Mapping[MessageId, Location], change: Change) -> ChangeResult:
         """Change messages, those of one wide row and priority together."""
-        result = ChangeResult()
+        results = list[ChangeResult]()
         for (wide_row, priority), some in _by_row(places.values()):
             for start in range(0, len(some), by_id.AT_ONCE):
                 chunk = some[start : start + by_id.AT_ONCE]
@@ -133,8 +133,8 @@ class Changes:
                     changed = self._driver.run(change(self._spec(), wide_row, priority, chunk))
                 except CqueueError as exc:
                     changed = Changed(failed=dict.fromkeys(chunk, exc))
-                result = merged([result, self._result(wide_row, priority, chunk, changed)])
-        return result
+                results.append(self._result(wide_row, priority, chunk, changed))
+        return merged(results)
 
     def _result(
         self, wide_row: WideRow, priority: int, some: Iterable[int], changed: Changed

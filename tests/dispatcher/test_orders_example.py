@@ -19,7 +19,7 @@ def run_its_tests(*options, **environ):
         check=False,
         timeout=200,
     )
-    assert (done.returncode, "3 passed" in done.stdout) == (0, True), done.stdout + done.stderr
+    assert (done.returncode, "4 passed" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
 @pytest.mark.slow

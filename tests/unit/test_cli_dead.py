@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import pytest
 
-from cqueue import connect
+from cqueue import Queue, connect
 from cqueue.cli import dead
 from cqueue.cli.short_ids import short
 from cqueue.dead_letters import DeadLetters, LettersResult
@@ -181,6 +181,9 @@ def test_a_short_id_of_several_is_refused(cli, bury, monkeypatch):
         (("redrive", "q"), "--all"),
         (("redrive", "q", "aaaa", "--all"), "one of these"),
         (("redrive", "q", "--task", "x", "--all"), "one of these"),
+        (("redrive", "q", "--kind", "x", "--all"), "one of these"),
+        (("redrive", "q", "--kind", "x", "--reason", "x"), "not both"),
+        (("list", "q", "--kind", "x", "--reason", "x"), "not both"),
         (("redrive", "q", "aaaa"), "no dead letter aaaa"),
         (("drop", "q"), "--all"),
         (("drop", "q", "--all"), "--yes"),
@@ -234,9 +237,21 @@ def test_groups_show_what_dies_most(cli, bury):
     assert second.split()[:2] == ["1", "–"]
     largest = cli("--json", "dead", "groups", "q").json_lines[0]
     assert set(largest) == {"task", "reason", "count", "first", "last", "example", "redriven"}
-    said = cli("dead", "redrive", "q", "--task", largest["task"], "--reason", largest["reason"])
+    said = cli("dead", "redrive", "q", "--task", largest["task"], "--kind", largest["reason"])
     assert said.out == "2 dead letters sent back to q.\n"
     assert "no such dead letters" in cli("dead", "groups", "q", "--task", "shop:send").err
+
+
+def test_a_kind_takes_the_letters_of_its_group_only(cli, bury):
+    """Also an empty one; another's reason may contain it."""
+    for reason in ("Error: 1", "KeyError: 2", ""):
+        bury("x", reason=reason)
+    assert [one["reason"] for one in cli("--json", "dead", "list", "q", "--kind", "Error").json_lines] == [
+        "Error: 1"
+    ]
+    assert cli("dead", "redrive", "q", "--kind", "Error").out == "1 dead letter sent back to q.\n"
+    assert cli("dead", "drop", "q", "--kind", "", "--yes").out == "1 dead letter of q dropped.\n"
+    assert [one["reason"] for one in cli("--json", "dead", "list", "q").json_lines] == ["KeyError: 2"]
 
 
 def test_a_letter_over_its_limit_of_redrives_stays_and_is_3(cli, bury, queue):
@@ -354,7 +369,7 @@ def test_find_says_how_a_message_stands(cli, queue):
         consumer.receive()
         as_json = cli("--json", "find", short(id_), "--queue", "q").json
         assert (as_json["queue"], as_json["state"], as_json["attempts"]) == ("q", "claimed", 1)
-        assert as_json["next"] > as_json["due"]
+        assert as_json["next_at"] > as_json["due"]
         assert "unless it is acked" in cli("find", id_).out
 
 
@@ -395,7 +410,9 @@ def test_reschedule_moves_messages(cli, queue):
 
 def test_set_priority_gives_a_new_id(cli, queue):
     id_ = cli("send", "q", "a").out.strip()
-    new = cli("--json", "set-priority", "7", id_).json["new_id"]
+    told = cli("--json", "set-priority", "7", id_).json
+    assert (told["changed"], told["priority"]) == (True, 7)
+    new = told["new_id"]
     assert queue.find(new).priority == 7
     said = cli("set-priority", "3", new).out
     assert said == f"Message {short(new)} of q is changed. Its new id is {queue.peek()[0].id}\n"
@@ -417,12 +434,46 @@ def test_extend_keeps_what_is_held(cli, queue):
         assert (as_json["id"], as_json["error"]) == (id_, "MessageHeld")
 
 
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (("set-priority", "11", "aaaa"), "from 0 (most urgent) to 9"),
+        (("extend", "aaaa", "--for", "1s"), "from 2s to 12h"),
+        (("reschedule", "aaaa", "--in", "4000d"), "10 years"),
+        (("reschedule", "aaaa", "--due", "2090-01-31T08:00Z"), "10 years"),
+        (("reschedule", "--key", "k", "--queue", "q", "--in", "4000d"), "10 years"),
+        (("list", "q", "--max-rows", "-5"), "--max-rows"),
+    ],
+)
+def test_bad_values_are_refused_before_anything_is_looked_for(cli, monkeypatch, args, hint):
+    def opened(_cli):
+        raise AssertionError("a client was opened")
+
+    for module in ("changes", "opening", "listing"):
+        monkeypatch.setattr(f"cqueue.cli.{module}.open_client", opened)
+    said = cli(*args)
+    assert (said.code, said.out) == (2, "")
+    assert hint in " ".join(said.err.replace("│", " ").split())
+
+
 def test_of_several_messages_those_that_are_there_are_changed(cli):
     gone, stays = (cli("send", "q", body).out.strip() for body in ("a", "b"))
     cli("cancel", gone)
     said = cli("cancel", gone, stays)
     assert (said.code, f"no message {gone}" in said.err) == (1, True)
     assert said.out == f"Message {short(stays)} of q is cancelled.\n"
+
+
+def test_many_short_ids_are_looked_for_in_one_pass(cli, queue, monkeypatch):
+    """Also of different lengths, and one given twice; each queue's ids are read once."""
+    ids_ = [cli("send", "q", str(number)).out.strip() for number in range(5)]
+    read, originally = [], Queue.ids
+    monkeypatch.setattr(Queue, "ids", lambda self: read.append(self.name) or originally(self))
+    texts = [short(ids_[0]), short(ids_[1])[:7], short(ids_[2]), short(ids_[2]), ids_[3]]
+    said = cli("cancel", *texts)
+    assert (said.code, len(said.out.splitlines())) == (0, 4)
+    assert sorted(read) == ["q", "q.dead"]
+    assert [message.id for message in queue.peek()] == [ids_[4]]
 
 
 @pytest.mark.parametrize("command", ["find", "cancel"])
@@ -433,7 +484,9 @@ def test_a_message_that_is_not_there_is_1(cli, command):
     for text in (id_, "aaaa"):
         said = cli(command, text)
         assert (said.code, said.out, f"no message {text}" in said.err) == (1, "", True)
-    assert cli("--json", command, id_).out == "null\n"
+    assert cli("--json", command, id_).json == (
+        None if command == "find" else {"id": id_, "cancelled": False}
+    )
     assert cli(command, "nonsense!").code == 2
     assert cli(command, id_[:-1]).code == 2
     wide_row, priority, number = MessageId(id_).locate()

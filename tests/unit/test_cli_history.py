@@ -32,13 +32,13 @@ def test_a_history_and_results_are_shown(app, cli):
         dispatcher.drain(SOON)
     wait_for(lambda: len(app.client.queue("mail").history()) == 2)
     events = cli("history", "mail", "--json").json_lines
-    assert {event["message_id"]: event["state"] for event in events} == {first: "succeeded", second: "dead"}
+    assert {event["id"]: event["state"] for event in events} == {first: "succeeded", second: "dead"}
     shown = cli("history", "mail").out
     assert short(first) in shown
     assert "too large" in shown
     for args in ([first], [short(first)], ["--key", "k4"]):
         (event,) = cli("history", "mail", *args, "--json").json_lines
-        assert event["message_id"] == first
+        assert event["id"] == first
     assert len(cli("history", "mail", "--since", "1h", "--json").json_lines) == 2
     assert len(cli("history", "mail", "--limit", "1", "--json").json_lines) == 1
     found = cli("find", first, "--json").json
@@ -56,7 +56,9 @@ def test_a_queue_without_a_history_says_how_to_keep_one(cli):
     assert "cqueue queue alter orders --history 7d" in said.err
 
 
-@pytest.mark.parametrize("wrong", [["--since", "latest"], ["--limit", "0"], ["no id"]])
+@pytest.mark.parametrize(
+    "wrong", [["--since", "latest"], ["--since", "earliest"], ["--since", "10x"], ["--limit", "0"], ["no id"]]
+)
 def test_wrong_questions_are_refused(cli, wrong):
     cli("queue", "create", "orders")
     assert cli("history", "orders", *wrong).code == 2

@@ -5,13 +5,16 @@ import io
 import re
 import signal
 from datetime import datetime, timedelta
+from typing import get_args
 
 import pytest
 
-from cqueue import Consumer, Queue, connect
+from cqueue import Consumer, Queue, connect, unique
 from cqueue.cli import receive as receive_command
+from cqueue.cli import send as send_command
 from cqueue.cli import send_lines
 from cqueue.cli.render import BodyPrinter
+from cqueue.cli.short_ids import short
 from cqueue.cli.values import counted
 from cqueue.errors import AckUnknown, BodyTooLarge, LeaseLost, SendUnknown, Unavailable
 
@@ -79,7 +82,8 @@ def test_send_sends_a_unique_message_once(cli):
     ("args", "hint"),
     [
         (("x", "--while", "ever"), "give --unique"),
-        (("x", "--unique", "k", "--while", "always"), "pending, running, ever"),
+        (("x", "--unique", "k", "--while", "always"), "'pending', 'running', 'ever'"),
+        (("x", "--unique", "k", "--on-conflict", "throttle"), "--within"),
         (("x", "--unique", "k", "--on-conflict", "drop"), "debounce"),
         (("--lines", "--unique", "k"), "--lines"),
         ((), "Nothing to send"),
@@ -402,7 +406,7 @@ def test_peek_shows_states_and_takes_nothing(cli):
     for _ in range(2):
         found = cli("--json", "peek", "q").json_lines
         assert [(m["body"], m["state"]) for m in found] == [("now", "ready"), ("late", "delayed")]
-    assert (found[0]["attempts"], found[0]["task"], found[0]["next"]) == (0, None, found[0]["due"])
+    assert (found[0]["attempts"], found[0]["task"], found[0]["next_at"]) == (0, None, found[0]["due"])
     assert len(cli("--json", "peek", "q", "--limit", "1").json_lines) == 1
     header, *lines = cli("peek", "q").out.splitlines()
     assert header.split() == ["id", "state", "next", "attempts", "task", "body"]
@@ -418,7 +422,7 @@ def test_peek_says_when_a_message_comes_again(cli, cli_url):
         consumer.receive()[0].nack(timedelta(hours=1))
     (found,) = cli("--json", "peek", "q").json_lines
     assert (found["state"], found["attempts"]) == ("waiting", 1)
-    wait = datetime.fromisoformat(found["next"]) - datetime.fromisoformat(found["sent_at"])
+    wait = datetime.fromisoformat(found["next_at"]) - datetime.fromisoformat(found["sent_at"])
     assert abs(wait - timedelta(hours=1)) < timedelta(seconds=5)
 
 
@@ -506,14 +510,35 @@ def test_messages_are_found_and_cancelled_by_their_key(cli):
     ]
     assert "delayed" in cli("find", "--key", "order-17", "--queue", "orders").out
     said = cli("--json", "reschedule", "--key", "order-17", "--queue", "orders", "--in", "2h")
-    assert said.json == {"queue": "orders", "key": "order-17", "rescheduled": 3}
+    assert said.json == {"queue": "orders", "key": "order-17", "rescheduled": 3, "failed": []}
     said = cli("--json", "cancel", "--key", "order-17", "--queue", "orders")
-    assert said.json == {"queue": "orders", "key": "order-17", "cancelled": 3}
+    assert said.json == {"queue": "orders", "key": "order-17", "cancelled": 3, "failed": []}
     assert cli("find", "--key", "order-17", "--queue", "orders").code == 1
     said = cli("--json", "cancel", "--key", "order-17", "--queue", "orders")
     assert (said.code, said.json["cancelled"]) == (1, 0)
     (left,) = cli("--json", "peek", "orders").json_lines
     assert (left["task"], left["key"]) == ("shop:pay", "order-18")
+
+
+def test_of_a_key_s_messages_those_that_stay_are_named(cli, cli_url):
+    """The others are changed; the exit code is that of the worst error, and the number is right."""
+    cli("queue", "create", "orders", "--keyed")
+    held = cli("send", "orders", "held", "--key", "k").out.strip()
+    cli("send", "orders", "free", "--key", "k", "--delay", "1h")
+    with connect(cli_url) as client, client.queue("orders").consumer() as consumer:
+        assert [one.id for one in consumer.receive(5)] == [held]
+        said = cli("reschedule", "--key", "k", "--queue", "orders", "--in", "2h")
+        assert (said.code, said.out) == (3, "1 message of orders with the key k rescheduled.\n")
+        assert f"{short(held)}: MessageHeld: " in said.err
+        said = cli("--json", "reschedule", "--key", "k", "--queue", "orders", "--in", "3h")
+        (failed,) = said.json["failed"]
+        assert (said.code, said.json["rescheduled"]) == (3, 1)
+        assert (failed["id"], failed["error"]) == (held, "MessageHeld")
+
+
+def test_choices_are_those_of_the_library():
+    assert get_args(send_command.While) == get_args(unique.While)
+    assert get_args(send_command.OnConflict) == get_args(unique.OnConflict)
 
 
 @pytest.mark.parametrize("command", [["find"], ["cancel"], ["reschedule", "--in", "1h"]])

@@ -1,5 +1,6 @@
 """The page about the command line is complete, and the command line starts quickly."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,15 @@ def test_every_command_and_option_stands_in_the_page(entry):
         assert name == f"cqueue {entry.name}" or f"### `{name}`\n" in text
         missing = {option for option in options(command) - {"--json"} if f"`{option}" not in text}
         assert not missing, f"docs/reference/cli.md does not describe {missing} of `{name}`"
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_paragraphs_of_a_help_text_have_no_line_ends(entry):
+    """The terminal breaks them: a line end of the source would leave ragged lines at any other width."""
+    for name, command in commands(entry).items():
+        ragged = re.findall(r".*\S\n\S.*", command.help or "")
+        assert command.help, name
+        assert not ragged, f"{name}: {ragged}"
 
 
 def test_global_options_stand_in_the_page():

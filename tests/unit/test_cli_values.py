@@ -49,6 +49,29 @@ def test_a_shown_duration_reads_back(ms):
     assert values.parse_duration(show_duration(duration)) == duration
 
 
+def test_since_is_a_time_or_a_duration_before_now():
+    assert values.parse_since(" 2030-01-31T08:00Z") == datetime(2030, 1, 31, 8, tzinfo=UTC)
+    before, since, after = datetime.now(UTC), values.parse_since("1h30m"), datetime.now(UTC)
+    assert before <= since + timedelta(hours=1.5) <= after
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("latest", "nor a duration before now, such as 10m"),
+        ("-1s", "nor a duration before now"),
+        ("", "nor a duration before now"),
+        ("10x", "is not a duration"),
+        ("2030-01-31T08:00", "no time zone"),
+        ("2030-13-31T08:00Z", "is not a time"),
+        ("9999999d", "too long"),
+    ],
+)
+def test_what_is_no_since_is_refused_with_examples(text, hint):
+    with pytest.raises(typer.BadParameter, match=hint):
+        values.parse_since(text)
+
+
 def test_a_moment_needs_a_zone():
     assert values.parse_moment("2030-01-31T08:00Z") == datetime(2030, 1, 31, 8, tzinfo=UTC)
     assert values.parse_moment("2030-01-31T09:00+01:00") == datetime(2030, 1, 31, 8, tzinfo=UTC)

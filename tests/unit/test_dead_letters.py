@@ -190,6 +190,9 @@ def test_a_large_body_is_read_when_it_is_asked_for(client, queue):
         lambda dead: dead.list(reason=3),
         lambda dead: dead.redrive(),
         lambda dead: dead.redrive(reason=""),
+        lambda dead: dead.redrive(reason="x", kind="x"),
+        lambda dead: dead.drop("x", kind=""),
+        lambda dead: dead.list(kind=3),
         lambda dead: dead.drop(task=""),
         lambda dead: dead.redrive([], everything=True),
         lambda dead: dead.redrive("x", reason="y"),
@@ -255,7 +258,7 @@ def test_groups_count_letters_by_task_and_kind_of_reason(queue):
     assert (largest.first, largest.last) == (letters[b"0"].died_at, letters[b"2"].died_at)
     assert (largest.example, largest.redriven) == (letters[b"2"].id, 0)
     assert [group.count for group in queue.dead_letters.groups(task="mail", reason="bank")] == [1]
-    assert len(queue.dead_letters.redrive(task=largest.task, reason=largest.reason).done) == largest.count
+    assert len(queue.dead_letters.redrive(task=largest.task, kind=largest.reason).done) == largest.count
     with queue.consumer() as consumer:
         left = 3
         while left:
@@ -264,6 +267,22 @@ def test_groups_count_letters_by_task_and_kind_of_reason(queue):
                 left -= 1
     again = queue.dead_letters.groups(task="mail", reason="KeyError")
     assert [(group.count, group.redriven) for group in again] == [(3, 3)]
+
+
+def test_the_kind_of_a_group_takes_its_letters_and_no_others(queue):
+    """Where one group's reason is part of another's, and where it is empty; a dry run counts them."""
+    reasons = ("Error: 1", "attempt 5 of 5: Error: 2", "error: 3", "KeyError: 4", "no Error", "", "x" * 300)
+    for number, reason in enumerate(reasons):
+        bury(queue, task(number), reason=reason)
+    letters = queue.dead_letters
+    groups = letters.groups()
+    assert {group.reason for group in groups} == {"Error", "error", "KeyError", "no Error", "", "x" * 200}
+    for group in groups:
+        assert len(letters.list(kind=group.reason, task=group.task)) == group.count
+        assert len(letters.redrive(kind=group.reason, dry_run=True).done) == group.count
+    assert len(letters.drop(kind="Error").done) == 2
+    assert len(letters.redrive(kind="").done) == 1
+    assert sorted(letter.body for letter in letters) == [b"2", b"3", b"4", b"6"]
 
 
 # ── who held it ──

@@ -241,3 +241,22 @@ def test_close_gives_back(client, queue):
     with DelayQueue(client, queue.name) as other:
         (message,) = pop_all(other, 1)
     assert message.attempt == 2
+
+
+def test_a_count_or_timeout_out_of_range_is_refused_by_its_name(queue):
+    (id_,) = queue.push([Message(b"x")])
+    for count in (-1, 0, 10_001, "a", True):
+        with pytest.raises(cqueue.BadInput, match=r"count is .*from 1 to 10,000"):
+            queue.peek(count)
+        with pytest.raises(cqueue.BadInput, match=r"count is .*from 1 to 10,000"):
+            queue.matching(Where(), count)
+    for timeout in (timedelta(seconds=-1), timedelta(days=4000), 3):
+        with pytest.raises(cqueue.BadInput, match="timeout is"):
+            queue.set_timeout(id_, timeout)
+
+
+def test_predicates_may_be_a_mapping(queue):
+    (id_,) = queue.push([Message(b"x", task="mail")])
+    assert [one.id for one in queue.matching({"task": "mail"})] == [id_]
+    assert queue.contains({"task": "mail"})
+    assert not queue.contains({"task": "other"})

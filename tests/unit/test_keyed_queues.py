@@ -9,6 +9,7 @@ import cqueue
 from cqueue.client import Client
 from cqueue.errors import ConfigError, NotDone, OutcomeUnknown, SendUnknown, Unavailable
 from cqueue.protocol import keys
+from cqueue.sending.changes import ChangeResult
 from cqueue.spool import Spool
 from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, ReadKey, ScanKeys
 from cqueue.store.operations import DeleteMessages, InsertMessages
@@ -116,7 +117,7 @@ def test_a_dead_letter_is_found_by_its_message_s_key(queue):
             assert len(rows(queue)) == 1
         (message,) = held(consumer)
         message.dead("why")
-    assert queue.delete_by_key("k") == 0, "a dead letter stays"
+    assert queue.delete_by_key("k") == ChangeResult(), "a dead letter stays"
     assert queue.dead_letters.drop(everything=True).done
     assert (queue.get_by_key("k"), rows(queue)) == (None, [])
 
@@ -177,13 +178,14 @@ def test_delete_by_key_deletes_all_messages_with_it_and_no_others(queue):
         while (message := held(consumer)[0]).key != "k":
             message.nack(HOUR)
         queue.send_many([cqueue.Message(b"%d" % n, key="k", delay=n * HOUR) for n in range(200)])
-        assert queue.delete_by_key("k") == 201
+        result = queue.delete_by_key("k")
+        assert (len(result.done), result.missing, result.failed) == (201, (), {})
         with pytest.raises(cqueue.LeaseLost, match="cancelled"):
             message.nack()
         assert consumer.receive(wait=timedelta(milliseconds=300)) == []
     assert [one.id for one in queue.peek()] == [other]
     assert (queue.list_by_key("k"), rows(queue)) == ([], [])
-    assert queue.delete_by_key("k") == 0
+    assert queue.delete_by_key("k") == ChangeResult()
 
 
 def test_reschedule_by_key_moves_all_messages_with_it(queue):
@@ -212,8 +214,10 @@ def test_reschedule_by_key_moves_all_messages_with_it(queue):
 
 def test_reschedule_by_key_refuses_a_time_beyond_ten_years(queue):
     queue.send(b"x", key="k", delay=HOUR)
-    with pytest.raises(cqueue.BadInput):
+    with pytest.raises(cqueue.DelayOutOfRange, match="due is 4000d"):
         queue.reschedule_by_key("k", timedelta(days=4000))
+    with pytest.raises(cqueue.BadInput, match="due is 3; it takes an aware datetime, or a timedelta"):
+        queue.reschedule_by_key("k", 3)
     assert queue.get_by_key("k").next_at - queue.now < 2 * HOUR
 
 
@@ -229,11 +233,12 @@ def test_delete_by_key_says_what_is_not_deleted(own, faulty):
         return lost.get(op.ids[0])
 
     faulty.trouble = trouble
-    with pytest.raises(OutcomeUnknown, match="no answer"):
-        own.delete_by_key("k")
+    result = own.delete_by_key("k")
+    assert set(result.done) == {ids[0], ids[2], ids[4]}
+    assert {id_: str(error) for id_, error in result.failed.items()} == {ids[1]: "away", ids[3]: "no answer"}
     assert [one.id for one in own.list_by_key("k")] == [ids[1], ids[3]]
     faulty.trouble = lambda _: None
-    assert own.delete_by_key("k") == 2
+    assert set(own.delete_by_key("k").done) == {ids[1], ids[3]}
 
 
 @pytest.mark.parametrize("letter", ["k", "\U0001f511"])
@@ -253,7 +258,7 @@ def test_an_expired_message_is_not_listed(queue, monkeypatch):
     assert queue.get_by_key("k").body == b"x"
     later(queue, monkeypatch, 2 * HOUR)
     assert queue.get_by_key("k") is None
-    assert queue.delete_by_key("k") == 0
+    assert queue.delete_by_key("k").done == {}
 
 
 def test_purge_and_deletion_leave_no_rows(client, queue, monkeypatch):
@@ -329,8 +334,9 @@ def test_what_is_no_key_is_refused(own, faulty, key):
 
 
 def test_pages_are_asked_for_by_a_limit_and_an_id_of_the_queue(client, queue):
-    with pytest.raises(cqueue.BadInput, match="limit"):
-        queue.list_by_key("k", limit=0)
+    for limit in (0, 10_001, True, 2.0):
+        with pytest.raises(cqueue.BadInput, match=r"limit is .*from 1 to 10,000"):
+            queue.list_by_key("k", limit=limit)
     with pytest.raises(cqueue.InvalidMessageId):
         queue.list_by_key("k", after="nonsense")
     other = client.create_queue(f"{queue.name}-other").send(b"x")

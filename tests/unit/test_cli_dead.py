@@ -446,11 +446,10 @@ def test_extend_keeps_what_is_held(cli, queue):
     ],
 )
 def test_bad_values_are_refused_before_anything_is_looked_for(cli, monkeypatch, args, hint):
-    def opened(_cli):
+    def opened(_url):
         raise AssertionError("a client was opened")
 
-    for module in ("changes", "opening", "listing"):
-        monkeypatch.setattr(f"cqueue.cli.{module}.open_client", opened)
+    monkeypatch.setattr("cqueue.client.connect", opened)
     said = cli(*args)
     assert (said.code, said.out) == (2, "")
     assert hint in " ".join(said.err.replace("│", " ").split())

@@ -144,7 +144,7 @@ class Doorbell:
     def _run(self) -> None:
         while not self._closing:
             with self._changed:
-                if not self._has_work:
+                if not (self._has_work or self._closing):
                     self._changed.wait(self._rest_s())
                 self._has_work = False
             self._work()

@@ -857,7 +857,35 @@ def test_a_farewell_that_fails_ends_the_thread_quietly(store, monkeypatch):
     assert store.seen.wait()
     doorbell.close()
     doorbell._thread.join(SOON_S)
-    assert failures == []
+    assert (failures, doorbell._thread.is_alive()) == ([], False)
+
+
+def test_a_close_just_before_the_thread_waits_is_not_missed(store):
+    """The thread has seen that it is to go on, and is about to wait until its next heartbeat."""
+    asked, answered, about_to_wait = (threading.Event() for _ in range(3))
+
+    def answer_late(operation):
+        if isinstance(operation, Listen):
+            asked.set()
+            assert answered.wait(SOON_S)
+
+    class Told(threading.Condition):
+        def __enter__(self):
+            if asked.is_set() and threading.current_thread() is doorbell._thread:
+                about_to_wait.set()
+            return super().__enter__()
+
+    store.trouble = answer_late
+    doorbell = Doorbell(store.execute, LOCAL, lambda: 0)
+    doorbell._changed = Told()
+    doorbell.listen("orders@1", lambda *_: None)
+    assert asked.wait(SOON_S)
+    with doorbell._changed:
+        answered.set()
+        assert about_to_wait.wait(SOON_S)
+        doorbell.close()
+    doorbell._thread.join(2)  # less than until the next heartbeat
+    assert not doorbell._thread.is_alive()
 
 
 # ── No socket is left open ──

@@ -103,7 +103,7 @@ def test_a_run_that_breaks_between_sending_and_deleting(spark, client, queue, ur
     take_derived(queue)
     half = [one.id for one in dead.peek(9)]
     task = Redriver(settings, queue.name, side.driver.clock.now_us(), 12 * HOUR_US)
-    monkeypatch.setattr(redriving, "delete", lambda _driver, _found: {})  # it dies before
+    monkeypatch.setattr(redriving, "delete", lambda _driver, _dead, _found: {})  # it dies before
     assert [one.error for one in task.redrive(side, half)] == [None] * 9
     monkeypatch.undo()
     assert len(dead.peek(100)) == 20

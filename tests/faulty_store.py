@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.memory import MemoryStore
 
@@ -55,3 +58,19 @@ class FaultyStore:
 
     def close(self):
         self.store.close()
+
+
+class Dying(FaultyStore):
+    """SIGKILL as soon as the nth operation of this kind has been executed."""
+
+    def __init__(self, store, kind, nth):
+        super().__init__(store)
+        self._kind = kind
+        self._left = nth
+
+    def together(self, operations):
+        results = self.store.together(operations)
+        self._left -= sum(isinstance(operation, self._kind) for operation in operations)
+        if self._left <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return results

@@ -4,33 +4,15 @@ Usage: python -m tests.acceptance.keyed_child URL QUEUE send|ack|bury|redrive PO
 POINT: the operation after whose nth execution the process dies, by its name.
 """
 
-import os
-import signal
 import sys
 from datetime import timedelta
 
 from cqueue.store import keys, operations
 from tests.faults.stores import open_client
-from tests.faulty_store import FaultyStore
+from tests.faulty_store import Dying
 
 COUNT = 20
 SOON = timedelta(seconds=10)
-
-
-class Dying(FaultyStore):
-    """SIGKILL as soon as the nth operation of this kind has been executed."""
-
-    def __init__(self, store, kind, nth):
-        super().__init__(store)
-        self._kind = kind
-        self._left = nth
-
-    def together(self, operations):
-        results = self.store.together(operations)
-        self._left -= sum(isinstance(operation, self._kind) for operation in operations)
-        if self._left <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return results
 
 
 def send(queue):

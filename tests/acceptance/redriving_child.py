@@ -3,33 +3,15 @@
 Usage: python -m tests.acceptance.redriving_child URL QUEUE sent|deleted NTH
 """
 
-import os
-import signal
 import sys
 
 from cqueue.sending import redriving
 from cqueue.store.operations import DeleteMessages, InsertMessages
 from tests.faults.stores import open_client
-from tests.faulty_store import FaultyStore
+from tests.faulty_store import Dying
 
 AT_ONCE = 10
 KINDS = {"sent": InsertMessages, "deleted": DeleteMessages}
-
-
-class Dying(FaultyStore):
-    """SIGKILL as soon as the nth statement of this kind has been executed."""
-
-    def __init__(self, store, kind, nth):
-        super().__init__(store)
-        self._kind = kind
-        self._left = nth
-
-    def together(self, operations):
-        results = self.store.together(operations)
-        self._left -= sum(isinstance(operation, self._kind) for operation in operations)
-        if self._left <= 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return results
 
 
 def main(url, name, point, nth):

@@ -62,7 +62,7 @@ def test_a_kill_between_two_writes_leaves_no_orphan(keyspace, client, queue, whe
     assert missing(client, queue) == set()
 
     if what in {"bury", "redrive"}:  # what was cut off is done again, and found by its key
-        time.sleep(3)
+        time.sleep(3)  # longer than the visibility timeout of what the dead process held
         if what == "bury":
             bury(queue)
         else:

@@ -1,7 +1,6 @@
 """Results and histories across processes: handlers in real daemons, asked from here, on a real Cassandra."""
 
 import signal
-import time
 from datetime import timedelta
 
 import pytest
@@ -79,7 +78,6 @@ def test_a_schedule_has_a_history(site):
     queue.schedules.remove("tick")
     fired = sorted({row[3] for row in site.journal("tick")})
     events = told(site, "ticks", 5, schedule="tick")
-    time.sleep(0.5)
     assert {event.state for event in events} <= {"succeeded", "cancelled", "skipped"}
     ran = [event for event in events if event.state == "succeeded"]
     assert [int(event.fired_at.timestamp()) for event in ran] == fired[: len(ran)]

@@ -13,6 +13,7 @@ from cqueue.protocol.flush import INLINE_BODY
 from cqueue.sending import changes
 from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate, ReadHead, ReadMessages
 from tests.faulty_store import FaultyStore
+from tests.unit.holding import held
 
 SOON = timedelta(seconds=10)
 NOW = timedelta()
@@ -23,15 +24,6 @@ MINUTE = timedelta(minutes=1)
 @pytest.fixture
 def queue(client):
     return client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(time_shard=timedelta(hours=1)))
-
-
-def held(consumer, count=1):
-    found = []
-    while len(found) < count:
-        got = consumer.receive(count - len(found), wait=SOON)
-        assert got
-        found += got
-    return found
 
 
 def nearly(moment, other):

@@ -11,6 +11,7 @@ from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.operations import DeleteBodies, DeleteMessages, ReadBodies
 from tests.fix_on_loop import API
+from tests.unit.holding import held
 
 SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
@@ -24,15 +25,6 @@ def client(request):
 @pytest.fixture
 def queue(client):
     return client.create_queue(f"q-{secrets.token_hex(4)}")
-
-
-def held(consumer, count=1):
-    found = []
-    while len(found) < count:
-        got = consumer.receive(count - len(found), wait=SOON)
-        assert got
-        found += got
-    return found
 
 
 def test_find_says_how_a_message_stands(queue):

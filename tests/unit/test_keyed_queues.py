@@ -15,6 +15,7 @@ from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, ReadKey
 from cqueue.store.operations import DeleteMessages, InsertMessages
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage
 from tests.faulty_store import FaultyStore
+from tests.unit.holding import held
 
 SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
@@ -43,15 +44,6 @@ def own_dead(faulty):
     """Its dead-letter queue, as another process sees it."""
     with Client(faulty) as client:
         yield lambda: client.queue("q.dead")
-
-
-def held(consumer, count=1):
-    found = []
-    while len(found) < count:
-        got = consumer.receive(count - len(found), wait=SOON)
-        assert got
-        found += got
-    return found
 
 
 def calls(queue):

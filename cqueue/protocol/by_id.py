@@ -21,7 +21,7 @@ from cqueue.protocol import plausibility, policy
 from cqueue.protocol.ack import SHARED_MS
 from cqueue.protocol.claim_draft import MAX_LISTED, MAX_NEW_SLOTS, freed
 from cqueue.protocol.inspection import discard, slots_of
-from cqueue.protocol.lock import acquire, mutate_once, new_owner, tally_share, unlock
+from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
 from cqueue.protocol.row_memory import remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -63,8 +63,11 @@ class Changed:
 class Edit:
     """The one mutation of a change, put together from a head: pure bookkeeping, no operations."""
 
-    def __init__(self, head: Head, priority: int, now_us: int, owner: bytes, pick: int) -> None:
+    def __init__(
+        self, head: Head, priority: int, now_us: int, owner: bytes, pick: int, *, is_unsure: bool = False
+    ) -> None:
         self.now_us = now_us
+        self.is_unsure = is_unsure  # an earlier try had no answer, and others wrote since
         self.changed = Changed()
         self.needs_fence = False  # an id that no slot lists is part of the change
         self._head = head
@@ -146,6 +149,7 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
     """Delete messages, and see to it that no claim that begins or ends later hands them out.
 
     A message that is being buried stays. A holder learns of the cancelling with its next change of the slot.
+    Of several calls that cancel a message which a slot lists, the one that takes it out of there has done it.
 
     Raises:
         NotDone: nothing was deleted.
@@ -168,8 +172,9 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
         except NotDone as exc:
             raise OutcomeUnknown("deleted, but a consumer may be about to deliver it once more") from exc
         changed.failed |= edited.failed
-    live = {row.id for row in rows if row.expires is None or row.expires * 1000 > now_us}
-    changed.done = live.difference(changed.failed)
+        live = {row.id for row in rows if row.expires is None or row.expires * 1000 > now_us}
+        by_others = listing.keys() - edited.done
+        changed.done = live - by_others - changed.failed.keys()
     return changed
 
 
@@ -178,10 +183,16 @@ def _without(edit: Edit, dead: Sequence[int]) -> None:
     for slot, some in edit.by_slot(dead):
         if slot is None:
             edit.needs_fence = edit.has_fence and policy.cancel_moves_fence(some)
-        elif slot.died_at_ms is not None:  # its burial began after this call had read the head
+            if edit.is_unsure:
+                unsure = OutcomeUnknown("deleted, but by this call or by another one")
+                edit.changed.failed.update(dict.fromkeys(some, unsure))
+            continue
+        if slot.died_at_ms is not None:  # its burial began after this call had read the head
             buried = OutcomeUnknown("deleted, but it was being buried; its dead letter may be stored")
             edit.changed.failed.update(dict.fromkeys(some, buried))
-        elif slot.state is SlotState.CLAIMED and len(some) == len(slot.ids):
+            continue
+        edit.changed.done.update(some)
+        if slot.state is SlotState.CLAIMED and len(some) == len(slot.ids):
             edit.write(slot._replace(state=SlotState.WAITING))  # the owner stays, to tell the holder
         elif slot.state is not SlotState.QUARANTINED:
             edit.take_out(slot, some)
@@ -269,6 +280,7 @@ def _mutate(
     live: only messages with a live row count; False: all do, as their rows have just been deleted.
     """
     memory = remember_row(spec, wide_row, frozenset({priority}))
+    is_unsure = False
     for tries in range(TRIES):
         owner, pick, now_us = (yield from new_owner()), (yield from RandomBits(16)), (yield from Now())
         head, _ = yield from locks.read_whole(wide_row)
@@ -277,15 +289,19 @@ def _mutate(
             return Changed()
         if live:
             ids_ = [row.id for row in (yield from ReadMessages(wide_row, priority, tuple(ids_)))]
-        edit = Edit(head, priority, now_us, owner, pick)
+        edit = Edit(head, priority, now_us, owner, pick, is_unsure=is_unsure)
         plan(edit, ids_)
         may_lock = tries >= LOCK_AFTER and not is_held(head.lock, spec, now_us)
         if edit.needs_fence and (head.lock is None or may_lock) and not memory.remembered.locked:
             yield from acquire(memory, spec)  # then the head is read again
-        elif edit.is_empty or (yield from mutate_once(edit.mutation(wide_row))):
+            continue
+        applied, is_sure = (
+            (True, True) if edit.is_empty else (yield from mutate_once_or_unsure(edit.mutation(wide_row)))
+        )
+        if applied:
             if not edit.needs_fence:
                 yield from unlock(memory)  # somebody claimed the messages before the lock was taken
             return edit.changed
-        else:
-            yield from Pause(PAUSE_S * tries)
+        is_unsure |= not is_sure
+        yield from Pause(PAUSE_S * tries)
     raise NotDone("others change the messages' wide row too fast; try again")

@@ -148,10 +148,20 @@ def mutate_once(mutation: Mutate) -> Proto[bool]:
     Raises:
         OutcomeUnknown: the mutation had no answer, and no serial read succeeded.
     """
+    applied, _ = yield from mutate_once_or_unsure(mutation)
+    return applied
+
+
+def mutate_once_or_unsure(mutation: Mutate) -> Proto[tuple[bool, bool]]:
+    """As `mutate_once`; return also whether that is sure.
+
+    It is not if the mutation had no answer and does not stand: others may have written over it meanwhile.
+    """
     try:
-        return (yield from mutation)
+        return (yield from mutation), True
     except OutcomeUnknown as exc:
-        return (yield from read_outcome(mutation, exc))
+        applied = yield from read_outcome(mutation, exc)
+        return applied, applied
 
 
 def mutate_once_beside(mutation: Mutate, read: Operation[T]) -> Proto[tuple[bool, T | None]]:

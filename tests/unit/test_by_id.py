@@ -179,7 +179,7 @@ def copies(queue, id_, delay):
     return queue.reschedule(id_, NOW) if delay else queue.set_priority(id_, 3)
 
 
-AT = pytest.mark.parametrize("at", [ReadMessages, Mutate])
+AT = pytest.mark.parametrize("at", [ReadMessages, Mutate, DeleteMessages])
 DELAY = pytest.mark.parametrize("delay", [NOW, timedelta(days=9)])
 
 
@@ -203,6 +203,41 @@ def test_of_two_calls_that_copy_one_message_one_does(queue, before, delay, at):
     assert copies(queue, id_, delay) is None
     assert made != [None]
     assert [*queue.ids()] == made
+
+
+def test_of_two_calls_that_cancel_what_waits_one_does(queue, monkeypatch):
+    """The other one finds no message, though it had read the row before anybody deleted it."""
+    id_, cancelled = queue.send(b"x"), []
+    queue.reschedule(id_, HOUR)
+    store = queue._driver.store
+
+    def cancel_first(operation):
+        if type(operation) is DeleteMessages:
+            monkeypatch.setattr(queue._driver, "store", store)
+            cancelled.append(queue.cancel(id_))
+
+    monkeypatch.setattr(queue._driver, "store", FaultyStore(store, trouble=cancel_first))
+    assert not queue.cancel(id_)
+    assert cancelled == [True]
+
+
+def test_a_cancel_without_an_answer_whose_slot_was_overwritten_is_unknown(queue, monkeypatch):
+    """Nobody can tell any more who took the message out of its slot."""
+    first, second = queue.send_many([cqueue.Message(b"1"), cqueue.Message(b"2")]).ids
+    queue.reschedule_many([first, second], HOUR)
+    store = queue._driver.store
+
+    def apply_without_an_answer(operation):
+        if type(operation) is Mutate:
+            monkeypatch.setattr(queue._driver, "store", store)
+            assert store.execute(operation)
+            queue.reschedule(second, 2 * HOUR)
+            raise OutcomeUnknown("simulated")
+
+    monkeypatch.setattr(queue._driver, "store", FaultyStore(store, trouble=apply_without_an_answer))
+    with pytest.raises(OutcomeUnknown, match="by this call or by another one"):
+        queue.cancel(first)
+    assert [*queue.ids()] == [second]
 
 
 @pytest.mark.parametrize("is_settled", [True, False])

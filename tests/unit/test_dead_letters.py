@@ -256,7 +256,9 @@ def test_groups_count_letters_by_task_and_kind_of_reason(queue):
     ]  # fmt: skip
     largest = groups[0]
     assert (largest.first, largest.last) == (letters[b"0"].died_at, letters[b"2"].died_at)
-    assert (largest.example, largest.redriven) == (letters[b"2"].id, 0)
+    assert largest.redriven == 0
+    (example,) = [letter for letter in letters.values() if letter.id == largest.example]
+    assert (example.task, example.died_at) == ("mail", largest.last)  # of those of one ms, any
     assert [group.count for group in queue.dead_letters.groups(task="mail", reason="bank")] == [1]
     assert len(queue.dead_letters.redrive(task=largest.task, kind=largest.reason).done) == largest.count
     with queue.consumer() as consumer:

@@ -180,7 +180,7 @@ class DeadLetters:
         """
         found: dict[tuple[str | None, str], LetterGroup] = {}
         for letter in self._matching(reason, task):
-            kind, died, again = _kind(letter.reason), letter.died_at, bool(letter.redrives)
+            kind, died, again = kind_of(letter.reason), letter.died_at, bool(letter.redrives)
             group = found.get((letter.task, kind))
             if group is None:
                 group = LetterGroup(letter.task, kind, 0, died, died, letter.id, 0)
@@ -308,7 +308,7 @@ class DeadLetters:
             letter
             for letter in self
             if (part is None or part in letter.reason.casefold())
-            and (kind is None or _kind(letter.reason) == kind)
+            and (kind is None or kind_of(letter.reason) == kind)
             and (task is None or letter.task == task)
         )
 
@@ -463,7 +463,7 @@ def _body(driver: BlockingDriver, found: Found) -> bytes:
     return letter.body
 
 
-def _kind(reason: str) -> str:
+def kind_of(reason: str) -> str:
     """Return what reasons of the same kind have in common: the part before a colon, whatever the attempt."""
     return _ATTEMPT.sub("", reason).partition(": ")[0][:MAX_KIND]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
@@ -23,17 +24,14 @@ OPERATIONS: Final = ("redrive", "drop")
 def letters(request: Request) -> Response:
     """Show the oldest letters that fit the filters, with what they died of."""
     site, name, query = site_of(request), request.path_params["name"], request.query_params
-    task, reason = _filter(query.get("task", "")), _filter(query.get("reason", ""))
-    known = site.shared.get(
-        ("letters", name, task, reason), lambda: reading.letters(site.client, name, task, reason)
-    )
+    wanted = _wanted(query.get)
+    known = site.shared.get(("letters", name, wanted), lambda: reading.letters(site.client, name, wanted))
     return site.page(
         request,
         "letters.html",
         knowns=[known],
         name=name,
-        task=task or "",
-        reason=reason or "",
+        wanted=wanted,
         found=known.value,
         most=reading.MOST_LETTERS,
     )
@@ -86,16 +84,14 @@ def settle(request: Request) -> Response:
         elif not result.done:
             more_fields["outcome"] = "not_done"
         more_fields["ids"] = [str(id_) for id_ in result.done[:100]]
-    site.shared.forget(("state", name), ("detail", name), ("letters", name, None, None))
-    task, reason = _filters(request)
-    site.shared.forget(("letters", name, task, reason))
+    site.shared.forget(("state", name), ("detail", name), ("letters", name, reading.ALL_LETTERS))
+    site.shared.forget(("letters", name, _posted(request)))
     return _answer(request, "settled.html", operation, result, more=False)
 
 
 def _answer(
     request: Request, template: str, operation: str, result: LettersResult, *, more: bool
 ) -> Response:
-    task, reason = _filters(request)
     values: dict[str, Any] = {
         "name": request.path_params["name"],
         "operation": operation,
@@ -104,15 +100,18 @@ def _answer(
         "undone": [one for one in result.failed if not isinstance(one[1], OutcomeUnknown)],
         "more": more,
         "most": reading.MOST_LETTERS,
-        "task": task or "",
-        "reason": reason or "",
+        "wanted": _posted(request),
     }
     return site_of(request).page(request, template, **values)
 
 
-def _filters(request: Request) -> tuple[str | None, str | None]:
-    task, reason = (_filter("".join(fields_of(request, name))) for name in ("task", "reason"))
-    return task, reason
+def _posted(request: Request) -> reading.LetterFilter:
+    return _wanted(lambda name, _: "".join(fields_of(request, name)))
+
+
+def _wanted(given: Callable[[str, str], str]) -> reading.LetterFilter:
+    task, reason = _filter(given("task", "")), _filter(given("reason", ""))
+    return reading.LetterFilter(task, reason, given("kind", "") or None)
 
 
 def _filter(text: str) -> str | None:
@@ -126,8 +125,7 @@ def _chosen(request: Request, dead: DeadLetters) -> tuple[list[str], bool]:
     """Return the ids that were ticked, or those of all letters that fit the filters; and whether more fit."""
     if field_of(request, "which") == "ticked":
         return _checked(fields_of(request, "id")), False
-    task, reason = _filters(request)
-    found = dead.list(reading.MOST_LETTERS, task=task, reason=reason)
+    found = dead.list(reading.MOST_LETTERS, **_posted(request)._asdict())
     return [str(letter.id) for letter in found], len(found) == reading.MOST_LETTERS
 
 

@@ -115,7 +115,7 @@ def queue(request: Request) -> Response:
     detail = shared.get(("detail", name), lambda: reading.queue_detail(client, name))
     letters = None
     if state.value.stats.dead:
-        letters = shared.get(("letters", name, None, None), lambda: reading.letters(client, name, None, None))
+        letters = shared.get(("letters", name, reading.ALL_LETTERS), lambda: reading.letters(client, name))
     span = request.query_params.get("span", "")
     span = span if span in SPANS else DEFAULT_SPAN
     points = site.history.known(name, span)

@@ -11,8 +11,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cqueue.dead_letters import kind_of
 from cqueue.dispatcher.schedules.triggers import Cron, Repeating
 from cqueue.dispatcher.service.membership import Worker, is_orphan, listed
 from cqueue.errors import BadInput, CqueueError, LogNotFound, QueueNotFound
@@ -20,7 +21,6 @@ from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.durations import show_duration
 from cqueue.web.shared import Known, Shared
-from cqueue.web.shown import cause
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -162,7 +162,7 @@ class Letters:
     """The oldest letters of a queue that fit a filter.
 
     letters: the first 100 of them; number: of all that were read, 1,000 at most.
-    causes: (cause, task, number) of the letters read, the most frequent first.
+    causes: (kind of reason, task, number) of the letters read, the most frequent first.
     more: there may be more letters than were read.
     """
 
@@ -172,10 +172,21 @@ class Letters:
     more: bool
 
 
-def letters(client: Client, queue: str, task: str | None, reason: str | None) -> Letters:
+class LetterFilter(NamedTuple):
+    """Which letters a page shows: those that fit what is given. A kind stands alone or with a task."""
+
+    task: str | None = None
+    reason: str | None = None
+    kind: str | None = None
+
+
+ALL_LETTERS: Final = LetterFilter()
+
+
+def letters(client: Client, queue: str, wanted: LetterFilter = ALL_LETTERS) -> Letters:
     """Read the oldest letters that fit, and group them."""
-    found = client.queue(queue).dead_letters.list(MOST_LETTERS, task=task, reason=reason)
-    groups = Counter((cause(letter.reason), letter.task) for letter in found)
+    found = client.queue(queue).dead_letters.list(MOST_LETTERS, **wanted._asdict())
+    groups = Counter((kind_of(letter.reason), letter.task) for letter in found)
     causes = [(what, whose, number) for (what, whose), number in groups.most_common()]
     rows = [_letter(letter) for letter in found[:LISTED]]
     return Letters(rows, len(found), causes[:CAUSES], len(found) == MOST_LETTERS)

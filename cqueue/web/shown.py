@@ -81,10 +81,3 @@ def body(content: bytes) -> tuple[str, str]:
     except UnicodeDecodeError:
         return base64.b64encode(some).decode("ascii"), f"base64{cut}"
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), f"text{cut}"
-
-
-def cause(reason: str) -> str:
-    """Return what letters with such a reason have in common: the text before the first colon or line end."""
-    first = reason.strip().splitlines()[0] if reason.strip() else ""
-    head, colon, _ = first.partition(":")
-    return (head if colon else first)[:120]

@@ -13,6 +13,8 @@ from tests.acceptance.daemons import wait_for
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
+SOON = timedelta(seconds=10)
+
 
 @pytest.fixture
 def web(browse):
@@ -159,6 +161,24 @@ def test_letters_are_shown_escaped_filtered_and_one_by_one(web, shop):
     for told in ("attempts 1", "redrives 0", f"holder {own_name()}"):
         assert told in shown
     assert "bytes, as text" in text_of(web.post(f"/queue/mails/dead/{shop.letters[0]}", data={}))
+
+
+def test_a_group_of_letters_leads_to_its_letters_and_no_others(web, shop):
+    """Also where one kind of reason is a part of another one; a redrive of all that fit takes those."""
+    queue = shop.client.queue("mails")
+    queue.send_many([cqueue.Message(b"x", task="send")])
+    with queue.consumer() as consumer:
+        while b"x" not in (found := {one.body: one for one in consumer.receive(10, wait=SOON)}):
+            pass
+        found[b"x"].dead("ConnectionRefusedElsewhere: 1")
+    web.app.state.site.shared.forget(("letters", "mails", (None, None, None)))
+    page = web.get("/queue/mails/dead")
+    (link,) = re.findall(r'href="(/queue/mails/dead\?[^"]*kind=ConnectionRefused[&"][^"]*)"?', page.text)
+    group = web.get(html.unescape(link).rstrip('"'))
+    assert len(ticked(group)) == 4
+    assert "of the kind ConnectionRefused" in text_of(group)
+    form = {"operation": "redrive", "step": "look", "which": "all", "kind": "ConnectionRefused"}
+    assert "4 letters would be sent back" in text_of(web.post("/queue/mails/dead", data=form))
 
 
 def test_a_redrive_shows_first_what_it_would_do(web, shop):

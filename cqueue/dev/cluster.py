@@ -243,13 +243,13 @@ class DevCluster:
     ) -> None:
         """Start `missing` and wait for `nodes`; leave nothing behind if that does not work."""
         try:
+            launched = {}
             if missing:
                 java, jars = find_java(), ensure_jars(progress)
-                for node in missing:
-                    node.launch(java, jars)
-            startup.await_answers(nodes, limit, progress)
+                launched = {node.number: node.launch(java, jars) for node in missing}
+            startup.await_answers(nodes, launched, limit, progress)
             if len(nodes) == len(nodes[0].record.addresses):
-                startup.await_ring(nodes, limit)
+                startup.await_ring(nodes, launched, limit)
         except BaseException:  # Ctrl-C as well: a node that nobody waits for must not run on
             processes.kill([node.home for node in missing])
             raise

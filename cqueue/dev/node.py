@@ -62,8 +62,8 @@ class Node:
             state=running if pid else NodeState.DOWN,
         )
 
-    def launch(self, java: Path, jars: Sequence[Path]) -> None:
-        """Start the node's process, which answers some seconds later."""
+    def launch(self, java: Path, jars: Sequence[Path]) -> int:
+        """Start the node's process, which answers some seconds later; return the process's id."""
         self._prepare()
         log = self.home / LOG
         if log.exists():
@@ -71,7 +71,7 @@ class Node:
             log.replace(self.home / f"{LOG}.1")
         settings = self.record.settings
         prefix = settings.prefixes[self.number - 1] if settings.prefixes else ()
-        processes.spawn(
+        return processes.spawn(
             [*prefix, *java_command(java, jars, self.home, settings)],
             home=self.home,
             log=log,

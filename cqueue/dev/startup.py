@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from cqueue.dev import processes
 from cqueue.dev.jars import Progress
 from cqueue.dev.node import Node
 from cqueue.errors import DevError
@@ -39,8 +40,12 @@ _LAST_RESORT = (
 )
 
 
-def await_answers(nodes: Sequence[Node], limit: timedelta, progress: Progress) -> None:
+def await_answers(
+    nodes: Sequence[Node], launched: Mapping[int, int], limit: timedelta, progress: Progress
+) -> None:
     """Wait until all `nodes` answer CQL.
+
+    launched: process ids of those that were started just now, by number.
 
     Raises:
         DevError: a process ended, or `limit` passed; with the end of the log and a remedy.
@@ -48,13 +53,13 @@ def await_answers(nodes: Sequence[Node], limit: timedelta, progress: Progress) -
     deadline = time.monotonic() + limit.total_seconds()
     waiting = list(nodes)
     while waiting:
-        _check(waiting, deadline, limit, "did not answer CQL")
+        _check(waiting, launched, deadline, limit, "did not answer CQL")
         time.sleep(_POLL_SECONDS)
         waiting = [node for node in waiting if not node.answers()]
         progress(f"Starting Cassandra: {len(nodes) - len(waiting)} of {len(nodes)} nodes answer")
 
 
-def await_ring(nodes: Sequence[Node], limit: timedelta) -> None:
+def await_ring(nodes: Sequence[Node], launched: Mapping[int, int], limit: timedelta) -> None:
     """Wait until each of `nodes`, which are all of the cluster, finds all others alive.
 
     A node answers some time before its neighbours have noticed; writes to all replicas fail until then.
@@ -65,7 +70,7 @@ def await_ring(nodes: Sequence[Node], limit: timedelta) -> None:
     deadline = time.monotonic() + limit.total_seconds()
     waiting = [node for node in nodes if not node.sees_ring()]
     while waiting:
-        _check(nodes, deadline, limit, "did not find the other nodes")
+        _check(nodes, launched, deadline, limit, "did not find the other nodes")
         time.sleep(_POLL_SECONDS)
         waiting = [node for node in waiting if not node.sees_ring()]
 
@@ -86,21 +91,24 @@ def telling(log: Sequence[str]) -> Sequence[str]:
     return log[begin : begin + _SHOWN_LINES]
 
 
-def _check(nodes: Sequence[Node], deadline: float, limit: timedelta, failing: str) -> None:
+def _check(
+    nodes: Sequence[Node], launched: Mapping[int, int], deadline: float, limit: timedelta, failing: str
+) -> None:
     for node in nodes:
-        if _is_gone(node):
+        if _is_gone(node, launched):
             raise _failure(node, "ended while it was starting")
     if time.monotonic() >= deadline:
         raise _failure(nodes[0], f"{failing} within {limit.total_seconds():.0f} s")
 
 
-def _is_gone(node: Node) -> bool:
-    """Whether it has no process at two looks: one that becomes another program, as a prefix does, has no
-    command line in between.
+def _is_gone(node: Node, launched: Mapping[int, int]) -> bool:
+    """Whether the node has no process any more.
+
+    A process that becomes another program, as a prefix does, has no command line for a moment, so one that
+    was launched here is looked up by its id as well.
     """
-    if node.pid() is None:
-        time.sleep(_POLL_SECONDS)
-    return node.pid() is None
+    pid = launched.get(node.number)
+    return node.pid() is None and (pid is None or processes.is_gone(pid))
 
 
 def _failure(node: Node, what: str) -> DevError:

@@ -20,6 +20,8 @@ from tests.faults.networks import network  # noqa: F401 - a fixture
 
 HERE = "tests/faults/"
 LONGEST_REASON = 160
+MADE_AT = pytest.StashKey()
+"""What the table says of the tested code."""
 
 _rows = []
 
@@ -54,6 +56,8 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "row(number, fault): the row of the table of faults")
     config.addinivalue_line("markers", "quick: in short it belongs to `make test-all`")
     config.addinivalue_line("markers", "storage: in short it belongs to `make faults-quick`")
+    if FULL:
+        config.stash[MADE_AT] = table.made_at()  # now, as somebody may commit meanwhile
     if FULL or STORAGE:
         # As Ctrl-C: whatever nodes, namespaces and mounts there are, are removed.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -92,7 +96,7 @@ def _reason(report):
     return str(crash.message if crash else report.longrepr).splitlines()[0][:LONGEST_REASON]
 
 
-def pytest_terminal_summary(terminalreporter, exitstatus):
+def pytest_terminal_summary(terminalreporter, exitstatus, config):
     if not (_rows and FULL):
         return
     terminalreporter.section("faults")
@@ -100,4 +104,4 @@ def pytest_terminal_summary(terminalreporter, exitstatus):
         terminalreporter.write_line(line)
     page = os.environ.get("CQUEUE_FAULTS_PAGE")
     if page and exitstatus != pytest.ExitCode.INTERRUPTED:
-        table.write(Path(page), _rows)
+        table.write(Path(page), _rows, config.stash[MADE_AT])

@@ -38,7 +38,7 @@ def test_a_kill_between_two_writes_leaves_no_key_without_a_message(start_run, ro
     run = start_run(keyed=True, visibility=timedelta(seconds=4), lease=timedelta(seconds=2))
     rng = random.Random(25)
     for operation, when in SENDING * full(5, 1):
-        run.start("produce", keyed=True, batch=30, kill=[operation, when, rng.randrange(2, 5)]).join()
+        run.start("produce", keyed=True, batch=100, kill=[operation, when, rng.randrange(2, 5)]).join()
     live = run.queue.peek(10_000)
     assert all(one.id in {found.id for found in run.queue.list_by_key(one.key)} for one in live)
     after_sends = _healed(run, keys_of)

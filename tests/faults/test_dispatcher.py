@@ -79,7 +79,7 @@ def test_a_daemon_reconnects_by_itself(site, proxied, row, how):
 @pytest.mark.row(18, "a message whose handler kills its process, under --processes 2")
 def test_what_kills_its_process_is_buried_and_its_neighbours_are_not(site, row):
     """Dead-lettered after exactly `max_attempts`, by processes that are replaced within two seconds."""
-    site.send("deadly", 20)
+    site.send("deadly", 100)
     daemon = site.start("--processes", 2, "--queues", "deadly", "--threads", 4)
     site.wait(lambda: site.live("deadly.dead") == 1, 120)
     site.wait(lambda: site.live("deadly") == 0)
@@ -88,7 +88,7 @@ def test_what_kills_its_process_is_buried_and_its_neighbours_are_not(site, row):
     assert daemon.end() == 0
     killed = [line for line in daemon.lines("child_ended") if line["code"] == -signal.SIGKILL]
     began = Counter(one[3] for one in site.journal("began"))
-    assert site.numbers("deadly") == set(range(20)) - {7}
+    assert site.numbers("deadly") == set(range(100)) - {7}
     assert began[7] == len(killed) == 3
     assert max(count for number, count in began.items() if number != 7) <= 3
     gaps = replaced_after(daemon)

@@ -31,7 +31,7 @@ from cqueue.dev import (
 )
 from cqueue.dev.addresses import Reservation
 from cqueue.dev.jvm import MARKER
-from cqueue.dev.node import node_home
+from cqueue.dev.node import Node, node_home
 from cqueue.dev.record import Record
 from cqueue.dev.running import running_url
 from cqueue.dev.settings import Settings
@@ -276,6 +276,13 @@ def test_start_that_takes_too_long_leaves_nothing(monkeypatch, tmp_path):
     message = failing_start(monkeypatch, tmp_path, "echo hanging; while :; do sleep 0.1; done")
     assert "did not answer CQL within 1 s" in message
     assert "hanging" in message
+
+
+def test_a_process_without_a_command_line_has_not_ended(monkeypatch, tmp_path):
+    """One that becomes another program has none for a moment: twice by chance, and a live node was killed."""
+    monkeypatch.setattr(Node, "pid", lambda _: None)
+    message = failing_start(monkeypatch, tmp_path, "echo hanging; while :; do sleep 0.1; done")
+    assert "did not answer CQL within 1 s" in message
 
 
 @pytest.mark.parametrize(

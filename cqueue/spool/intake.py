@@ -100,15 +100,19 @@ class Intake:
     def _has_room(self, level: Level) -> bool:
         if self._closed:
             raise Closed("the spool is closed")
-        used = self.used()
-        share = used.share(self._limit)
-        if self.is_full and share < _LOW:
-            self.is_full = False
-        if share >= _HIGH or (used + level).share(self._limit) > 1:
+        self._look_at_marks()
+        if (self.used() + level).share(self._limit) > 1:
             self.is_full = True
         under_way = self._waiting.size + self._taken.size
         crowded = under_way and under_way + level.size > _UNDER_WAY_BYTES
         return not self.is_full and not crowded
+
+    def _look_at_marks(self) -> None:
+        share = self.used().share(self._limit)
+        if share >= _HIGH:
+            self.is_full = True
+        elif share < _LOW:
+            self.is_full = False
 
     def _wait_for_room(self, deadline: float) -> None:
         remaining = deadline - time.monotonic()
@@ -143,6 +147,7 @@ class Intake:
             self._backlogs[queue] = queue.backlog()
             self._backlog = sum(self._backlogs.values(), Level())
             self._taken -= level
+            self._look_at_marks()  # also for those who only ask
             self._room.notify_all()
 
     def is_drained(self) -> bool:

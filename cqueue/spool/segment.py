@@ -95,6 +95,7 @@ class Segment:
         disk.sync(self.handle)
         self.release()
         self.positions = array("I")
+        self.scanned = False  # a scan of the open file has not looked at the index, which counts from now on
 
     def release(self) -> None:
         """Close the file, which is only read from now on."""
@@ -129,13 +130,14 @@ class Segment:
 
         Records that the footer or the writer promises and that are not found at the end are damage, too.
         """
-        data = self.path.read_bytes()[: self.end_position]
+        end, end_position = self.end, self.end_position  # before the file: the writer may append meanwhile
+        data = self.path.read_bytes()[:end_position]
         found = record.scan(data, first=self.first, salt=self.salt, start=FIRST_POSITION)
-        if found.next_offset < self.end:
-            lost = range(found.next_offset, self.end)
-            found.damage.append(record.Damage(lost, found.end_position, self.end_position))
+        if found.next_offset < end:
+            lost = range(found.next_offset, end)
+            found.damage.append(record.Damage(lost, found.end_position, end_position))
             found.positions.extend(bytes(len(lost)))
-            found.end_position = self.end_position
+            found.end_position = end_position
         return found
 
 

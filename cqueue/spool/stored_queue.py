@@ -119,20 +119,29 @@ class StoredQueue:
         for segment in held[at:]:
             offset = max(offset, segment.first)
             stop = min(segment.end, end)
-            while offset < stop and len(found) < max_count:
-                part = self._read(segment, offset, min(max_count - len(found), stop - offset))
-                found += part
-                offset = part[-1].offset + 1 if part else offset + 1
+            try:
+                while offset < stop and len(found) < max_count:
+                    part = self._read(segment, offset, min(max_count - len(found), stop - offset))
+                    found += part
+                    offset = part[-1].offset + 1 if part else offset + 1
+            except FileNotFoundError:
+                self._report_missing(segment)
         return found
 
     def _read(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
-        try:
-            if (part := self._look(segment, offset, count)) or segment.scanned:
-                return part
-            self._rescan(segment)
-            return self._look(segment, offset, count)
-        except FileNotFoundError:  # deleted meanwhile: it was consumed
-            return []
+        if (part := self._look(segment, offset, count)) or segment.scanned:
+            return part
+        self._rescan(segment)
+        return self._look(segment, offset, count)
+
+    def _report_missing(self, segment: Segment) -> None:
+        """Report a segment whose file is gone, unless it was deleted because it is consumed or expired.
+
+        The writer takes such a segment from the list before it deletes the file.
+        """
+        lost = range(max(segment.first, self.progress.offset), segment.end)
+        if lost and segment in self.segments:
+            self.lost.add(Finding(segment.path, "the file is gone", lost))
 
     def _look(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
         position = self._position(segment, offset)

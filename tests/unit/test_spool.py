@@ -315,7 +315,7 @@ def test_what_it_holds_is_shown_to_prometheus(tmp_path):
     """Of each queue what waits, its age, its bytes and what was lost; and whether it is full."""
     registry = CollectorRegistry()
     with Spool(
-        tmp_path / "spool", disk_reserve=0, segment_bytes=4096, max_records=5, on_full="raise"
+        tmp_path / "spool", disk_reserve=0, segment_bytes=4096, max_records=6, on_full="raise"
     ) as spool:
         registry.register(SpoolCollector(spool))
 
@@ -329,7 +329,7 @@ def test_what_it_holds_is_shown_to_prometheus(tmp_path):
         assert shown("bytes", **mail) >= 4096
         assert 0 <= shown("oldest_age_seconds", **mail) < 60
         with pytest.raises(errors.SpoolFull):
-            spool.append_many("mail", [b"x"] * 3, queue_id=7)
+            spool.append_many("mail", [b"x"] * 4, queue_id=7)
         assert shown("full") == 1
         spool.commit("mail", 4, queue_id=7)
         assert (shown("waiting", **mail), shown("oldest_age_seconds", **mail)) == (0, 0)

@@ -6,6 +6,7 @@ import errno
 import random
 import shutil
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -150,6 +151,57 @@ def test_damage_in_a_sealed_segment_shows_when_it_is_read_and_when_it_is_verifie
         assert finding.offsets == range(1)
     reading = read_back(target)
     assert (sorted(reading.records), reading.lost) == ([1, 2, 3, 4], [range(1)])
+
+
+def test_damage_in_an_open_segment_costs_the_damaged_record_only(image, monkeypatch):
+    """Also once the segment is sealed, and its index could not be written."""
+    written = payloads(5)
+    with Spool(image.with_name("open"), disk_reserve=0, segment_bytes=4096) as spool:
+        for payload in written:
+            spool.append(TOPIC, payload).result(10)
+        path = only_segment(image.with_name("open"))
+        with path.open("r+b") as file:
+            file.seek(segment.FIRST_POSITION + 25)
+            file.write(b"\xff")
+        assert [one.offset for one in spool.pull(TOPIC, 0, 0, 10)] == [1, 2, 3, 4]
+        (queue,) = spool._queues.values()
+        monkeypatch.setattr(queue.index, "put", lambda *_: None)
+        while len(queue.segments) == 1:
+            spool.append(TOPIC, bytes(1000)).result(10)
+        assert [one.offset for one in spool.pull(TOPIC, 0, 0, 5)] == [1, 2, 3, 4, 5]
+        assert [one.payload for one in spool.pull(TOPIC, 0, 1, 4)] == written[1:]
+        assert spool.status()[0].lost == [range(1)]
+
+
+def test_what_is_appended_while_a_segment_is_verified_is_no_damage(tmp_path, monkeypatch):
+    """The file is read, and then compared with what it held before."""
+    with Spool(tmp_path / "spool", disk_reserve=0) as spool:
+        spool.append(TOPIC, b"before").result(10)
+        read_bytes = Path.read_bytes
+
+        def append_after(path):
+            data = read_bytes(path)
+            if path.suffix == ".seg":
+                spool.append(TOPIC, b"meanwhile").result(10)
+            return data
+
+        monkeypatch.setattr(Path, "read_bytes", append_after)
+        assert spool.verify() == []
+        assert spool.progress(TOPIC) == 0
+        assert len(spool.pull(TOPIC, 0, 0, 10)) == 2
+
+
+def test_a_segment_that_vanishes_while_the_spool_is_open_is_a_range(tmp_path):
+    """Its reader goes on behind it; what was consumed of it is not reported."""
+    target = crashed(tmp_path / "spool", payloads(200))
+    paths = sorted(target.glob("*/*/*.seg"))
+    first, end = (int(path.name[:20]) for path in paths[1:3])
+    with Spool(target, disk_reserve=0) as spool:
+        paths[1].unlink()
+        assert [one.offset for one in spool.pull(TOPIC, 0, 0, 200)] == [*range(first), *range(end, 200)]
+        assert spool.status()[0].lost == [range(first, end)]
+    with Spool(target, disk_reserve=0) as spool:
+        assert spool.status()[0].lost == [range(first, end)], "as the next open finds it"
 
 
 def test_consumed_messages_that_are_damaged_are_not_reported_as_lost(image):

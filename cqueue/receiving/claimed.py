@@ -30,13 +30,24 @@ class ClaimedBatch:
         settler.hold([*claimed.taken, *claimed.dead, *claimed.expired])
         settler.drop(claimed.expired)
         self._bury_spent(claimed.dead)
-        if None not in [taken.row.body for taken in claimed.taken]:
-            return [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in claimed.taken]
+        some = self._still_held(claimed.taken)
+        if None not in [taken.row.body for taken in some]:
+            return [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in some]
         try:
-            return self._with_bodies(claimed.taken)
+            return self._with_bodies(some)
         except (NotDone, OutcomeUnknown):
-            settler.release({taken.lease for taken in claimed.taken})
+            settler.release({taken.lease for taken in some})
             raise
+
+    def _still_held(self, taken: Sequence[Taken]) -> Sequence[Taken]:
+        """Return the messages without those whose visibility timeout is over already; give these back.
+
+        Cassandra may answer late. Another consumer could claim them while a handler begins with them here.
+        """
+        now_ms = self._driver.clock.guess_us() // 1000
+        late = {one.lease for one in taken if one.lease.due_ms <= now_ms}
+        self._settler.release(late)
+        return [one for one in taken if one.lease not in late] if late else taken
 
     def _bury_spent(self, dead: Sequence[Taken]) -> None:
         """Bury messages that have no attempt left.

@@ -479,6 +479,30 @@ def test_an_ack_refused_after_a_lost_answer_is_unknown(store, queue):
     assert queue.stats(exact=True).live == 0
 
 
+def test_a_claim_that_is_answered_after_its_visibility_timeout_delivers_nothing(monkeypatch):
+    """Others may take the messages by then. They come with the next claim, and no attempt is used."""
+    passed_us = [0]
+
+    def answer_late(operation, do):
+        result = do()
+        if type(operation) is Mutate and operation.slots and not passed_us[0]:
+            passed_us[0] = 3_000_000
+        return result
+
+    with Client(FaultyStore(around=answer_late)) as client:
+        queue = client.create_queue("late", QueueConfig(visibility=timedelta(seconds=2)))
+        clock = client._driver.clock
+        for name in ("now_us", "guess_us"):
+            read = getattr(clock, name)
+            monkeypatch.setattr(clock, name, lambda read=read, **given: read(**given) + passed_us[0])
+        queue.send_many(messages(b"1", b"2"))
+        with queue.consumer() as consumer:
+            got = consumer.receive(2, wait=timedelta(seconds=1))
+            assert passed_us[0]
+            assert {message.body for message in got} == {b"1", b"2"}
+            assert all(message.attempt == 1 and message.visible_again > queue.now for message in got)
+
+
 def test_an_ack_stored_in_part_is_unknown(store, queue):
     """Some messages are deleted and some are not: neither done nor not done."""
     queue.send_many([cqueue.Message(b"a"), cqueue.Message(b"b", priority=1)])

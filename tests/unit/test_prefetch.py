@@ -441,7 +441,9 @@ def test_ctrl_c_at_any_moment_of_a_receive_that_waits_leaves_the_rest_to_others(
 
     def take():
         ahead.take(1)
-        threading.Timer(0.001, gate.set).start()
+        opening = threading.Timer(0.001, gate.set)
+        opening.daemon = True  # a Ctrl-C in its start may stop it for ever, and this process at its end
+        opening.start()
         ahead.take(1)
 
     def check():

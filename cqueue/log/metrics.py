@@ -57,6 +57,9 @@ class LagCollector(Collector):
         self._ended_s = float("-inf")
         self._lags: dict[tuple[str, str], Lag] = {}
 
+    def __repr__(self) -> str:
+        return f"<lags of {', '.join(sorted(self._logs)) or 'all logs'}>"
+
     def collect(self) -> Iterator[Metric]:
         """Return the lags as they were last counted."""
         self._count_again()

@@ -144,6 +144,7 @@ types: $(STAMP)
 style: $(STAMP)
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/bandit --quiet --configfile pyproject.toml --recursive cqueue dispatcher schema pyspark_cqueue.py
 	@$(BIN)/python -m tests.prose
 	@$(BIN)/lint-imports --no-cache > /dev/null || { $(BIN)/lint-imports; exit 1; }
 

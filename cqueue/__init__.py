@@ -90,6 +90,7 @@ if TYPE_CHECKING:
     from cqueue.log.http_push import HttpPush
     from cqueue.log.listeners import batched
     from cqueue.log.log import AppendResult, Log
+    from cqueue.log.metrics import LagCollector
     from cqueue.log.records import LogId, LogRecord, Record
     from cqueue.log.scanner import Scanner
     from cqueue.log.stats import LogStats
@@ -151,6 +152,7 @@ __all__ = [
     "InvalidQueueName",
     "InvalidToken",
     "Lag",
+    "LagCollector",
     "LeaseLost",
     "LetterGroup",
     "LetterNotFound",
@@ -251,6 +253,7 @@ _HOMES = {
     "log.fanout": ("feed",),
     "log.log": ("AppendResult", "Log"),
     "log.http_push": ("HttpPush",),
+    "log.metrics": ("LagCollector",),
     "log.records": ("LogId", "LogRecord", "Record"),
     "log.follower": ("Follower",),
     "log.scanner": ("Scanner",),

@@ -56,7 +56,7 @@ class Asked:
     messages: int = 100_000
     size: int = 100
     rounds: int = ROUNDS
-    directory: Path = Path("/var/tmp")  # noqa: S108 - only a parent; not /tmp, which is memory on many machines
+    directory: Path = Path("/var/tmp")  # nosec B108  # noqa: S108 - only a parent; not /tmp, which is memory on many machines
 
 
 def spool(asked: Asked, progress: Progress = silent) -> dict[str, Any]:

@@ -28,6 +28,7 @@ ROWS, LOAD = Rows(), Options()
 BACKLOG, SHARED_BACKLOG, BOTH_WAYS = (Options(count, batch=500) for count in (20_000, 100_000, 200_000))
 
 MOST_A_SECOND = 1000
+VAR_TMP = Path("/var/tmp")  # nosec B108  # noqa: S108 - only a parent
 _COLUMNS = {
     "to": "to",
     "who": "who",
@@ -218,7 +219,7 @@ def spool(
     messages: Annotated[int, number("How many messages of a round.", 1)] = 100_000,
     size: Annotated[int, number("Bytes of a message.", 0, 1 << 20)] = 100,
     rounds: Annotated[int, number("Rounds; the medians count.", 1, 100)] = 5,
-    parent: Annotated[Path, directory("On the disk to measure.", "--dir")] = Path("/var/tmp"),  # noqa: S108 - only a parent
+    parent: Annotated[Path, directory("On the disk to measure.", "--dir")] = VAR_TMP,
 ) -> None:
     """Append to a spool, to SQLite and to persist-queue, at each durability. Needs no Cassandra."""
     from cqueue.bench import spool as module  # noqa: PLC0415 - as above

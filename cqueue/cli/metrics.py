@@ -22,6 +22,9 @@ def metrics(
     names: Annotated[list[str] | None, "[QUEUE]…", "Only these queues; by default all."] = None,
     *,
     port: Annotated[int, number("Answer /metrics there; 0 takes any free port.", 0, 65535)] = 9101,
+    subscriptions: Annotated[
+        bool, "Also count how far subscriptions are behind, which reads records."
+    ] = False,
     host: Annotated[str, "HOST", "Address to listen on; by default only for this machine."] = "127.0.0.1",
     log: LogFormat = None,
 ) -> None:
@@ -37,6 +40,6 @@ def metrics(
     log_lines.configure(cli, log)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with connect(cli.url, lazy=True) as client, daemon.signals_to(inbox):
-        exporter = Exporter(client, names or ())
+        exporter = Exporter(client, names or (), subscriptions=subscriptions)
         with health.serving((host, port), exporter.health, exporter.exposition):
             inbox.get()

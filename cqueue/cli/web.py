@@ -32,7 +32,7 @@ app = typer.Typer()
 
 LOOPBACK = "127.0.0.1"
 PORT = 8787
-TOKEN_VARIABLE = "CQUEUE_WEB_TOKEN"  # noqa: S105 - the name of one
+TOKEN_VARIABLE = "CQUEUE_WEB_TOKEN"  # nosec B105  # noqa: S105 - the name of one
 NEEDED = ("starlette", "jinja2", "uvicorn")
 BACKLOG = 256
 """Connections that may wait to be taken."""

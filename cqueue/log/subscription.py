@@ -63,6 +63,31 @@ class Lag:
     seconds: float
 
 
+def lags(driver: BlockingDriver, key: SubscriptionKey, spec: LogSpec) -> dict[int, Lag]:
+    """Return how far each partition of a subscription is behind; none if there is no such subscription.
+
+    A partition whose position cannot be read is left out.
+
+    Raises:
+        DamagedRow: the subscription's definition is damaged.
+        NotDone: a read failed.
+    """
+    now_us = driver.clock.now_us()
+    rows = driver.ask(ReadSubscription(key, now_us=now_us))
+    known, definition = ShardMap(), definition_of(rows)
+    if definition is None:
+        return {}
+    origin, found = origin_of(key, definition, now_us, driver.report), {}
+    for partition in sorted(set(range(spec.partitions)) - rows.lost.keys()):
+        row = rows.positions.get(partition)
+        position = origin.of(partition) if row is None else row.position
+        earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+        at = earliest if position is None else max(position, earliest)
+        count, first_us = driver.run(behind(spec, partition, at, known))
+        found[partition] = Lag(count, 0.0 if first_us is None else max(0, now_us - first_us) / 1e6)
+    return found
+
+
 class Subscription:
     """A named position in every partition of a log, shared by all members of that name; made by `subscribe`.
 
@@ -193,20 +218,7 @@ class Subscription:
             DamagedRow: the subscription's definition is damaged.
             NotDone: a read failed.
         """
-        spec, rows = self._specs(), self._rows()
-        known, now_us = ShardMap(), self._driver.clock.now_us()
-        definition = definition_of(rows)
-        if definition is None:
-            return {}
-        origin, found = origin_of(self._key, definition, now_us, self._driver.report), {}
-        for partition in sorted(set(range(spec.partitions)) - rows.lost.keys()):
-            row = rows.positions.get(partition)
-            position = origin.of(partition) if row is None else row.position
-            earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
-            at = earliest if position is None else max(position, earliest)
-            count, first_us = self._driver.run(behind(spec, partition, at, known))
-            found[partition] = Lag(count, 0.0 if first_us is None else max(0, now_us - first_us) / 1e6)
-        return found
+        return lags(self._driver, self._key, self._specs())
 
     @property
     def paused(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -16,11 +16,14 @@ from prometheus_client.registry import Collector
 from cqueue.doorbell import HintCounts
 from cqueue.doorbell.counts import as_counts
 from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.store.operations import IdSlice, Mutate, Operation, Range, Slice, Together, WideRow
 
 CALLS: Final = ("send", "claim", "ack", "nack", "bury")
 """Calls whose failures are counted."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Upper bounds in seconds: from a round trip to the longest call."""
+TOMBSTONES: Final = (1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000)
+"""Upper bounds of tombstones a read: from where Cassandra tells of them to where it refuses the read."""
 
 
 class CallMetrics(Collector):
@@ -59,6 +62,19 @@ class CallMetrics(Collector):
             "claim": histogram("claim_seconds", "How long polls took that found messages."),
             "ack": histogram("ack_seconds", "How long acks took, of one message or many."),
         }
+        self._mutations = Counter(
+            "cqueue_mutations",
+            "Conditional mutations that were answered.",
+            ("queue", "mutation", "outcome"),
+            registry=registry,
+        )
+        self._tombstones = Histogram(
+            "cqueue_read_tombstones",
+            "Tombstones that reads crossed; 0 where Cassandra tells of none.",
+            ("queue",),
+            registry=registry,
+            buckets=TOMBSTONES,
+        )
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics as they are now."""
@@ -86,6 +102,18 @@ class CallMetrics(Collector):
         """Note how long a send, claim or ack took."""
         self._seconds[call].labels(queue).observe(self._clock() - since_s)
 
+    def answered(self, operation: Operation[Any], answer: Any) -> None:
+        """Note what an answer tells: whether a mutation was applied, how many tombstones a read crossed."""
+        match operation:
+            case Together(parts):
+                for part, one in zip(parts, answer, strict=True):
+                    self.answered(part, one)
+            case Mutate(wide_row=wide_row) if isinstance(answer, bool):
+                outcome = "applied" if answer else "not_applied"
+                self._mutations.labels(_queue(wide_row), mutation_kind(operation), outcome).inc()
+            case Range(wide_row=wide_row) if isinstance(answer, Slice | IdSlice):
+                self._tombstones.labels(_queue(wide_row)).observe(answer.tombstones)
+
     def failed(self, call: str, queue: str, errors: Iterable[BaseException]) -> None:
         """Note how calls have failed; bad input is no failure of the queue."""
         for error in errors:
@@ -93,3 +121,21 @@ class CallMetrics(Collector):
                 self._unknown.labels(queue, call).inc()
             elif isinstance(error, NotDone):
                 self._not_done.labels(queue, call).inc()
+
+
+def mutation_kind(mutation: Mutate) -> str:
+    """Return what a mutation is for, as far as its form tells.
+
+    claim: slots or cursors under the lock's fence. lock: the lock alone. retire: the end of an empty wide
+    row. settle: slots alone, as acks, nacks and extensions change them.
+    """
+    if mutation.retire:
+        return "retire"
+    if mutation.lock is None:
+        return "settle"
+    return "claim" if mutation.slots or mutation.cursors else "lock"
+
+
+def _queue(wide_row: WideRow) -> str:
+    """Return the name of the queue that a wide row belongs to."""
+    return wide_row.queue.partition("@")[0]

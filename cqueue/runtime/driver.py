@@ -122,6 +122,8 @@ class BlockingDriver:
                     case _:
                         value = self._ask(operation)
                         self._renew(value)
+                        if self.meter is not None:
+                            self.meter.answered(operation, value)
             except (NotDone, OutcomeUnknown) as exc:
                 error = exc
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -22,6 +23,12 @@ _COUNTERS: Final = {
     "failures": "Batches that could not be forwarded, and were tried again.",
 }
 _LABELS: Final = ("topic", "queue_id")
+_OF_SPOOL: Final = {
+    "used_bytes": "Bytes of messages not forwarded, as the limit counts them.",
+    "limit_bytes": "Bytes of messages not forwarded, at most: `max_bytes`. Appends wait from 80 % on.",
+    "limit_messages": "Messages not forwarded, at most: `max_records`. Appends wait from 80 % on.",
+    "free_bytes": "Bytes of the disk that the spool may still take: what is free above `disk_reserve`.",
+}
 
 
 class SpoolCollector(Collector):
@@ -30,7 +37,10 @@ class SpoolCollector(Collector):
     Gauges by `topic` and `queue_id`: `cqueue_spool_waiting` (messages that are not forwarded),
     `cqueue_spool_oldest_age_seconds`, `cqueue_spool_bytes` (of its files), `cqueue_spool_lost` (messages of
     damaged ranges). Counters by the same labels: `cqueue_spool_forwarded_total` (messages),
-    `cqueue_spool_failures_total` (batches). Without labels: `cqueue_spool_full` (0 or 1).
+    `cqueue_spool_failures_total` (batches). Gauges by `path`: `cqueue_spool_used_bytes`,
+    `cqueue_spool_limit_bytes`, `cqueue_spool_limit_messages` (`max_bytes` and `max_records`),
+    `cqueue_spool_free_bytes` (free on the disk above `disk_reserve`). Without labels: `cqueue_spool_full`
+    (0 or 1).
 
     Args:
         spool: what to ask; by default all spools that this process has open for appending.
@@ -49,6 +59,10 @@ class SpoolCollector(Collector):
             name: CounterMetricFamily(f"cqueue_spool_{name}", text, labels=_LABELS)
             for name, text in _COUNTERS.items()
         }
+        room = {
+            name: GaugeMetricFamily(f"cqueue_spool_{name}", text, labels=("path",))
+            for name, text in _OF_SPOOL.items()
+        }
         full = GaugeMetricFamily("cqueue_spool_full", "1 while appends wait.", labels=())
         for spool in open_spools() if self._spool is None else [self._spool]:
             for topic, queue_id, values in _levels(spool):
@@ -57,8 +71,10 @@ class SpoolCollector(Collector):
             for topic, counts in list(spool.forwarding.items()):
                 for name, counter in counters.items():
                     counter.add_metric([topic, "0"], getattr(counts, name))
+            for name, value in _room(spool).items():
+                room[name].add_metric([str(spool.path)], value)
             full.add_metric([], spool.is_full())
-        return iter([*gauges.values(), *counters.values(), full])
+        return iter([*gauges.values(), *counters.values(), *room.values(), full])
 
 
 def _levels(spool: Spool) -> Iterator[tuple[str, int, dict[str, float]]]:
@@ -76,3 +92,16 @@ def _levels(spool: Spool) -> Iterator[tuple[str, int, dict[str, float]]]:
                 "lost": sum(map(len, queue.lost)),
             },
         )
+
+
+def _room(spool: Spool) -> dict[str, float]:
+    """Return what the spool holds and may hold, and what its disk has room for."""
+    options = spool.options
+    room: dict[str, float] = {
+        "used_bytes": spool.used().size,
+        "limit_bytes": options.max_bytes,
+        "limit_messages": options.max_records,
+    }
+    with suppress(OSError):  # the disk does not answer: the next append will say so
+        room["free_bytes"] = max(0, spool._disk.free(spool.path) - options.disk_reserve)  # noqa: SLF001
+    return room

@@ -1,4 +1,4 @@
-"""What all queues hold, for Prometheus, of queues that no daemon serves: `cqueue metrics`.
+"""What queues hold that no daemon serves, and how far subscriptions are behind: `cqueue metrics`.
 
 A scrape is answered from a cache of a few seconds, so that several monitors cost the cluster no more than
 one. While Cassandra is away there is no figure of any queue: an old one would look like news.
@@ -19,6 +19,7 @@ from cqueue.dispatcher.execution.telemetry import Depth, depth_of
 from cqueue.dispatcher.service.health import Health
 from cqueue.dispatcher.service.metrics import exposition, held, packed
 from cqueue.errors import BadInput, DamagedRow, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.log.metrics import LagCollector
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.logs import DISPATCHER, describe, logger
 
@@ -41,14 +42,21 @@ class Exporter:
     Args:
         client: knows the queues; made with `lazy`, so that it may find Cassandra later.
         names: the queues; empty means all but dead-letter queues, also those that are made later.
+        subscriptions: also show how far those of all logs are behind.
         clock: monotonic seconds.
     """
 
     def __init__(
-        self, client: Client, names: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
+        self,
+        client: Client,
+        names: Iterable[str] = (),
+        *,
+        subscriptions: bool = False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._names = tuple(names)
+        self._lags = LagCollector(client, clock=clock) if subscriptions else None
         self._clock = clock
         self._mutex = threading.Lock()
         self._read_s = float("-inf")
@@ -73,6 +81,8 @@ class Exporter:
         yield up
         if depths is not None:
             yield from held(depths)
+            if self._lags is not None:
+                yield from self._lags.collect()
 
     def _fresh(self) -> dict[str, Depth] | None:
         with self._mutex:  # one reads, the others wait for what it finds

@@ -76,6 +76,7 @@ def of(found, subject, *severities):
     return [one for one in found if one["subject"] == subject and one["severity"] in severities]
 
 
+@pytest.mark.quick
 def test_each_bad_setting_and_guardrail_is_found(tmp_path_factory):
     """By the operator, for whom guardrails do not hold; a role without grants is told which it needs."""
     with guarded_node(tmp_path_factory.mktemp("guarded")) as node:
@@ -83,6 +84,11 @@ def test_each_bad_setting_and_guardrail_is_found(tmp_path_factory):
         role = node.role(keyspace, "SELECT", "MODIFY")
         code, found = examined(node.url(OPERATOR, keyspace))
         assert not of(found, "guardrails", "error", "warning"), found
+        code, found = examined(node.url(f"{role}:secret", keyspace))
+        refused = of(found, "settings", "not checked") + of(found, "guardrails", "not checked")
+        assert len(refused) == 2
+        assert all("GRANT SELECT ON table system_views.settings" in one["found"] for one in refused)
+        assert not of(found, "settings", "ok")
         node.start(**BAD)
         code, found = examined(node.url(OPERATOR, keyspace))
         assert code == 1
@@ -92,12 +98,6 @@ def test_each_bad_setting_and_guardrail_is_found(tmp_path_factory):
         told = " ".join(one["found"] for one in of(found, "settings", "error", "warning"))
         assert {name for name in SETTINGS if name not in told} == set()
         assert any("hint window of 1d12h" in one["found"] for one in of(found, "tables", "error"))
-        node.start()
-        code, found = examined(node.url(f"{role}:secret", keyspace))
-        refused = of(found, "settings", "not checked") + of(found, "guardrails", "not checked")
-        assert len(refused) == 2
-        assert all("GRANT SELECT ON table system_views.settings" in one["found"] for one in refused)
-        assert not of(found, "settings", "ok")
 
 
 def test_a_node_that_is_killed_or_off_in_time_is_named(tmp_path_factory, clock_library, tmp_path):

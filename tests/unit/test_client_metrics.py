@@ -15,14 +15,33 @@ from cqueue.dispatcher.execution.telemetry import Depth, QueueCounts, Stats
 from cqueue.dispatcher.service.exporter import Exporter
 from cqueue.dispatcher.service.metrics import Metrics
 from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.runtime.call_metrics import CallMetrics, mutation_kind
 from cqueue.spool import SpoolCollector
-from cqueue.store.operations import DeleteMessages, InsertMessages, ListQueues
+from cqueue.store.operations import (
+    CursorRow,
+    DeleteMessages,
+    InsertMessages,
+    ListQueues,
+    LockRow,
+    LockState,
+    Mutate,
+    ReadSlice,
+    Slice,
+    SlotChange,
+    SlotRow,
+    SlotState,
+    Together,
+    WideRow,
+)
 from tests.faulty_store import FaultyStore
 from tests.fix_store import brief_store
 
 pytestmark = pytest.mark.usefixtures("brief_pauses")
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "metrics.md"
+ROW = WideRow("mail@1", 0, 0)
+LOCK = LockRow(LockState.FREE, b"", 0, 1)
+SLOT = SlotChange(None, SlotRow(0, 0, SlotState.FREE, (), 0, 0, b"", 1))
 
 
 @pytest.fixture
@@ -93,6 +112,89 @@ def test_failures_by_what_is_known(client, store, error, name):
     assert ("cqueue_acked_total", "mail") not in shown
 
 
+def test_mutations_that_lost_are_counted_by_what_they_were_for(client, store):
+    """Another consumer claims just before this one locks the wide row; a nack comes after a cancel."""
+    metrics, queue = client.metrics, client.queue("mail")
+    id_ = queue.send(b"x")
+    store.trouble = claimed_by_others = Claiming(store.store)
+    with queue.consumer() as consumer:
+        assert consumer.receive(1) == []
+        shown = samples(metrics)
+        assert shown["cqueue_mutations_total", "lock", "not_applied", "mail"] == 1
+        assert ("cqueue_mutations_total", "settle", "not_applied", "mail") not in shown
+        claimed_by_others.give_back()
+        (held,) = consumer.receive(1, wait=timedelta(seconds=10))
+        assert samples(metrics)["cqueue_mutations_total", "claim", "applied", "mail"] >= 1
+        claimed_by_others.cancel(id_)
+        with pytest.raises(cqueue.LeaseLost):
+            held.nack()
+    assert samples(metrics)["cqueue_mutations_total", "settle", "not_applied", "mail"] >= 1
+
+
+class Claiming:
+    """A hook of `FaultyStore`: before the first mutation arrives, another client claims."""
+
+    def __init__(self, store):
+        self._client = Client(store)
+        self._held = None
+
+    def __call__(self, operation):
+        if self._held is None and isinstance(operation, Mutate):
+            self._consumer = self._client.queue("mail").consumer()
+            self._held = []
+            (self._held,) = self._consumer.receive(1)
+
+    def give_back(self):
+        self._held.nack()
+        self._consumer.close()
+
+    def cancel(self, id_):
+        assert self._client.queue("mail").cancel(id_)
+        self._client.close()
+
+
+@pytest.mark.parametrize(
+    ("mutation", "kind"),
+    [
+        (Mutate(ROW, lock=LOCK, slots=(SLOT,)), "claim"),
+        (Mutate(ROW, lock=LOCK, cursors=(CursorRow(0, 1, 1),)), "claim"),
+        (Mutate(ROW, lock=LOCK), "lock"),
+        (Mutate(ROW, lock=LOCK, retire=True), "retire"),
+        (Mutate(ROW, slots=(SLOT,)), "settle"),
+    ],
+)
+def test_a_mutation_is_named_by_what_it_writes(mutation, kind):
+    assert mutation_kind(mutation) == kind
+
+
+def test_tombstones_are_shown_of_reads_that_crossed_many(client):
+    """The store tells of none below 1,000, as Cassandra does; such a read counts as 0."""
+    metrics, queue = client.metrics, client.create_queue("deleted", cqueue.QueueConfig(shards=1))
+    for at in range(1100):  # each in a row of its own
+        queue.send(b"x", headers={"n": str(at)})
+    ids = [message.id for message in queue.peek(1100)]
+    before = samples(metrics)
+    assert before["cqueue_read_tombstones_sum", "deleted"] == 0
+    assert before["cqueue_read_tombstones_bucket", "1000.0", "deleted"] > 0
+    assert all(queue.cancel(id_) for id_ in ids)
+    assert queue.stats(exact=True).live == 0
+    shown = samples(metrics)
+    assert shown["cqueue_read_tombstones_sum", "deleted"] >= 1100
+    assert (
+        shown["cqueue_read_tombstones_bucket", "1000.0", "deleted"]
+        < shown["cqueue_read_tombstones_count", "deleted"]
+    )
+
+
+def test_a_read_that_failed_beside_others_has_no_tombstones_to_tell():
+    metrics = CallMetrics()
+    read = ReadSlice(ROW, 0, 0, 9, 10)
+    metrics.answered(Together((read, read)), [Slice([], 2000), Unavailable("away")])
+    shown = samples(metrics)
+    assert shown["cqueue_read_tombstones_count", "mail"] == 1
+    assert shown["cqueue_read_tombstones_bucket", "2500.0", "mail"] == 1
+
+
 def test_nothing_is_counted_before_somebody_asks(client):
     client.queue("mail").send(b"x")
     assert client._driver.meter is None
@@ -161,7 +263,8 @@ def all_metrics(client):
         dict,
         lambda: {"mail": Depth(0, 0, 0, 0.0)},
     )
-    collectors = (daemon.registry, client.metrics, Exporter(client), SpoolCollector())
+    exporter = Exporter(client, subscriptions=True)
+    collectors = (daemon.registry, client.metrics, exporter, SpoolCollector())
     found = {family.name: family.type for one in collectors for family in one.collect()}
     parent = {"cqueue_restarts": "counter", "cqueue_processes": "gauge"}
     return {name: kind for name, kind in (found | parent).items() if name.startswith("cqueue_")}

@@ -2,14 +2,17 @@
 
 Troubles stand here that cannot be made on one node shared by all tests: several nodes, other releases,
 settings of cassandra.yaml, large partitions. tests/acceptance/test_doctor.py makes the others on a real
-Cassandra, and tests/faults/test_doctor.py some of these on nodes of its own.
+Cassandra, and tests/faults/test_doctor.py some of these on nodes of its own. docs/how-to/doctor.md lists what
+was only tried here.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
 
@@ -373,6 +376,22 @@ def test_each_guardrail_that_refuses_something_is_found(name, value):
     assert name in found.found
     assert name in found.remedy
     assert "10.0.0.1" in found.found
+
+
+def test_the_page_says_of_each_guardrail_what_is_needed_and_what_was_measured():
+    """A row for each rule and each switch, and no other; with the numbers of the code."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "operate.md").read_text("utf-8")
+    _, _, part = page.partition("### Guardrails that are in the way")
+    part, _, _ = part.partition("\n## ")
+    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|(?: `(\w+)`)? \| (.+) \| (.+) \|$", part, re.MULTILINE)
+    needed = {rule.name: rule.shown for rule in guardrails.RULES}
+    needed |= {name: "true" for name, *_ in guardrails.SWITCHES}
+    assert {name: least for name, least, *_ in rows} == needed
+    assert {name: value for name, _, value, *_ in rows if value} == MEASURED
+    stops_all = {name for name, _, _, _, remedy in rows if remedy == "nothing works without"}
+    switches = {name for name, _, fatal in guardrails.SWITCHES if fatal}
+    assert stops_all == switches | {"page_size_fail_threshold"}
+    assert part.count("\n| `") == len(rows)
 
 
 @pytest.mark.parametrize("value", [None, "-1", "0", "null", "nonsense"])

@@ -23,6 +23,7 @@ from cqueue.dispatcher.service.metrics import Metrics, exposition
 from cqueue.dispatcher.service.parent import ParentProcess
 from cqueue.runtime.call_metrics import CALLS
 from cqueue.spool import Spool
+from cqueue.store.operations import IdSlice, LockRow, LockState, Mutate, ReadIds, WideRow
 from tests.unit import markdown_pages as markdown
 
 OPS = markdown.ROOT / "ops"
@@ -54,6 +55,9 @@ def exported(tmp_path_factory):
         metrics.calls.took(call, "mail", 0)
     for call in CALLS:
         metrics.calls.failed(call, "mail", [cqueue.OutcomeUnknown("?"), cqueue.NotDone("no")])
+    wide_row = WideRow("mail@1", 0, 0)
+    metrics.calls.answered(Mutate(wide_row, lock=LockRow(LockState.FREE, b"", 0, 1)), False)
+    metrics.calls.answered(ReadIds(wide_row, 0, 0, 9, 10), IdSlice([], 2000))
     with (
         Spool(tmp_path_factory.mktemp("spool"), disk_reserve=0) as spool,
         cqueue.connect("memory://") as client,
@@ -61,7 +65,10 @@ def exported(tmp_path_factory):
         spool.append("queue.mail", b"x").result(10)
         spool.forwarding["queue.mail"].forwarded += 1
         parent = ParentProcess(DaemonSettings(target="shop:app"), 1, queue.SimpleQueue())
-        pages = [exposition(metrics.families()), parent.exposition(), Exporter(client).exposition()]
+        client.create_log("events")
+        client.subscribe("events", name="billing", listeners=[print])
+        exporter = Exporter(client, subscriptions=True)
+        pages = [exposition(metrics.families()), parent.exposition(), exporter.exposition()]
     found = {}
     for page in pages:
         for family in text_string_to_metric_families(page.decode()):

@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from cqueue import errors
 from cqueue.spool import Spool, SpoolCollector
+from cqueue.spool.disk import Disk
 from cqueue.spool.options import OptionValues, SpoolOptions
 
 TOPIC = "mail"
@@ -337,6 +338,45 @@ def test_what_it_holds_is_shown_to_prometheus(tmp_path):
         spool.forwarding["mail"].failures += 1
         mail["queue_id"] = "0"
         assert (shown("forwarded_total", **mail), shown("failures_total", **mail)) == (4, 1)
+
+
+class Free(Disk):
+    """A disk that says how many bytes are free; None: it does not answer."""
+
+    bytes = 1_000_000
+
+    def free(self, path):
+        if self.bytes is None:
+            raise OSError("the disk does not answer")
+        return self.bytes
+
+
+def test_its_limits_and_the_room_on_its_disk_are_shown(tmp_path):
+    """By path: two spools of one process have limits of their own. What no disk tells is not shown."""
+    disk, registry = Free(), CollectorRegistry()
+    options = {"segment_bytes": 4096, "disk": disk}
+    with (
+        Spool(tmp_path / "one", max_bytes=5000, max_records=50, disk_reserve=400_000, **options) as one,
+        Spool(tmp_path / "two", max_bytes=7000, disk_reserve=0, **options),
+    ):
+        registry.register(SpoolCollector())
+
+        def shown(name, spool="one"):
+            return registry.get_sample_value(f"cqueue_spool_{name}", {"path": str(tmp_path / spool)})
+
+        assert (shown("limit_bytes"), shown("limit_messages")) == (5000, 50)
+        assert (shown("limit_bytes", "two"), shown("limit_messages", "two")) == (7000, 10_000_000)
+        assert (shown("free_bytes"), shown("free_bytes", "two")) == (600_000, 1_000_000)
+        assert shown("used_bytes") == 0
+        one.append("mail", b"x" * 100).result(10)
+        assert 100 <= shown("used_bytes") < 200
+        one.commit("mail", 1)
+        assert shown("used_bytes") == 0
+        disk.bytes = 399_999
+        assert shown("free_bytes") == 0
+        disk.bytes = None
+        assert (shown("free_bytes"), shown("limit_bytes")) == (None, 5000)
+        disk.bytes = 1_000_000
 
 
 def test_only_the_own_user_reads_a_spool(tmp_path):

@@ -1,0 +1,112 @@
+"""How far subscriptions are behind, for Prometheus.
+
+Counting a lag reads the records that are behind, which may take longer than a scrape waits. So a thread
+counts, a scrape shows the last count, and the thread rests between two counts.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cqueue.errors import BadInput, NotDone, OutcomeUnknown
+from cqueue.log.subscription import Lag, lags
+from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
+
+if TYPE_CHECKING:
+    from cqueue.client import Client
+    from cqueue.log.protocol.spec import LogSpec
+
+REST_S: Final = 30.0
+"""Seconds between two counts: each costs the cluster a read of all records that are behind."""
+WAIT_S: Final = 2.0
+"""Seconds that a scrape waits for a count: most end within it, and Prometheus waits 10 s by default."""
+
+_LABELS: Final = ("log", "subscription")
+
+
+class LagCollector(Collector):
+    """Shows how far each subscription is behind: `REGISTRY.register(LagCollector(client))`. Thread-safe.
+
+    Gauges by `log` and `subscription`: `cqueue_subscription_lag_records` (records not done yet, in all
+    partitions), `cqueue_subscription_lag_seconds` (age of the oldest of them; 0 if there is none). They are
+    those of the last count, which a scrape begins at most twice a minute. A subscription that could not be
+    counted is not shown.
+
+    Args:
+        client: knows the logs.
+        logs: their names; empty means all, also those that are made later.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self, client: Client, logs: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client = client
+        self._logs = frozenset(logs)
+        self._clock = clock
+        self._mutex = threading.Lock()
+        self._done = threading.Event()  # no count is under way
+        self._done.set()
+        self._ended_s = float("-inf")
+        self._lags: dict[tuple[str, str], Lag] = {}
+
+    def __repr__(self) -> str:
+        return f"<lags of {', '.join(sorted(self._logs)) or 'all logs'}>"
+
+    def collect(self) -> Iterator[Metric]:
+        """Return the lags as they were last counted."""
+        self._count_again()
+        self._done.wait(WAIT_S)
+        found = self._lags.items()
+        records = GaugeMetricFamily(
+            "cqueue_subscription_lag_records", "Records that are not done.", labels=_LABELS
+        )
+        seconds = GaugeMetricFamily(
+            "cqueue_subscription_lag_seconds", "Age of the oldest record that is not done.", labels=_LABELS
+        )
+        for key, lag in found:
+            records.add_metric(key, lag.count)
+            seconds.add_metric(key, lag.seconds)
+        return iter((records, seconds))
+
+    def _count_again(self) -> None:
+        """Begin a count, unless one is under way or ended a short time ago."""
+        with self._mutex:
+            if self._done.is_set() and self._clock() - self._ended_s >= REST_S:
+                self._done.clear()
+                # A daemon thread: a count that takes minutes does not hold up the end of the process.
+                threading.Thread(target=self._count, name="cqueue-lag", daemon=True).start()
+
+    def _count(self) -> None:
+        found: dict[tuple[str, str], Lag] = {}
+        try:
+            with suppress(NotDone, OutcomeUnknown, BadInput):  # then nothing is known, and nothing is shown
+                found.update(self._read())
+        finally:
+            self._lags = found
+            self._ended_s = self._clock()
+            self._done.set()
+
+    def _read(self) -> Iterator[tuple[tuple[str, str], Lag]]:
+        logs = {entry.spec.partition: entry for entry in self._client._logs.all()}  # noqa: SLF001
+        for key in self._client._driver.ask(ListSubscriptions()):  # noqa: SLF001
+            entry = logs.get(key.log)
+            if entry is None or (self._logs and entry.row.name not in self._logs):
+                continue
+            lag = self._lag(key, entry.spec)
+            if lag is not None:
+                yield (entry.row.name, key.name), lag
+
+    def _lag(self, key: SubscriptionKey, spec: LogSpec) -> Lag | None:
+        """Return the lag of all partitions together; None if it was deleted, or cannot be counted."""
+        with suppress(NotDone, OutcomeUnknown, BadInput):
+            if parts := lags(self._client._driver, key, spec).values():  # noqa: SLF001 - the library's own
+                return Lag(sum(each.count for each in parts), max(each.seconds for each in parts))
+        return None

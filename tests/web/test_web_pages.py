@@ -10,8 +10,11 @@ import cqueue
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.runtime.rendezvous import own_name
 from tests.acceptance.daemons import wait_for
+from tests.web.markup import live_parts
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+
+from cqueue.web import Access, application
 
 SOON = timedelta(seconds=10)
 
@@ -53,8 +56,6 @@ def test_queues_are_sorted_and_filtered(web, query, names):
 
 
 def test_no_queue_is_no_error(browse):
-    from cqueue.web import Access, application
-
     with cqueue.connect("memory://") as empty:
         web = browse(app=application(empty, access=Access()))
         for path, says in {
@@ -67,8 +68,6 @@ def test_no_queue_is_no_error(browse):
 
 
 def test_a_thousand_queues_come_100_to_a_page(browse):
-    from cqueue.web import Access, application
-
     with cqueue.connect("memory://") as client:
         for number in range(1000):
             client.create_queue(f"jobs-{number:04}")
@@ -99,6 +98,27 @@ def test_pausing_and_resuming_a_queue(web, shop):
 def test_what_is_no_change_is_refused(web, shop, form):
     assert web.post("/queue/mails", data=form).status_code in {400, 415}
     assert shop.client.queue("mails").stats(exact=True).live == 4
+
+
+def test_an_open_page_gets_what_comes_later(web, browse):
+    """The parts that it renews are there from the beginning, also while they hold nothing."""
+    assert live_parts(web.get("/queue/idle").text).keys() == live_parts(web.get("/queue/mails").text).keys()
+    with cqueue.connect("memory://") as nothing:
+        empty = browse(app=application(nothing, access=Access())).get("/")
+        assert live_parts(empty.text).keys() == live_parts(web.get("/").text).keys()
+        assert "There is no queue yet" in live_parts(empty.text)["live-rows"]
+
+
+def test_an_open_page_gets_what_others_change(web, shop):
+    """Whether the queue is paused, and the button that undoes it, are renewed; the button works there."""
+    before = live_parts(web.get("/queue/mails").text)["live-state"]
+    assert ("active" in before, ">Pause<" in before) == (True, True)
+    web.post("/queue/mails", data={"do": "pause"})
+    after = live_parts(web.get("/queue/mails").text)["live-state"]
+    assert ("paused" in after, ">Resume<" in after) == (True, True)
+    action, value = (re.search(rf'{name}="([^"]+)"', after)[1] for name in ("action", "value"))
+    web.post(action, data={"do": value})
+    assert not shop.client.queue("mails").paused
 
 
 def test_a_queue_that_was_deleted_meanwhile(web, shop):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +14,9 @@ from cqueue.web.access import Role
 from cqueue.web.audit import SHOWN
 from cqueue.web.shared import Known
 from cqueue.web.site import audited, field_of, go, require, site_of
+
+SCHEDULE_CHANGES: Final = {"pause": "schedule-paused", "resume": "schedule-resumed", "fire": "fired"}
+"""What can be done to a schedule, and the word by which the page tells that it was done."""
 
 
 def schedules(request: Request) -> Response:
@@ -27,21 +31,18 @@ def change_schedule(request: Request) -> Response:
     require(request, Role.OPERATE)
     site = site_of(request)
     queue, key, what = (field_of(request, name) for name in ("queue", "key", "do"))
+    if what not in SCHEDULE_CHANGES:  # before anything is written down: the log names actions that there are
+        raise BadInput(f"{what[:50]!r} is nothing that can be done to a schedule")
     opened = site.client.queue(queue).schedules
-    with audited(request, f"{what[:20]}_schedule", queue=queue, schedule=key) as more:
+    with audited(request, f"{what}_schedule", queue=queue, schedule=key) as more:
         if what == "pause":
             opened.pause(key)
-            told = "schedule-paused"
         elif what == "resume":
             opened.resume(key)
-            told = "schedule-resumed"
-        elif what == "fire":
-            more["message"] = str(opened.run_now(key))
-            told = "fired"
         else:
-            raise BadInput(f"{what[:50]!r} is nothing that can be done to a schedule")
+            more["message"] = str(opened.run_now(key))
     site.shared.forget("schedules", ("state", queue), ("detail", queue))
-    return go(request, "schedules", told=told)
+    return go(request, "schedules", told=SCHEDULE_CHANGES[what])
 
 
 def workers(request: Request) -> Response:

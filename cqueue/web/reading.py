@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from cqueue.log.subscription import Lag
     from cqueue.queue import QueueStats, StoredMessage
 
-A_SECOND: Final = 50
-"""Queues counted a second, at most, on an average: with 1,000 queues each is counted every 20 s."""
 PEEKED: Final = 20
 """Messages that a queue's page shows."""
 MOST_LETTERS: Final = 1000
@@ -121,7 +119,7 @@ def queue_states(
 ) -> dict[str, Known[QueueState] | None]:
     """Return what is known of these queues; None: not counted yet. Deleted ones are left out."""
     reads = {("state", name): partial(queue_state, client, name) for name in wanted}
-    found = shared.get_many(reads, fresh_s=max(2.0, len(wanted) / A_SECOND), wait_s=2.0)
+    found = shared.get_list(reads, wait_s=2.0)
     states: dict[str, Known[QueueState] | None] = {}
     for name in wanted:
         known = found["state", name]
@@ -321,7 +319,7 @@ def log_state(client: Client, name: str) -> LogState:
 def log_states(client: Client, shared: Shared, wanted: Sequence[str]) -> list[Known[LogState]]:
     """Return the states of these logs, as far as they are known by now."""
     reads = {("log", name): partial(log_state, client, name) for name in wanted}
-    found = shared.get_many(reads, fresh_s=max(2.0, len(wanted) / A_SECOND))
+    found = shared.get_list(reads)
     return [known for known in found.values() if isinstance(known, Known)]
 
 

@@ -23,7 +23,14 @@ def schedules(request: Request) -> Response:
     """Show the schedules of all queues."""
     site = site_of(request)
     known = site.shared.get("schedules", lambda: reading.schedules(site.client))
-    return site.page(request, "schedules.html", knowns=[known], schedules=known.value)
+    firings = site.shared.get_many({"firings": lambda: reading.firings(site.client, known.value)})["firings"]
+    return site.page(
+        request,
+        "schedules.html",
+        knowns=[known],
+        schedules=known.value,
+        firings=firings.value if isinstance(firings, Known) else {},
+    )
 
 
 def change_schedule(request: Request) -> Response:
@@ -41,7 +48,7 @@ def change_schedule(request: Request) -> Response:
             opened.resume(key)
         else:
             more["message"] = str(opened.run_now(key))
-    site.shared.forget("schedules", ("state", queue), ("detail", queue))
+    site.shared.forget("schedules", "firings", ("state", queue), ("detail", queue))
     return go(request, "schedules", told=SCHEDULE_CHANGES[what])
 
 

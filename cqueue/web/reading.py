@@ -6,18 +6,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue.dead_letters import kind_of
-from cqueue.dispatcher.schedules.triggers import Cron, Repeating
+from cqueue.dispatcher.schedules.definition import ACTIVE
+from cqueue.dispatcher.schedules.triggers import Cron, Repeating, Trigger
 from cqueue.dispatcher.service.membership import Worker, is_orphan, listed
-from cqueue.errors import BadInput, CqueueError, LogNotFound, QueueNotFound
-from cqueue.message import MessageId
+from cqueue.errors import BadInput, CqueueError, DamagedRow, LogNotFound, QueueNotFound
+from cqueue.message import MessageId, to_datetime
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.durations import show_duration
 from cqueue.web.shared import Known, Shared
@@ -26,12 +28,13 @@ if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.config import QueueConfig
     from cqueue.dead_letters import DeadLetter
-    from cqueue.dispatcher.schedules.schedules import Schedule
+    from cqueue.dispatcher.schedules.store import ScheduleStore
     from cqueue.log.config import LogConfig
     from cqueue.log.log import Log
     from cqueue.log.stats import LogStats
     from cqueue.log.subscription import Lag
-    from cqueue.queue import QueueStats, StoredMessage
+    from cqueue.queue import Queue, QueueStats, StoredMessage
+    from cqueue.store.control import ScheduleRow
 
 PEEKED: Final = 20
 """Messages that a queue's page shows."""
@@ -43,6 +46,8 @@ CAUSES: Final = 12
 """Causes of death that a page shows: the most frequent ones."""
 REASON: Final = 300
 """Characters of a reason that a list shows."""
+RECENT: Final = timedelta(minutes=10)
+"""Age of a firing up to which the history is read for it: a queue's whole history since then."""
 LATE_S: Final = 15
 """Seconds after its time at which a schedule counts as overdue: a running handler fires it when it ends."""
 
@@ -202,7 +207,7 @@ class ScheduleState:
     """A schedule as the page shows it.
 
     state: active, paused, done, or orphan: no worker knows its task. overdue_s: seconds since a time that
-    should have fired and has not; 0 for less than `LATE_S`.
+    should have fired and has not; 0 for less than `LATE_S`. last_id, next_id: of the firings' messages.
     """
 
     queue: str
@@ -214,6 +219,8 @@ class ScheduleState:
     previous: datetime | None
     fired: int
     overdue_s: float
+    last_id: MessageId | None
+    next_id: MessageId | None
 
 
 def schedules(client: Client) -> list[ScheduleState]:
@@ -222,34 +229,102 @@ def schedules(client: Client) -> list[ScheduleState]:
     found = []
     for name in names(client):
         with suppress(QueueNotFound):  # deleted since it was listed
-            found += [_schedule(one, living, now_s) for one in client.queue(name).schedules.list()]
+            store = client.queue(name).schedules.store
+            for row in store.rows():
+                with suppress(DamagedRow):
+                    found.append(_schedule(store, row, living, now_s))
     return found
 
 
-def _schedule(one: Schedule, living: list[Worker], now_s: float) -> ScheduleState:
-    orphan = one.state == "active" and is_orphan(one.task, one.queue, living)
-    state = "orphan" if orphan else one.state
-    late_s = 0.0 if one.next_at is None or one.state != "active" else now_s - one.next_at.timestamp()
+def _schedule(store: ScheduleStore, row: ScheduleRow, living: list[Worker], now_s: float) -> ScheduleState:
+    definition = store.definition(row)
+    is_active = row.state == ACTIVE
+    late_s = now_s - row.next_at / 1000 if row.next_at and is_active else 0.0
     return ScheduleState(
-        queue=one.queue,
-        key=one.key,
-        state=state,
-        when=_when(one),
-        task=one.task,
-        next_at=one.next_at,
-        previous=one.previous,
-        fired=one.fired,
+        queue=store.queue,
+        key=row.key,
+        state="orphan" if is_active and is_orphan(definition.task, store.queue, living) else row.state,
+        when=_when(definition.trigger),
+        task=definition.task,
+        next_at=to_datetime(row.next_at) if row.next_at else None,
+        previous=to_datetime(row.previous) if row.previous else None,
+        fired=row.fired,
         overdue_s=late_s if late_s > LATE_S else 0.0,
+        last_id=store.last_message_id(row),
+        next_id=store.message_id(row),
     )
 
 
-def _when(schedule: Schedule) -> str:
-    match schedule.trigger:
+def _when(trigger: Trigger) -> str:
+    match trigger:
         case Cron(expression=expression, timezone=timezone):
             return f"{expression} {timezone}"
         case Repeating(interval=interval):
             return f"every {show_duration(interval)}"
     return "once"
+
+
+HELD, WAITING, GONE = "held", "waiting", "gone"
+ENDS: Final = {
+    "running": HELD, "retried": WAITING, "snoozed": WAITING, "succeeded": "done", "failed": "dead",
+    "dead": "dead", "cancelled": "cancelled", "skipped": "skipped",
+}  # fmt: skip
+"""What a history, or a kept result, says of a message, and how the page of schedules says it."""
+
+
+class Firings(NamedTuple):
+    """What is known of a schedule's last firing, and whether a consumer holds the one that it waits for.
+
+    last: held, waiting (to be tried, or tried again), done, dead, cancelled or skipped. Gone: no message and
+    no letter has its id. None: there was no firing, or too many letters would have to be read.
+    """
+
+    last: str | None
+    is_held: bool
+
+
+def firings(client: Client, wanted: Sequence[ScheduleState]) -> dict[tuple[str, str], Firings]:
+    """Return what is known of the firings of these schedules, by queue and key.
+
+    Reads both messages of each schedule, and of a last firing that is gone its result. Of each queue, once,
+    if such a firing is left over: the oldest 1,000 letters.
+    """
+    found: dict[tuple[str, str], Firings] = {}
+    for name, some in groupby(wanted, key=lambda one: one.queue):
+        with suppress(QueueNotFound):
+            found |= _firings(client.queue(name), list(some))
+    return found
+
+
+def _firings(queue: Queue, wanted: Sequence[ScheduleState]) -> dict[tuple[str, str], Firings]:
+    stored = queue.find_many({id_ for one in wanted for id_ in (one.last_id, one.next_id) if id_ is not None})
+    known = {one.key: _end(queue, one, stored) for one in wanted}
+    is_over = any(one.last_id is not None and known[one.key] is None for one in wanted)
+    letters = queue.dead_letters.list(MOST_LETTERS) if is_over else []
+    dead = {letter.original_id for letter in letters}
+    left = GONE if len(letters) < MOST_LETTERS else None
+    found = {}
+    for one in wanted:
+        last = known[one.key] or ("dead" if one.last_id in dead else left if one.last_id else None)
+        is_held = one.next_id in stored and stored[one.next_id].state == "claimed"
+        found[one.queue, one.key] = Firings(last, is_held)
+    return found
+
+
+def _end(queue: Queue, one: ScheduleState, stored: Mapping[MessageId, StoredMessage]) -> str | None:
+    """Return what the queue tells of a schedule's last firing, apart from its letters."""
+    if one.last_id is None:
+        return None
+    if one.last_id in stored:
+        return HELD if stored[one.last_id].state == "claimed" else WAITING
+    if queue.config.history is not None and one.previous and queue.now - one.previous < RECENT:
+        told = queue.history(schedule=one.key, since=one.previous, limit=PEEKED)
+        # A late firing has the time of its message; one that somebody asked for since has a later time.
+        ends = [ENDS.get(event.state) for event in told if event.fired_at and event.fired_at <= one.previous]
+        if ends:
+            return ends[-1]
+    result = queue.result(one.last_id)
+    return None if result is None else ENDS.get(result.state)
 
 
 @dataclass(frozen=True, slots=True)

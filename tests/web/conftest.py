@@ -86,13 +86,13 @@ def log_lines(monkeypatch):
 
 @pytest.fixture
 def settled(shop):
-    """Let three seconds pass for the client: what a log has taken so far can be read then."""
+    """Let seconds pass for the client: after three, what a log has taken so far can be read."""
     clock, passed_us = shop.client._driver.clock, [0]
     local_us, wall_us = clock._local_us, clock._wall_us
     clock._local_us = lambda: local_us() + passed_us[0]
     clock._wall_us = lambda: wall_us() + passed_us[0]
 
-    def settled():
-        passed_us[0] += 3_000_000
+    def settled(seconds=3):
+        passed_us[0] += seconds * 1_000_000
 
     return settled

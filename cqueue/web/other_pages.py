@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cqueue.errors import BadInput, CqueueError
-from cqueue.web import reading
+from cqueue.web import firings, reading
 from cqueue.web.access import Role
 from cqueue.web.audit import SHOWN
 from cqueue.web.shared import Known
@@ -22,14 +22,15 @@ SCHEDULE_CHANGES: Final = {"pause": "schedule-paused", "resume": "schedule-resum
 def schedules(request: Request) -> Response:
     """Show the schedules of all queues."""
     site = site_of(request)
-    known = site.shared.get("schedules", lambda: reading.schedules(site.client))
-    firings = site.shared.get_many({"firings": lambda: reading.firings(site.client, known.value)})["firings"]
+    known = site.shared.get("schedules", lambda: firings.schedules(site.client))
+    key = "firings"
+    ends = site.shared.get_many({key: lambda: firings.last(site.client, known.value)})[key]
     return site.page(
         request,
         "schedules.html",
         knowns=[known],
         schedules=known.value,
-        firings=firings.value if isinstance(firings, Known) else {},
+        firings=ends.value if isinstance(ends, Known) else {},
     )
 
 
@@ -93,6 +94,7 @@ def log(request: Request) -> Response:
             for one in state.value.subscriptions
         }
     )
+    topics = shared.get_many({("topics", name): lambda: reading.topics(client, name)})["topics", name]
     known = {key[-1]: value for key, value in found.items() if isinstance(key, tuple)}
     return site.page(
         request,
@@ -102,6 +104,7 @@ def log(request: Request) -> Response:
         subscriptions=[
             (one, value.value if isinstance(value, Known) else None) for one, value in known.items()
         ],
+        topics=topics.value if isinstance(topics, Known) else None,
         troubles={one: str(value) for one, value in known.items() if isinstance(value, CqueueError)},
     )
 

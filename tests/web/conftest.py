@@ -9,6 +9,8 @@ import pytest
 
 import cqueue
 from cqueue.dispatcher.schedules.triggers import Cron
+from cqueue.dispatcher.service.membership import TTL_S, Worker
+from cqueue.store.control import Heartbeat
 
 SECRET = b'{"card":"4111"}'
 
@@ -20,6 +22,14 @@ class Shop:
     client: cqueue.Client
     message: str
     letters: tuple[str, ...]
+
+    def beat(self, **said):
+        """Send the heartbeat of a worker with 8 threads."""
+        now_s = self.client._driver.clock.now_us() / 1e6
+        worker = Worker(
+            "w", "host-a", 7, "shop:app", ("mails",), 8, "1", now_s, "running", seen=now_s, **said
+        )
+        self.client._driver.ask(Heartbeat(worker.row(), TTL_S))
 
 
 @pytest.fixture

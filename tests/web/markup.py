@@ -101,7 +101,7 @@ class _Live(HTMLParser):
     """Collects what stands in the parts of a page that an open page renews."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__(convert_charrefs=False)
         self.parts, self._name, self._depth = {}, None, 0
 
     def handle_starttag(self, tag, attrs):
@@ -130,6 +130,12 @@ class _Live(HTMLParser):
     def handle_data(self, data):
         if self._name is not None:
             self.parts[self._name] += data
+
+    def handle_entityref(self, name):
+        self.handle_data(f"&{name};")
+
+    def handle_charref(self, name):
+        self.handle_data(f"&#{name};")
 
 
 def live_parts(page):

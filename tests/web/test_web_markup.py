@@ -6,8 +6,6 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.dispatcher.service.membership import TTL_S, Worker
-from cqueue.store.control import Heartbeat
 from tests.acceptance.daemons import wait_for
 from tests.web.markup import Markup
 
@@ -38,17 +36,10 @@ def told(shop):
     return id_
 
 
-def beat(shop):
-    """Send the heartbeat of a worker."""
-    now_s = shop.client._driver.clock.now_us() / 1e6
-    made = Worker("w", "host-a", 7, "shop:app", ("mails",), 8, "1", now_s, "running", seen=now_s)
-    shop.client._driver.ask(Heartbeat(made.row(), TTL_S))
-
-
 @pytest.fixture
 def visit(browse, shop, told, settled):
     """Yield the pages: `visit()` gives pairs of an address and the page there, all with data."""
-    beat(shop)
+    shop.beat()
     web = browse()
     counts = web.app.state.site.history
     counts.count(60 * (counts_now(shop) - 2))
@@ -58,7 +49,9 @@ def visit(browse, shop, told, settled):
     web.app.state.site.shared.forget("actions")
     message, letter = f"/queue/mails/message/{shop.message}", f"/queue/mails/dead/{shop.letters[0]}"
     gets = [
-        "/", "/?q=nothing", "/queue/mails", "/queue/idle", message, f"/queue/told/message/{told}",
+        "/", "/?q=nothing", "/queue/mails", "/queue/idle", "/queue/mails?state=all&rows=1",
+        "/queue/mails?state=expired", "/queue/mails?state=nonsense", "/queue/idle?rows=1", message,
+        f"/queue/told/message/{told}",
         "/queue/mails/dead", "/queue/mails/dead?reason=refused", "/queue/idle/dead", letter, "/schedules",
         "/workers", "/audit", "/logs", "/log/orders", "/none", "/queue/none",
         f"/message?id={shop.message}",

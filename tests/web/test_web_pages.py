@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -15,6 +16,7 @@ from tests.web.markup import live_parts
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
 from cqueue.web import Access, application
+from cqueue.web.reading import SAMPLE
 
 SOON = timedelta(seconds=10)
 
@@ -132,6 +134,74 @@ def test_a_queue_that_was_deleted_meanwhile(web, shop):
 
 
 # ── Messages ──
+
+
+def listed(page):
+    """The states of the messages that a queue's page lists, and the address of the next page, if any."""
+    part = live_parts(page.text)["live-messages"]
+    states = re.findall(r'<td data-label="State">\s*<span class="state (\w+)">', part)
+    after = re.search(r'href="([^"]+)#first-title" rel="next"', part)
+    return states, after and html.unescape(after[1])
+
+
+@pytest.mark.parametrize(
+    ("state", "states"),
+    [
+        ("all", {"ready": 2, "claimed": 2, "delayed": 2}),
+        ("ready", {"ready": 2}),
+        ("claimed", {"claimed": 2}),
+        ("delayed", {"delayed": 2}),  # one is the next firing of the schedule
+        ("waiting", {}),
+        ("quarantined", {}),
+    ],
+)
+def test_messages_are_listed_by_state(web, shop, state, states):
+    queue = shop.client.queue("mails")
+    with queue.consumer() as consumer:
+        taken = consumer.receive(2)
+        queue.send_many([cqueue.Message(b"more")] * 2)
+        page = web.get(f"/queue/mails?state={state}")
+        assert len(taken) == 2
+    assert Counter(listed(page)[0]) == states
+    assert states or "There is none." in text_of(page)
+
+
+def test_messages_of_a_state_come_a_page_at_a_time(web, shop):
+    shop.client.queue("idle").send_many([cqueue.Message(b"x", priority=n % 3) for n in range(45)])
+    address, pages, seen = "?state=ready", [], []
+    while address:
+        page = web.get(f"/queue/idle{address}")
+        states, address = listed(page)
+        pages.append(len(states))
+        seen += re.findall(r"/queue/idle/message/([^\"]+)", page.text)
+    assert (pages[:2], sum(pages), len(set(seen))) == ([20, 20], 45, 45)
+    assert "From the beginning" in page.text
+
+
+@pytest.mark.parametrize("query", ["state=nonsense", "state=ready&token=nonsense", "state=all&token=%00"])
+def test_a_state_or_a_place_that_there_is_not_is_refused(web, query):
+    assert web.get(f"/queue/mails?{query}").status_code == 400
+
+
+def test_wide_rows_are_shown_when_somebody_asks(web, shop):
+    assert "live-wide-rows" not in live_parts(web.get("/queue/mails").text)
+    with shop.client.queue("mails").consumer() as consumer:
+        taken = consumer.receive(2)
+        rows = live_parts(web.get("/queue/mails?rows=1").text)["live-wide-rows"]
+    held = sum(map(int, re.findall(r'data-label="In flight">([\d,]+)<', rows)))
+    assert held >= len(taken) == 2
+    assert 'data-label="Shard">open<' in rows  # that of the schedule's next firing
+    assert "The queue has no wide rows" in text_of(web.get("/queue/idle?rows=1"))
+
+
+def test_a_queue_s_limits_are_shown(web, shop):
+    """Those of its configuration, those of all queues, and how many handlers its workers run at once."""
+    shop.beat(tasks=("send", None))
+    shown = text_of(web.get("/queue/mails"))
+    for told in ("deliveries 5, then the message is dead", "a body 1 MiB", "handlers at once 8 (workers: 1)"):
+        assert told in shown
+    assert "tasks known send" in shown
+    assert "handlers at once 0 (workers: 0)" in text_of(web.get("/queue/idle"))
 
 
 def test_a_message_is_shown_without_its_body_until_somebody_asks(web, shop):
@@ -277,12 +347,7 @@ def test_schedules_are_paused_resumed_and_fired(web, shop):
 
 
 def test_workers_are_shown(web, shop):
-    from cqueue.dispatcher.service.membership import TTL_S, Worker
-    from cqueue.store.control import Heartbeat
-
-    now_s = shop.client._driver.clock.now_us() / 1e6
-    worker = Worker("w", "host-a", 7, "shop:app", ("mails",), 8, "1", now_s, "running", seen=now_s)
-    shop.client._driver.ask(Heartbeat(worker.row(), TTL_S))
+    shop.beat()
     assert "host-a:7" in text_of(web.get("/workers"))
 
 
@@ -296,6 +361,18 @@ def test_logs_and_subscriptions_are_shown_and_paused(web, shop):
     assert web.post("/log/orders", data={**form, "do": "delete"}).status_code == 400
     assert shop.client.subscriptions("orders") == ["billing"]
     assert web.get("/log/none").status_code == 404
+
+
+def test_the_topics_among_the_newest_records_of_a_log_are_counted(web, shop, settled):
+    log = shop.client.log("orders")
+    log.append("rare", b"1")
+    for _ in range(SAMPLE - 1):
+        log.append("<often>", b"2")
+    settled()
+    part = live_parts(web.get("/log/orders").text)["live-log"]
+    rows = re.findall(r'<th scope="row">([^<]+)</th><td class="number" data-label="Records">(\d+)<', part)
+    assert rows == [("&lt;often&gt;", "199"), ("rare", "1")]
+    assert "the newest 200 records" in part
 
 
 # ── Trouble ──

@@ -108,9 +108,9 @@ def test_a_history_tells_how_a_firing_ended(job, settled, after_s):
 
 
 def test_a_queue_that_was_deleted_since_takes_no_firings_along(job, shop):
-    from cqueue.web import reading
+    from cqueue.web import firings
 
     job.make(lambda: None, RunOnce(delay=MINUTE))
-    listed = reading.schedules(shop.client)
+    listed = firings.schedules(shop.client)
     shop.client.delete_queue("jobs")
-    assert set(reading.firings(shop.client, listed)) == {("mails", "digest/daily")}
+    assert set(firings.last(shop.client, listed)) == {("mails", "digest/daily")}

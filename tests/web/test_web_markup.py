@@ -7,11 +7,12 @@ import pytest
 
 import cqueue
 from tests.acceptance.daemons import wait_for
-from tests.web.markup import Markup
+from tests.web.markup import Markup, live_parts
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
 from cqueue.web import ANYTHING, Access, Password, Token, application, hashed
+from cqueue.web.streams import parts_of
 
 SECRET = "ada-0123456789abcdef"
 TOKENS = (Token("ada", SECRET, ANYTHING),)
@@ -93,6 +94,13 @@ def counts_now(shop):
 def test_every_page_suits_screen_readers_narrow_screens_and_the_policy(visit):
     found = {path: Markup(page.text).complaints for path, page in visit()}
     assert not {path: said for path, said in found.items() if said}
+
+
+def test_a_stream_sends_the_live_parts_of_each_page(visit):
+    """They are found by their tags; a parser of HTML finds the same."""
+    pages = visit()
+    assert [parts_of(page.text) for _, page in pages] == [live_parts(page.text) for _, page in pages]
+    assert sum(map(len, (parts_of(page.text) for _, page in pages))) > 50
 
 
 def test_those_are_all_pages(visit, browse):

@@ -142,10 +142,7 @@ def queue(request: Request) -> Response:
         wide_rows=None if rows is None else rows.value,
         limits=_limits(site, name, detail.value.config),
         state=state.value,
-        config=[
-            (one.name.replace("_", " "), getattr(detail.value.config, one.name))
-            for one in fields(detail.value.config)
-        ],
+        config=_settings(detail.value.config),
         messages=detail.value.messages,
         letters=None if letters is None else letters.value,
         peeked=reading.PEEKED,
@@ -170,6 +167,12 @@ def _listed(request: Request, name: str) -> Known[reading.Listed] | None:
         ("listed", name, wanted, token),
         lambda: reading.listed_messages(site.client, name, wanted, token),
     )
+
+
+def _settings(config: QueueConfig) -> list[tuple[str, Any]]:
+    """Return the settings of a queue by their names in words. None: it keeps no history."""
+    values = {one.name.replace("_", " "): getattr(config, one.name) for one in fields(config)}
+    return [(name, "none" if value is None else value) for name, value in values.items()]
 
 
 def _limits(site: Site, name: str, config: QueueConfig) -> dict[str, str]:

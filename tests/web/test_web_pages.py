@@ -11,6 +11,7 @@ import cqueue
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.runtime.rendezvous import own_name
 from tests.acceptance.daemons import wait_for
+from tests.web.conftest import SECRET
 from tests.web.markup import live_parts
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
@@ -84,6 +85,7 @@ def test_a_queue_is_shown_with_messages_configuration_and_causes_of_death(web, s
     assert "ConnectionRefused send 4" in shown
     assert "Timeout ping 1" in shown
     assert "visibility 30s" in shown
+    assert "history none" in shown
     assert f"/queue/mails/message/{shop.message}" in web.get("/queue/mails").text
 
 
@@ -209,6 +211,9 @@ def test_a_message_is_shown_without_its_body_until_somebody_asks(web, shop):
     shown = web.get(path)
     assert "tenant acme" in text_of(shown)
     assert "4111" not in shown.text
+    assert f"{len(SECRET)} bytes; it is logged" in text_of(shown)
+    one = shop.client.queue("idle").send(b"x")
+    assert " 1 byte; it is logged" in text_of(web.get(f"/queue/idle/message/{one}"))
     assert '{"card":"4111"}' in text_of(web.post(path, data={}))
 
 
@@ -244,13 +249,14 @@ def test_letters_are_shown_escaped_filtered_and_one_by_one(web, shop):
     everything = web.get("/queue/mails/dead")
     assert "<script>alert" not in everything.text
     assert len(ticked(everything)) == 5
+    assert '<label><input type="checkbox" data-all> tick all that are shown</label>' in everything.text
     assert len(ticked(web.get("/queue/mails/dead?reason=refused"))) == 4
     assert len(ticked(web.get("/queue/mails/dead?task=ping"))) == 1
     assert "No dead letter fits" in web.get("/queue/mails/dead?task=nobody").text
     shown = text_of(web.get(f"/queue/mails/dead/{shop.letters[0]}"))
     for told in ("attempts 1", "redrives 0", f"holder {own_name()}"):
         assert told in shown
-    assert "bytes, as text" in text_of(web.post(f"/queue/mails/dead/{shop.letters[0]}", data={}))
+    assert "1 byte, as text" in text_of(web.post(f"/queue/mails/dead/{shop.letters[0]}", data={}))
 
 
 def test_a_group_of_letters_leads_to_its_letters_and_no_others(web, shop):
@@ -485,4 +491,5 @@ def test_a_message_shows_its_history_if_its_queue_keeps_one(shop, browse):
     assert answer.status_code == 200
     assert "What became of it" in answer.text
     assert "5 &lt;is&gt; too much" in answer.text
+    assert "was acked, cancelled, or has expired" not in answer.text
     assert "What became of it" not in browse().get(f"/queue/mails/message/{shop.message}").text

@@ -45,7 +45,7 @@ class Site:
         self.access = access
         self.sessions = Sessions()
         self.shared = Shared()
-        self.streams = Streams()
+        self.streams = Streams(REFRESH_S)
         self.trail = audit.Trail(client)
         self.history = History(client, self.shared)
         self._templates = jinja2.Environment(

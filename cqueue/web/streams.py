@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -18,8 +19,6 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from typing import Final
 
-EVERY_S: Final = 3.0
-"""Seconds between two looks of a stream: what the pages show is read every two seconds at most."""
 STEP_S: Final = 0.5
 """Seconds after which a stream that waits notices that the dashboard ends."""
 BEAT_S: Final = 15.0
@@ -33,14 +32,20 @@ _ID: Final = re.compile(r'\bid="([^"]+)"')
 
 
 class Streams:
-    """The streams of one dashboard. Used by the server's loop alone, but for `stop`."""
+    """The streams of one dashboard. Used by the server's loop alone, but for `stop`.
+
+    every_s: seconds between two looks of a stream.
+    """
 
     def __init__(
         self,
+        every_s: float,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         time_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._steps = math.ceil(every_s / STEP_S)
+        self._step_s = every_s / self._steps
         self._sleep, self._time_s = sleep, time_s
         self._open = 0
         self._is_stopped = False
@@ -80,10 +85,10 @@ class Streams:
             if changed or self._time_s() - told_s >= BEAT_S:
                 sent, told_s = digests, self._time_s()
                 yield f"data: {json.dumps(changed)}\n\n"
-            for _ in range(round(EVERY_S / STEP_S)):
+            for _ in range(self._steps):
                 if self._is_stopped:
                     return
-                await self._sleep(STEP_S)
+                await self._sleep(self._step_s)
 
 
 def parts_of(page: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
 from cqueue.web import ANYTHING, Access, Token, application, streams
 from cqueue.web.guard import COOKIE
-from cqueue.web.streams import BEAT_S, EVERY_S, LIFE_S, Streams
+from cqueue.web.streams import BEAT_S, LIFE_S, Streams
 from tests.web.markup import live_parts
 
 SECRET = "ada-0123456789abcdef"
@@ -27,7 +27,7 @@ class World:
 
     def __init__(self):
         self.now_s, self.page, self.looks = 100.0, PART.format("1", "2"), 0
-        self.streams = Streams(sleep=self._sleep, time_s=lambda: self.now_s)
+        self.streams = Streams(3, sleep=self._sleep, time_s=lambda: self.now_s)
         self.changes, self.told = {}, []
 
     async def _sleep(self, seconds):
@@ -70,7 +70,7 @@ def test_a_stream_of_which_nothing_changes_says_so_and_ends_after_a_minute(world
     told = world.run()
     assert told == [(0, {"a": "1", "b": "<div>2</div>"}), *((at, {}) for at in (15, 30, 45))]
     assert BEAT_S == 15
-    assert world.looks == LIFE_S / EVERY_S
+    assert world.looks == LIFE_S / 3
 
 
 def test_a_part_that_comes_back_as_it_was_is_sent_again(world):

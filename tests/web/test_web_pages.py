@@ -192,8 +192,15 @@ def test_wide_rows_are_shown_when_somebody_asks(web, shop):
         rows = live_parts(web.get("/queue/mails?rows=1").text)["live-wide-rows"]
     held = sum(map(int, re.findall(r'data-label="In flight">([\d,]+)<', rows)))
     assert held >= len(taken) == 2
+    unclaimed = map(int, re.findall(r'data-label="Unclaimed">(\d+)<', rows))
+    assert sum(unclaimed) == 1  # the one that is due in an hour
+    assert re.search(r'data-label="Oldest">\s*<time [^>]+>in \d', rows)
     assert 'data-label="Shard">open<' in rows  # that of the schedule's next firing
-    assert "The queue has no wide rows" in text_of(web.get("/queue/idle?rows=1"))
+    shop.client.queue("idle").send_many([cqueue.Message(b"x")] * 500)
+    many = live_parts(web.get("/queue/idle?rows=1").text)["live-wide-rows"]
+    assert re.search(r'data-label="Unclaimed">\d+\+<', many)  # not all are counted
+    shop.client.create_queue("empty")
+    assert "The queue has no wide rows" in text_of(web.get("/queue/empty?rows=1"))
 
 
 def test_a_queue_s_limits_are_shown(web, shop):

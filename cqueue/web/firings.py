@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 RECENT: Final = timedelta(minutes=10)
 """Age of a firing up to which the history is read for it: a queue's whole history since then."""
+EVENTS: Final = 5000
+"""Events of that history that are read, at most: the last ones."""
 LATE_S: Final = 15
 """Seconds after its time at which a schedule counts as overdue: a running handler fires it when it ends."""
 
@@ -113,8 +115,8 @@ class Firings(NamedTuple):
 def last(client: Client, wanted: Sequence[ScheduleState]) -> dict[tuple[str, str], Firings]:
     """Return what is known of the firings of these schedules, by queue and key.
 
-    Reads both messages of each schedule, and of a last firing that is gone its result. Of each queue, once,
-    if such a firing is left over: the oldest 1,000 letters.
+    Reads both messages of each schedule, and of a last firing that is gone its result. Of each queue with
+    such a firing, once: the end of its history, if it keeps one, and the oldest 1,000 letters.
     """
     found: dict[tuple[str, str], Firings] = {}
     for name, some in groupby(wanted, key=lambda one: one.queue):
@@ -125,30 +127,40 @@ def last(client: Client, wanted: Sequence[ScheduleState]) -> dict[tuple[str, str
 
 def _firings(queue: Queue, wanted: Sequence[ScheduleState]) -> dict[tuple[str, str], Firings]:
     stored = queue.find_many({id_ for one in wanted for id_ in (one.last_id, one.next_id) if id_ is not None})
-    known = {one.key: _end(queue, one, stored) for one in wanted}
-    is_over = any(one.last_id is not None and known[one.key] is None for one in wanted)
-    letters = queue.dead_letters.list(reading.MOST_LETTERS) if is_over else []
+    gone = [one for one in wanted if one.last_id is not None and one.last_id not in stored]
+    told = _told(queue, gone)
+    unknown = [one for one in gone if one.key not in told]
+    letters = queue.dead_letters.list(reading.MOST_LETTERS) if unknown else []
     dead = {letter.original_id for letter in letters}
-    left = GONE if len(letters) < reading.MOST_LETTERS else None
-    found = {}
-    for one in wanted:
-        last = known[one.key] or ("dead" if one.last_id in dead else left if one.last_id else None)
-        is_held = one.next_id in stored and stored[one.next_id].state == "claimed"
-        found[one.queue, one.key] = Firings(last, is_held)
-    return found
+    rest = GONE if len(letters) < reading.MOST_LETTERS else None
+    told |= {one.key: "dead" if one.last_id in dead else rest for one in unknown}
+    return {
+        (one.queue, one.key): Firings(
+            told.get(one.key) or _state(one.last_id, stored),
+            is_held=_state(one.next_id, stored) == HELD,
+        )
+        for one in wanted
+    }
 
 
-def _end(queue: Queue, one: ScheduleState, stored: Mapping[MessageId, StoredMessage]) -> str | None:
-    """Return what the queue tells of a schedule's last firing, apart from its letters."""
-    if one.last_id is None:
-        return None
-    if one.last_id in stored:
-        return HELD if stored[one.last_id].state == "claimed" else WAITING
-    if queue.config.history is not None and one.previous and queue.now - one.previous < RECENT:
-        told = queue.history(schedule=one.key, since=one.previous, limit=reading.PEEKED)
-        # A late firing has the time of its message; one that somebody asked for since has a later time.
-        ends = [ENDS.get(event.state) for event in told if event.fired_at and event.fired_at <= one.previous]
-        if ends:
-            return ends[-1]
-    result = queue.result(one.last_id)
-    return None if result is None else ENDS.get(result.state)
+def _state(id_: MessageId | None, stored: Mapping[MessageId, StoredMessage]) -> str | None:
+    """Return how a stored message is shown; None if it is not stored."""
+    message = None if id_ is None else stored.get(id_)
+    return None if message is None else HELD if message.state == "claimed" else WAITING
+
+
+def _told(queue: Queue, gone: Sequence[ScheduleState]) -> dict[str, str | None]:
+    """Return by key what a history or a kept result tells of last firings that are not stored any more."""
+    told: dict[str, str | None] = {}
+    recent = {one.key: one.previous for one in gone if one.previous and queue.now - one.previous < RECENT}
+    if recent and queue.config.history is not None:
+        for event in queue.history(since=min(recent.values()), limit=EVENTS):
+            # A late firing has the time of its message; one that somebody asked for since has a later time.
+            if event.schedule in recent and event.fired_at and event.fired_at <= recent[event.schedule]:
+                told[event.schedule] = ENDS.get(event.state)
+    for one in gone:
+        if one.last_id is not None and told.get(one.key) is None:
+            result = queue.result(one.last_id)
+            if result is not None:
+                told[one.key] = ENDS.get(result.state)
+    return {key: end for key, end in told.items() if end is not None}

@@ -24,6 +24,7 @@ from cqueue.runtime.urls import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
     from cqueue.client import Client
     from cqueue.web import Access
@@ -194,8 +195,13 @@ def _serve(cli: CliContext, client: Client, access: Access, listener: socket.soc
     bound, port = listener.getsockname()[:2]
     shown = f"[{bound}]" if ":" in bound else bound
     cli.remark(f"The dashboard is at http://{shown}:{port}{prefix}/ – Ctrl-C ends it.")
+
+    def end(number: int, frame: FrameType | None) -> None:
+        page.state.site.streams.stop()  # the server waits for answers under way; a stream is one
+        server.handle_exit(number, frame)
+
     # A second signal does not wait for answers under way.
-    with handled_by(server.handle_exit, signal.SIGINT, signal.SIGTERM):
+    with handled_by(end, signal.SIGINT, signal.SIGTERM):
         page.state.site.start()
         server.run(sockets=[listener])
     page.state.site.close()  # the lifespan of a mounted page is not run

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from threading import Lock
 from typing import Final
 
 from cqueue.errors import ConfigError
@@ -192,27 +193,35 @@ class Access:
 
 
 class Sessions:
-    """Makes and checks the cookies of people who gave a token. A new process knows no earlier ones."""
+    """Knows the people who are signed in, by random cookies that only this process knows. Thread-safe.
 
-    def __init__(self, time_s: Callable[[], float] = time.time) -> None:
-        self._key = secrets.token_bytes(32)
+    A signed cookie would need no memory, but nobody could end it: a copy would outlive the sign-out.
+    """
+
+    def __init__(self, time_s: Callable[[], float] = time.monotonic) -> None:
         self._time_s = time_s
+        self._mutex = Lock()
+        self._open: dict[bytes, tuple[str, float]] = {}  # by the cookie's digest: the name, and until when
 
     def cookie(self, person: Person) -> str:
-        """Return a cookie that says who somebody is, until the session ends."""
-        said = f"{person.name.encode().hex()}.{int(self._time_s()) + SESSION_S}"
-        return f"{said}.{self._sign(said)}"
+        """Begin a session, and return its cookie."""
+        cookie, now_s = secrets.token_urlsafe(32), self._time_s()
+        with self._mutex:
+            for digest in [one for one, (_, until_s) in self._open.items() if until_s <= now_s]:
+                del self._open[digest]
+            self._open[_digest(cookie)] = person.name, now_s + SESSION_S
+        return cookie
 
     def name(self, cookie: str) -> str | None:
-        """Return whose cookie it is; None if it is not one of this process, or has expired."""
-        said, _, signature = cookie.rpartition(".")
-        if not hmac.compare_digest(self._sign(said).encode(), signature.encode()):
-            return None
-        name, _, until = said.partition(".")
-        return bytes.fromhex(name).decode() if int(until) > self._time_s() else None
+        """Return whose cookie it is; None if there is no such session (any more)."""
+        with self._mutex:
+            name, until_s = self._open.get(_digest(cookie), (None, 0.0))
+        return name if self._time_s() < until_s else None
 
-    def _sign(self, said: str) -> str:
-        return hmac.new(self._key, said.encode(), hashlib.sha256).hexdigest()
+    def end(self, cookie: str) -> None:
+        """End the session of a cookie, wherever copies of it are."""
+        with self._mutex:
+            self._open.pop(_digest(cookie), None)
 
 
 def parse_roles(text: str) -> frozenset[Role]:

@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from cqueue.errors import CqueueError
-from cqueue.web import letter_pages, login_pages, other_pages, probes, queue_pages
+from cqueue.web import letter_pages, live_page, login_pages, other_pages, probes, queue_pages
 from cqueue.web.access import Access
 from cqueue.web.guard import Guard, Refusal
 from cqueue.web.site import Site, site_of
@@ -82,6 +82,7 @@ def _routes() -> list[Any]:
         get("/logs", other_pages.logs),
         get("/log/{name}", other_pages.log),
         post("/log/{name}", other_pages.change_subscription),
+        get(live_page.PATH, live_page.live),
         get("/login", login_pages.login_page),
         post("/login", login_pages.login),
         post("/logout", login_pages.logout),

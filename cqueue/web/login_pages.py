@@ -46,7 +46,8 @@ def login(request: Request) -> Response:
 
 
 def logout(request: Request) -> Response:
-    """Forget the cookie."""
+    """End the session, and let the browser forget its cookie."""
+    site_of(request).sessions.end(request.cookies.get(COOKIE, ""))
     answer = go(request, "")
     answer.delete_cookie(COOKIE, path=request.scope.get("root_path", "") or "/")
     return answer

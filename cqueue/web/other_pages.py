@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from cqueue.errors import BadInput, CqueueError
-from cqueue.web import reading
+from cqueue.web import firings, reading
 from cqueue.web.access import Role
 from cqueue.web.audit import SHOWN
 from cqueue.web.shared import Known
 from cqueue.web.site import audited, field_of, go, require, site_of
 
+SCHEDULE_CHANGES: Final = {"pause": "schedule-paused", "resume": "schedule-resumed", "fire": "fired"}
+"""What can be done to a schedule, and the word by which the page tells that it was done."""
+
 
 def schedules(request: Request) -> Response:
     """Show the schedules of all queues."""
     site = site_of(request)
-    known = site.shared.get("schedules", lambda: reading.schedules(site.client))
-    return site.page(request, "schedules.html", knowns=[known], schedules=known.value)
+    known = site.shared.get("schedules", lambda: firings.schedules(site.client))
+    key = "firings"
+    ends = site.shared.get_many({key: lambda: firings.last(site.client, known.value)})[key]
+    return site.page(
+        request,
+        "schedules.html",
+        knowns=[known],
+        schedules=known.value,
+        firings=ends.value if isinstance(ends, Known) else {},
+    )
 
 
 def change_schedule(request: Request) -> Response:
@@ -27,21 +39,18 @@ def change_schedule(request: Request) -> Response:
     require(request, Role.OPERATE)
     site = site_of(request)
     queue, key, what = (field_of(request, name) for name in ("queue", "key", "do"))
+    if what not in SCHEDULE_CHANGES:  # before anything is written down: the log names actions that there are
+        raise BadInput(f"{what[:50]!r} is nothing that can be done to a schedule")
     opened = site.client.queue(queue).schedules
-    with audited(request, f"{what[:20]}_schedule", queue=queue, schedule=key) as more:
+    with audited(request, f"{what}_schedule", queue=queue, schedule=key) as more:
         if what == "pause":
             opened.pause(key)
-            told = "schedule-paused"
         elif what == "resume":
             opened.resume(key)
-            told = "schedule-resumed"
-        elif what == "fire":
-            more["message"] = str(opened.run_now(key))
-            told = "fired"
         else:
-            raise BadInput(f"{what[:50]!r} is nothing that can be done to a schedule")
-    site.shared.forget("schedules", ("state", queue), ("detail", queue))
-    return go(request, "schedules", told=told)
+            more["message"] = str(opened.run_now(key))
+    site.shared.forget("schedules", "firings", ("state", queue), ("detail", queue))
+    return go(request, "schedules", told=SCHEDULE_CHANGES[what])
 
 
 def workers(request: Request) -> Response:
@@ -85,6 +94,7 @@ def log(request: Request) -> Response:
             for one in state.value.subscriptions
         }
     )
+    topics = shared.get_many({("topics", name): lambda: reading.topics(client, name)})["topics", name]
     known = {key[-1]: value for key, value in found.items() if isinstance(key, tuple)}
     return site.page(
         request,
@@ -94,6 +104,7 @@ def log(request: Request) -> Response:
         subscriptions=[
             (one, value.value if isinstance(value, Known) else None) for one, value in known.items()
         ],
+        topics=topics.value if isinstance(topics, Known) else None,
         troubles={one: str(value) for one, value in known.items() if isinstance(value, CqueueError)},
     )
 

@@ -10,14 +10,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from cqueue.errors import BadInput
+from cqueue.message import MAX_BODY, MAX_HEADERS, MAX_HEADERS_BYTES
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.web import charts, reading, shown
+from cqueue.web import charts, reading, shown, wide_rows
 from cqueue.web.access import Role
 from cqueue.web.history import SPANS, spacing_s
 from cqueue.web.shared import Known
-from cqueue.web.site import audited, field_of, go, require, site_of, url_of
+from cqueue.web.site import Site, audited, field_of, go, require, site_of, url_of
 
 if TYPE_CHECKING:
+    from cqueue.config import QueueConfig
     from cqueue.history import HistoryEvent
     from cqueue.queue import StoredMessage
 
@@ -25,6 +27,11 @@ SIZE: Final = 100
 """Queues on one page of the list."""
 SPAN_WORDS: Final = {"1h": "hour", "6h": "6 hours", "24h": "24 hours", "7d": "7 days"}
 DEFAULT_SPAN: Final = "6h"
+STATE_WORDS: Final = {
+    reading.ALL: "all", "ready": "ready", "claimed": "in flight", "waiting": "to be retried",
+    "delayed": "delayed", "expired": "expired", "quarantined": "damaged",
+}  # fmt: skip
+"""States by which messages are listed, and how the page calls them: as its figures do."""
 Row = tuple[str, "Known[reading.QueueState] | None"]
 ORDERS: Final[dict[str, Callable[[reading.QueueState], float]]] = {
     "depth": lambda state: state.depth,
@@ -119,16 +126,23 @@ def queue(request: Request) -> Response:
     span = request.query_params.get("span", "")
     span = span if span in SPANS else DEFAULT_SPAN
     points = site.history.known(name, span)
+    listed = _listed(request, name)
+    rows = None
+    if request.query_params.get("rows"):
+        rows = shared.get(("wide_rows", name), lambda: wide_rows.read(client, name))
     return site.page(
         request,
         "queue.html",
-        knowns=[state, detail, *([letters] if letters else [])],
+        knowns=[one for one in (state, detail, letters, listed, rows) if one is not None],
         name=name,
+        listed=None if listed is None else listed.value,
+        states=STATE_WORDS,
+        wanted_state=request.query_params.get("state"),
+        is_later="token" in request.query_params,
+        wide_rows=None if rows is None else rows.value,
+        limits=_limits(site, name, detail.value.config),
         state=state.value,
-        config=[
-            (one.name.replace("_", " "), getattr(detail.value.config, one.name))
-            for one in fields(detail.value.config)
-        ],
+        config=_settings(detail.value.config),
         messages=detail.value.messages,
         letters=None if letters is None else letters.value,
         peeked=reading.PEEKED,
@@ -139,6 +153,46 @@ def queue(request: Request) -> Response:
         else charts.of_queue(points.value, hours=SPANS[span], step_s=spacing_s(span)),
         history_trouble=site.history.trouble,
     )
+
+
+def _listed(request: Request, name: str) -> Known[reading.Listed] | None:
+    """Return the messages of the state that is asked for; None if the first messages are shown."""
+    wanted, token = request.query_params.get("state"), request.query_params.get("token") or None
+    if not wanted:
+        return None
+    if wanted not in STATE_WORDS:
+        raise BadInput(f"{wanted[:50]!r} is no state of a message")
+    site = site_of(request)
+    return site.shared.get(
+        ("listed", name, wanted, token),
+        lambda: reading.listed_messages(site.client, name, wanted, token),
+    )
+
+
+def _settings(config: QueueConfig) -> list[tuple[str, Any]]:
+    """Return the settings of a queue by their names in words. None: it keeps no history."""
+    values = {one.name.replace("_", " "): getattr(config, one.name) for one in fields(config)}
+    return [(name, "none" if value is None else value) for name, value in values.items()]
+
+
+def _limits(site: Site, name: str, config: QueueConfig) -> dict[str, str]:
+    """Return what bounds the work on a queue: configuration, workers, and what holds for all queues."""
+    found = site.shared.get_many({"workers": lambda: reading.workers(site.client)})["workers"]
+    limits = {
+        "deliveries": f"{config.max_attempts}, then the message is dead"
+        if config.max_attempts
+        else "any number",
+        "a delivery": f"{shown.duration(config.visibility)}, unless its consumer extends it",
+        "claims at once": f"{config.shards} in each time shard, up to {config.max_shards} if that is altered",
+        "a body": f"{MAX_BODY >> 20} MiB",
+        "headers": f"{MAX_HEADERS}, of {MAX_HEADERS_BYTES >> 10} KiB together",
+    }
+    if isinstance(found, Known):
+        serving = reading.serving(found.value.workers, name)
+        limits["handlers at once"] = f"{serving.threads} (workers: {serving.workers})"
+        if serving.tasks:
+            limits["tasks known"] = ", ".join(serving.tasks)
+    return limits
 
 
 def change_queue(request: Request) -> Response:

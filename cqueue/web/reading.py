@@ -6,37 +6,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue.dead_letters import kind_of
-from cqueue.dispatcher.schedules.triggers import Cron, Repeating
-from cqueue.dispatcher.service.membership import Worker, is_orphan, listed
-from cqueue.errors import BadInput, CqueueError, LogNotFound, QueueNotFound
+from cqueue.dispatcher.service.membership import Worker, listed
+from cqueue.errors import BadInput, CqueueError, LogNotFound
 from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.runtime.durations import show_duration
 from cqueue.web.shared import Known, Shared
+from cqueue.where import Where
 
 if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.config import QueueConfig
     from cqueue.dead_letters import DeadLetter
-    from cqueue.dispatcher.schedules.schedules import Schedule
     from cqueue.log.config import LogConfig
     from cqueue.log.log import Log
     from cqueue.log.stats import LogStats
     from cqueue.log.subscription import Lag
     from cqueue.queue import QueueStats, StoredMessage
 
-A_SECOND: Final = 50
-"""Queues counted a second, at most, on an average: with 1,000 queues each is counted every 20 s."""
 PEEKED: Final = 20
 """Messages that a queue's page shows."""
+ALL: Final = "all"
+"""In place of a state: messages in any one."""
+SAMPLE: Final = 200
+"""Newest records of a log that are counted by topic; with the largest bodies these are 200 MiB."""
 MOST_LETTERS: Final = 1000
 """Letters that a page reads, and that one redrive or drop takes: the oldest ones."""
 LISTED: Final = 100
@@ -45,8 +44,6 @@ CAUSES: Final = 12
 """Causes of death that a page shows: the most frequent ones."""
 REASON: Final = 300
 """Characters of a reason that a list shows."""
-LATE_S: Final = 15
-"""Seconds after its time at which a schedule counts as overdue: a running handler fires it when it ends."""
 
 
 # ── Queues ──
@@ -116,12 +113,50 @@ def _message(one: StoredMessage) -> MessageRow:
     return MessageRow(one.id, one.state, one.task, one.attempts, one.sent_at, one.next_at, size)
 
 
+class Listed(NamedTuple):
+    """Some messages of a state, and the token of the next page; None after the last one. read: messages."""
+
+    messages: Sequence[MessageRow]
+    token: str | None
+    read: int
+
+
+def listed_messages(client: Client, name: str, state: str, token: str | None) -> Listed:
+    """Read on from a token: 1,000 messages at most, until 20 of the state are found.
+
+    state: one of `STATES`, or `ALL`.
+
+    Raises:
+        InvalidToken: the token is damaged, or of another queue.
+    """
+    where = Where(state=None if state == ALL else state)
+    page = client.queue(name).list(where, limit=PEEKED, token=token)
+    return Listed([_message(one) for one in page.messages], page.token, page.rows_read)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The processes that run handlers of a queue. tasks: that they know, none if one of them does not say."""
+
+    workers: int
+    threads: int
+    tasks: Sequence[str]
+
+
+def serving(workers: Iterable[Worker], queue: str) -> Serving:
+    """Return what the heartbeats of these workers say of a queue."""
+    some = [worker for worker in workers if worker.polls(queue)]
+    tasks = {task for worker in some for task in worker.tasks or () if task is not None}
+    is_known = all(worker.tasks is not None for worker in some)
+    return Serving(len(some), sum(worker.threads for worker in some), sorted(tasks) if is_known else [])
+
+
 def queue_states(
     client: Client, shared: Shared, wanted: Sequence[str]
 ) -> dict[str, Known[QueueState] | None]:
     """Return what is known of these queues; None: not counted yet. Deleted ones are left out."""
     reads = {("state", name): partial(queue_state, client, name) for name in wanted}
-    found = shared.get_many(reads, fresh_s=max(2.0, len(wanted) / A_SECOND), wait_s=2.0)
+    found = shared.get_list(reads, wait_s=2.0)
     states: dict[str, Known[QueueState] | None] = {}
     for name in wanted:
         known = found["state", name]
@@ -196,62 +231,7 @@ def _letter(one: DeadLetter) -> LetterRow:
     return LetterRow(one.id, one.died_at, one.task, one.attempts, one.reason[:REASON], one.held)
 
 
-# ── Schedules and workers ──
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduleState:
-    """A schedule as the page shows it.
-
-    state: active, paused, done, or orphan: no worker knows its task. overdue_s: seconds since a time that
-    should have fired and has not; 0 for less than `LATE_S`.
-    """
-
-    queue: str
-    key: str
-    state: str
-    when: str
-    task: str | None
-    next_at: datetime | None
-    previous: datetime | None
-    fired: int
-    overdue_s: float
-
-
-def schedules(client: Client) -> list[ScheduleState]:
-    """Read the schedules of all queues."""
-    living, now_s = listed(client)
-    found = []
-    for name in names(client):
-        with suppress(QueueNotFound):  # deleted since it was listed
-            found += [_schedule(one, living, now_s) for one in client.queue(name).schedules.list()]
-    return found
-
-
-def _schedule(one: Schedule, living: list[Worker], now_s: float) -> ScheduleState:
-    orphan = one.state == "active" and is_orphan(one.task, one.queue, living)
-    state = "orphan" if orphan else one.state
-    late_s = 0.0 if one.next_at is None or one.state != "active" else now_s - one.next_at.timestamp()
-    return ScheduleState(
-        queue=one.queue,
-        key=one.key,
-        state=state,
-        when=_when(one),
-        task=one.task,
-        next_at=one.next_at,
-        previous=one.previous,
-        fired=one.fired,
-        overdue_s=late_s if late_s > LATE_S else 0.0,
-    )
-
-
-def _when(schedule: Schedule) -> str:
-    match schedule.trigger:
-        case Cron(expression=expression, timezone=timezone):
-            return f"{expression} {timezone}"
-        case Repeating(interval=interval):
-            return f"every {show_duration(interval)}"
-    return "once"
+# ── Workers ──
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,6 +280,23 @@ class SubscriptionState:
         return max((lag.seconds for _, lag, _ in self.lags), default=0.0)
 
 
+@dataclass(frozen=True, slots=True)
+class Topics:
+    """The topics among the newest records of a log: (topic, records, time of the newest). read: records."""
+
+    counts: Sequence[tuple[str, int, datetime]]
+    read: int
+
+
+def topics(client: Client, name: str) -> Topics:
+    """Count the newest 200 records of a log by topic; those of the last 2.5 seconds or so are missing."""
+    with client.log(name).scan(reverse=True, limit=SAMPLE, on_expired="earliest") as records:
+        found = [(record.topic, record.time) for record in records]
+    counts = Counter(topic for topic, _ in found)
+    newest = dict(reversed(found))
+    return Topics([(topic, number, newest[topic]) for topic, number in counts.most_common()], len(found))
+
+
 def own_log(client: Client, name: str, config: LogConfig) -> Log:
     """Open a log that the dashboard keeps, which is created with this configuration at its first use.
 
@@ -321,7 +318,7 @@ def log_state(client: Client, name: str) -> LogState:
 def log_states(client: Client, shared: Shared, wanted: Sequence[str]) -> list[Known[LogState]]:
     """Return the states of these logs, as far as they are known by now."""
     reads = {("log", name): partial(log_state, client, name) for name in wanted}
-    found = shared.get_many(reads, fresh_s=max(2.0, len(wanted) / A_SECOND))
+    found = shared.get_list(reads)
     return [known for known in found.values() if isinstance(known, Known)]
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from cqueue.errors import BadInput, CqueueError, NotDone, Unavailable
 from cqueue.runtime.logs import describe, logger, trace
+from cqueue.web.rate import RateLimit
 
 LOGGER: Final = "cqueue.web"
 """Name of the dashboard's logger."""
@@ -28,7 +29,13 @@ WAIT_S: Final = 3.0
 THREADS: Final = 8
 """Reads side by side, at most, for all viewers together."""
 MOST: Final = 3000
-"""Answers that are kept: those used last. The largest, a list of letters, has some 40 KB."""
+"""Answers that are kept beside those of the largest list: those used last. The largest has some 40 KB."""
+LINE: Final = 2000
+"""Reads under way or waiting for a thread, at most: while Cassandra is away, each look would add some."""
+A_SECOND: Final = 50
+"""Reads of lists (of queues, of logs) begun a second, at most, on an average."""
+AT_ONCE: Final = 1000
+"""Reads of lists begun at once, at most: a first look does not spread the count of the first 1,000 queues."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -62,7 +69,10 @@ class Shared:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="cqueue-web")
         self._time_s = time_s
         self._mutex = Lock()
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()  # by their last use
+        self._room = MOST
+        self._pace = RateLimit(A_SECOND, AT_ONCE, time_s=time_s)  # used under the mutex
+        self._under_way = 0
 
     def get(self, key: Hashable, read: Callable[[], T], *, wait_s: float = WAIT_S) -> Known[T]:
         """Return the answer of a read: a fresh one, or after `wait_s` the last one.
@@ -71,7 +81,9 @@ class Shared:
             BadInput: the read says that there is no such thing (any more).
             NotDone, OutcomeUnknown: the read failed, and there is no earlier answer.
         """
-        entry = self._begun(key, read, FRESH_S)
+        with self._mutex:
+            entry = self._used(key)
+            self._begin(entry, read, FRESH_S)
         _await([entry], wait_s)
         known, error = self._known(entry)
         if isinstance(error, BadInput):
@@ -84,9 +96,34 @@ class Shared:
         self, reads: Mapping[K, Callable[[], T]], *, fresh_s: float = FRESH_S, wait_s: float = WAIT_S
     ) -> dict[K, Known[T] | CqueueError | None]:
         """Return for each read its answer; its error if there never was one; None if it is not known yet."""
-        entries = {key: self._begun(key, read, fresh_s) for key, read in reads.items()}
+        with self._mutex:
+            entries = {key: self._used(key) for key in reads}
+            for key, entry in entries.items():
+                self._begin(entry, reads[key], fresh_s)
+        return self._found(entries, wait_s)
+
+    def get_list(
+        self, reads: Mapping[K, Callable[[], T]], *, wait_s: float = WAIT_S
+    ) -> dict[K, Known[T] | CqueueError | None]:
+        """Return what `get_many` returns, of a list that may be long: at most 50 reads a second are begun.
+
+        The reads whose answers are the oldest come first; an answer is fresh until the others have had time.
+        """
+        fresh_s = max(FRESH_S, len(reads) / A_SECOND)
+        with self._mutex:
+            self._room = max(self._room, MOST + len(reads))
+            entries = {key: self._used(key) for key in reads}
+            for key, entry in sorted(entries.items(), key=lambda pair: pair[1].tried_s):
+                if self._is_due(entry, fresh_s):
+                    if not self._pace.take(""):
+                        break
+                    self._begin(entry, reads[key], fresh_s)
+        return self._found(entries, wait_s)
+
+    def _found(self, entries: Mapping[K, _Entry], wait_s: float) -> dict[K, Known[Any] | CqueueError | None]:
+        """Wait for the reads that are under way; return what is known then."""
         _await(list(entries.values()), wait_s)
-        found: dict[K, Known[T] | CqueueError | None] = {}
+        found: dict[K, Known[Any] | CqueueError | None] = {}
         for key, entry in entries.items():
             known, error = self._known(entry)
             found[key] = error if known is None or isinstance(error, BadInput) else known
@@ -102,17 +139,24 @@ class Shared:
         """Begin no more reads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _begun(self, key: Hashable, read: Callable[[], Any], fresh_s: float) -> _Entry:
-        """Return what is known of a read, which is under way if the answer is old."""
-        with self._mutex:
-            entry = self._entries.setdefault(key, _Entry())
-            self._entries.move_to_end(key)
-            if len(self._entries) > MOST:
-                self._entries.popitem(last=False)
-            due_s = entry.tried_s + max(fresh_s, DUTY * entry.took_s)
-            if entry.under_way is None and self._time_s() >= due_s:
-                entry.under_way = self._pool.submit(self._read, entry, read)
-            return entry
+    def _used(self, key: Hashable) -> _Entry:
+        """Return what is known of a read, and forget those that were not used for the longest time."""
+        entry = self._entries.setdefault(key, _Entry())
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._room and next(iter(self._entries.values())).under_way is None:
+            self._entries.popitem(last=False)  # never a read under way: the next look would begin it again
+        return entry
+
+    def _is_due(self, entry: _Entry, fresh_s: float) -> bool:
+        """Return whether the answer is old, and no newer one is on its way."""
+        is_old = self._time_s() >= entry.tried_s + max(fresh_s, DUTY * entry.took_s)
+        return is_old and entry.under_way is None and self._under_way < LINE
+
+    def _begin(self, entry: _Entry, read: Callable[[], Any], fresh_s: float) -> None:
+        """Let a thread make the read if that is due."""
+        if self._is_due(entry, fresh_s):
+            entry.under_way = self._pool.submit(self._read, entry, read)
+            self._under_way += 1
 
     def _read(self, entry: _Entry, read: Callable[[], Any]) -> None:
         began_s, value, error = self._time_s(), None, None
@@ -124,6 +168,7 @@ class Shared:
             logger(LOGGER).error("dashboard_read_failed", error=describe(exc), **trace(exc, is_final=True))
             error = NotDone(f"the dashboard failed with {type(exc).__name__}; its log says more")
         with self._mutex:
+            self._under_way -= 1
             entry.tried_s = self._time_s()
             entry.took_s = 0.0 if error else entry.tried_s - began_s
             entry.error, entry.under_way = error, None

@@ -18,6 +18,7 @@ from cqueue.web.access import Access, Person, Role, Sessions
 from cqueue.web.guard import Refusal
 from cqueue.web.history import History
 from cqueue.web.shared import Known, Shared
+from cqueue.web.streams import Streams
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -44,6 +45,7 @@ class Site:
         self.access = access
         self.sessions = Sessions()
         self.shared = Shared()
+        self.streams = Streams(REFRESH_S)
         self.trail = audit.Trail(client)
         self.history = History(client, self.shared)
         self._templates = jinja2.Environment(
@@ -67,6 +69,7 @@ class Site:
 
     def close(self) -> None:
         """End what runs beside the pages."""
+        self.streams.stop()
         self.history.stop()
         self.shared.close()
 

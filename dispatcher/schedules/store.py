@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from cqueue import ids
-from cqueue.dispatcher.schedules.definition import FiringId, ScheduleDefinition, next_firing
+from cqueue.dispatcher.schedules.definition import ACTIVE, FiringId, ScheduleDefinition, next_firing
 from cqueue.dispatcher.schedules.triggers import jitter_ms
 from cqueue.errors import OutcomeUnknown
 from cqueue.message import Message, MessageId, outgoing, to_datetime
@@ -177,13 +177,33 @@ class ScheduleStore:
 
     def is_live(self, row: ScheduleRow) -> bool:
         """Return whether the message of the firing that the row waits for is stored."""
+        message_id = self.message_id(row)
+        if message_id is None:
+            return False
+        place, priority, id_ = message_id.locate()
+        return bool(self._driver.ask(ReadMessages(place, priority, (id_,))))
+
+    def message_id(self, row: ScheduleRow) -> MessageId | None:
+        """Return the id of the message of the firing that the row waits for; None if it waits for none."""
         firing_id = next_firing(row)
         if firing_id is None:
-            return False
+            return None
         message = outgoing(_message(row, firing_id, due_ms(row)), self.now_us())
         source, due_us = message.source or b"", message.due_us or 0
         place = open_row(self.spec, due_us, source)
-        return bool(self._driver.ask(ReadMessages(place, message.priority, (ids.derived(due_us, source),))))
+        return MessageId.of(place, message.priority, ids.derived(due_us, source))
+
+    def last_message_id(self, row: ScheduleRow) -> MessageId | None:
+        """Return the id of the message of the last firing; None if there was none.
+
+        The row does not tell the ids of firings that were sent after their time, or for an earlier generation
+        of the row. Those had another id than the one returned.
+        """
+        if not row.previous:
+            return None
+        definition = replace(ScheduleDefinition.from_json(row.definition), due_ms=0).to_json()
+        waited = row._replace(state=ACTIVE, definition=definition, next_at=row.previous, fired=row.fired - 1)
+        return self.message_id(waited)
 
 
 def _is_of(row: ScheduleRow | None, generation: int) -> bool:

@@ -9,6 +9,8 @@ import pytest
 
 import cqueue
 from cqueue.dispatcher.schedules.triggers import Cron
+from cqueue.dispatcher.service.membership import TTL_S, Worker
+from cqueue.store.control import Heartbeat
 
 SECRET = b'{"card":"4111"}'
 
@@ -20,6 +22,14 @@ class Shop:
     client: cqueue.Client
     message: str
     letters: tuple[str, ...]
+
+    def beat(self, **said):
+        """Send the heartbeat of a worker with 8 threads."""
+        now_s = self.client._driver.clock.now_us() / 1e6
+        worker = Worker(
+            "w", "host-a", 7, "shop:app", ("mails",), 8, "1", now_s, "running", seen=now_s, **said
+        )
+        self.client._driver.ask(Heartbeat(worker.row(), TTL_S))
 
 
 @pytest.fixture
@@ -86,13 +96,13 @@ def log_lines(monkeypatch):
 
 @pytest.fixture
 def settled(shop):
-    """Let three seconds pass for the client: what a log has taken so far can be read then."""
+    """Let seconds pass for the client: after three, what a log has taken so far can be read."""
     clock, passed_us = shop.client._driver.clock, [0]
     local_us, wall_us = clock._local_us, clock._wall_us
     clock._local_us = lambda: local_us() + passed_us[0]
     clock._wall_us = lambda: wall_us() + passed_us[0]
 
-    def settled():
-        passed_us[0] += 3_000_000
+    def settled(seconds=3):
+        passed_us[0] += seconds * 1_000_000
 
     return settled

@@ -2,6 +2,7 @@
 
 import html
 import re
+from collections import Counter
 from datetime import timedelta
 
 import pytest
@@ -10,8 +11,13 @@ import cqueue
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.runtime.rendezvous import own_name
 from tests.acceptance.daemons import wait_for
+from tests.web.conftest import SECRET
+from tests.web.markup import live_parts
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+
+from cqueue.web import Access, application
+from cqueue.web.reading import SAMPLE
 
 SOON = timedelta(seconds=10)
 
@@ -53,8 +59,6 @@ def test_queues_are_sorted_and_filtered(web, query, names):
 
 
 def test_no_queue_is_no_error(browse):
-    from cqueue.web import Access, application
-
     with cqueue.connect("memory://") as empty:
         web = browse(app=application(empty, access=Access()))
         for path, says in {
@@ -67,8 +71,6 @@ def test_no_queue_is_no_error(browse):
 
 
 def test_a_thousand_queues_come_100_to_a_page(browse):
-    from cqueue.web import Access, application
-
     with cqueue.connect("memory://") as client:
         for number in range(1000):
             client.create_queue(f"jobs-{number:04}")
@@ -83,6 +85,7 @@ def test_a_queue_is_shown_with_messages_configuration_and_causes_of_death(web, s
     assert "ConnectionRefused send 4" in shown
     assert "Timeout ping 1" in shown
     assert "visibility 30s" in shown
+    assert "history none" in shown
     assert f"/queue/mails/message/{shop.message}" in web.get("/queue/mails").text
 
 
@@ -101,6 +104,27 @@ def test_what_is_no_change_is_refused(web, shop, form):
     assert shop.client.queue("mails").stats(exact=True).live == 4
 
 
+def test_an_open_page_gets_what_comes_later(web, browse):
+    """The parts that it renews are there from the beginning, also while they hold nothing."""
+    assert live_parts(web.get("/queue/idle").text).keys() == live_parts(web.get("/queue/mails").text).keys()
+    with cqueue.connect("memory://") as nothing:
+        empty = browse(app=application(nothing, access=Access())).get("/")
+        assert live_parts(empty.text).keys() == live_parts(web.get("/").text).keys()
+        assert "There is no queue yet" in live_parts(empty.text)["live-rows"]
+
+
+def test_an_open_page_gets_what_others_change(web, shop):
+    """Whether the queue is paused, and the button that undoes it, are renewed; the button works there."""
+    before = live_parts(web.get("/queue/mails").text)["live-state"]
+    assert ("active" in before, ">Pause<" in before) == (True, True)
+    web.post("/queue/mails", data={"do": "pause"})
+    after = live_parts(web.get("/queue/mails").text)["live-state"]
+    assert ("paused" in after, ">Resume<" in after) == (True, True)
+    action, value = (re.search(rf'{name}="([^"]+)"', after)[1] for name in ("action", "value"))
+    web.post(action, data={"do": value})
+    assert not shop.client.queue("mails").paused
+
+
 def test_a_queue_that_was_deleted_meanwhile(web, shop):
     assert web.get("/queue/idle").status_code == 200
     shop.client.delete_queue("idle")
@@ -114,11 +138,89 @@ def test_a_queue_that_was_deleted_meanwhile(web, shop):
 # ── Messages ──
 
 
+def listed(page):
+    """The states of the messages that a queue's page lists, and the address of the next page, if any."""
+    part = live_parts(page.text)["live-messages"]
+    states = re.findall(r'<td data-label="State">\s*<span class="state (\w+)">', part)
+    after = re.search(r'href="([^"]+)#first-title" rel="next"', part)
+    return states, after and html.unescape(after[1])
+
+
+@pytest.mark.parametrize(
+    ("state", "states"),
+    [
+        ("all", {"ready": 2, "claimed": 2, "delayed": 2}),
+        ("ready", {"ready": 2}),
+        ("claimed", {"claimed": 2}),
+        ("delayed", {"delayed": 2}),  # one is the next firing of the schedule
+        ("waiting", {}),
+        ("quarantined", {}),
+    ],
+)
+def test_messages_are_listed_by_state(web, shop, state, states):
+    queue = shop.client.queue("mails")
+    with queue.consumer() as consumer:
+        taken = consumer.receive(2)
+        queue.send_many([cqueue.Message(b"more")] * 2)
+        page = web.get(f"/queue/mails?state={state}")
+        assert len(taken) == 2
+    assert Counter(listed(page)[0]) == states
+    assert states or "There is none." in text_of(page)
+
+
+def test_messages_of_a_state_come_a_page_at_a_time(web, shop):
+    shop.client.queue("idle").send_many([cqueue.Message(b"x", priority=n % 3) for n in range(45)])
+    address, pages, seen = "?state=ready", [], []
+    while address:
+        page = web.get(f"/queue/idle{address}")
+        states, address = listed(page)
+        pages.append(len(states))
+        seen += re.findall(r"/queue/idle/message/([^\"]+)", page.text)
+    assert (pages[:2], sum(pages), len(set(seen))) == ([20, 20], 45, 45)
+    assert "From the beginning" in page.text
+
+
+@pytest.mark.parametrize("query", ["state=nonsense", "state=ready&token=nonsense", "state=all&token=%00"])
+def test_a_state_or_a_place_that_there_is_not_is_refused(web, query):
+    assert web.get(f"/queue/mails?{query}").status_code == 400
+
+
+def test_wide_rows_are_shown_when_somebody_asks(web, shop):
+    assert "live-wide-rows" not in live_parts(web.get("/queue/mails").text)
+    with shop.client.queue("mails").consumer() as consumer:
+        taken = consumer.receive(2)
+        rows = live_parts(web.get("/queue/mails?rows=1").text)["live-wide-rows"]
+    held = sum(map(int, re.findall(r'data-label="In flight">([\d,]+)<', rows)))
+    assert held >= len(taken) == 2
+    unclaimed = map(int, re.findall(r'data-label="Unclaimed">(\d+)<', rows))
+    assert sum(unclaimed) == 1  # the one that is due in an hour
+    assert re.search(r'data-label="Oldest">\s*<time [^>]+>in \d', rows)
+    assert 'data-label="Shard">open<' in rows  # that of the schedule's next firing
+    shop.client.queue("idle").send_many([cqueue.Message(b"x")] * 500)
+    many = live_parts(web.get("/queue/idle?rows=1").text)["live-wide-rows"]
+    assert re.search(r'data-label="Unclaimed">\d+\+<', many)  # not all are counted
+    shop.client.create_queue("empty")
+    assert "The queue has no wide rows" in text_of(web.get("/queue/empty?rows=1"))
+
+
+def test_a_queue_s_limits_are_shown(web, shop):
+    """Those of its configuration, those of all queues, and how many handlers its workers run at once."""
+    shop.beat(tasks=("send", None))
+    shown = text_of(web.get("/queue/mails"))
+    for told in ("deliveries 5, then the message is dead", "a body 1 MiB", "handlers at once 8 (workers: 1)"):
+        assert told in shown
+    assert "tasks known send" in shown
+    assert "handlers at once 0 (workers: 0)" in text_of(web.get("/queue/idle"))
+
+
 def test_a_message_is_shown_without_its_body_until_somebody_asks(web, shop):
     path = f"/queue/mails/message/{shop.message}"
     shown = web.get(path)
     assert "tenant acme" in text_of(shown)
     assert "4111" not in shown.text
+    assert f"{len(SECRET)} bytes; it is logged" in text_of(shown)
+    one = shop.client.queue("idle").send(b"x")
+    assert " 1 byte; it is logged" in text_of(web.get(f"/queue/idle/message/{one}"))
     assert '{"card":"4111"}' in text_of(web.post(path, data={}))
 
 
@@ -154,13 +256,14 @@ def test_letters_are_shown_escaped_filtered_and_one_by_one(web, shop):
     everything = web.get("/queue/mails/dead")
     assert "<script>alert" not in everything.text
     assert len(ticked(everything)) == 5
+    assert '<label><input type="checkbox" data-all> tick all that are shown</label>' in everything.text
     assert len(ticked(web.get("/queue/mails/dead?reason=refused"))) == 4
     assert len(ticked(web.get("/queue/mails/dead?task=ping"))) == 1
     assert "No dead letter fits" in web.get("/queue/mails/dead?task=nobody").text
     shown = text_of(web.get(f"/queue/mails/dead/{shop.letters[0]}"))
     for told in ("attempts 1", "redrives 0", f"holder {own_name()}"):
         assert told in shown
-    assert "bytes, as text" in text_of(web.post(f"/queue/mails/dead/{shop.letters[0]}", data={}))
+    assert "1 byte, as text" in text_of(web.post(f"/queue/mails/dead/{shop.letters[0]}", data={}))
 
 
 def test_a_group_of_letters_leads_to_its_letters_and_no_others(web, shop):
@@ -257,12 +360,7 @@ def test_schedules_are_paused_resumed_and_fired(web, shop):
 
 
 def test_workers_are_shown(web, shop):
-    from cqueue.dispatcher.service.membership import TTL_S, Worker
-    from cqueue.store.control import Heartbeat
-
-    now_s = shop.client._driver.clock.now_us() / 1e6
-    worker = Worker("w", "host-a", 7, "shop:app", ("mails",), 8, "1", now_s, "running", seen=now_s)
-    shop.client._driver.ask(Heartbeat(worker.row(), TTL_S))
+    shop.beat()
     assert "host-a:7" in text_of(web.get("/workers"))
 
 
@@ -276,6 +374,18 @@ def test_logs_and_subscriptions_are_shown_and_paused(web, shop):
     assert web.post("/log/orders", data={**form, "do": "delete"}).status_code == 400
     assert shop.client.subscriptions("orders") == ["billing"]
     assert web.get("/log/none").status_code == 404
+
+
+def test_the_topics_among_the_newest_records_of_a_log_are_counted(web, shop, settled):
+    log = shop.client.log("orders")
+    log.append("rare", b"1")
+    for _ in range(SAMPLE - 1):
+        log.append("<often>", b"2")
+    settled()
+    part = live_parts(web.get("/log/orders").text)["live-log"]
+    rows = re.findall(r'<th scope="row">([^<]+)</th><td class="number" data-label="Records">(\d+)<', part)
+    assert rows == [("&lt;often&gt;", "199"), ("rare", "1")]
+    assert "the newest 200 records" in part
 
 
 # ── Trouble ──
@@ -388,4 +498,5 @@ def test_a_message_shows_its_history_if_its_queue_keeps_one(shop, browse):
     assert answer.status_code == 200
     assert "What became of it" in answer.text
     assert "5 &lt;is&gt; too much" in answer.text
+    assert "was acked, cancelled, or has expired" not in answer.text
     assert "What became of it" not in browse().get(f"/queue/mails/message/{shop.message}").text

@@ -1,5 +1,7 @@
 """Reads that viewers share: how often they are made, and what is known when they fail or take long."""
 
+from functools import partial
+from itertools import pairwise
 from threading import Event
 
 import pytest
@@ -7,7 +9,8 @@ import pytest
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
 from cqueue.errors import QueueNotFound, Unavailable
-from cqueue.web.shared import DUTY, FRESH_S, Known, Shared
+from cqueue.web.rate import RateLimit
+from cqueue.web.shared import A_SECOND, AT_ONCE, DUTY, FRESH_S, Known, Shared
 
 
 class Clock:
@@ -97,6 +100,65 @@ def test_a_slow_read_holds_no_page_up(shared, clock):
     assert shared.get_many({"newer": release.wait}, wait_s=0.05) == {"newer": None}
     release.set()
     assert shared.get("new", release.wait).value is True
+
+
+def test_a_read_under_way_is_not_begun_again_however_many_others_are_looked_at(shared, monkeypatch):
+    monkeypatch.setattr(shared, "_room", 3)
+    release, began = Event(), []
+
+    def slow():
+        began.append(1)
+        return release.wait()
+
+    assert shared.get_many({"slow": slow}, wait_s=0.05) == {"slow": None}
+    for number in range(20):
+        assert shared.get(number, lambda: "quick").value == "quick"
+    assert shared.get_many({"slow": slow}, wait_s=0.05) == {"slow": None}
+    assert len(began) == 1
+    release.set()
+    assert shared.get("slow", slow).value is True
+    shared.get("last", lambda: "quick")
+    assert len(shared._entries) == 3  # what was not used for the longest time is forgotten
+
+
+def test_reads_that_wait_have_a_bound(shared, monkeypatch):
+    """So a dashboard whose Cassandra hangs does not grow with every look."""
+    monkeypatch.setattr("cqueue.web.shared.LINE", 5)
+    release = Event()
+    found = shared.get_many(dict.fromkeys(range(9), release.wait), wait_s=0.05)
+    assert shared._under_way == 5
+    assert set(found.values()) == {None}
+    release.set()
+    shared.get_many(dict.fromkeys(range(9), release.wait))
+    found = shared.get_many(dict.fromkeys(range(9), release.wait))
+    assert [known.value for known in found.values()] == [True] * 9
+
+
+def test_of_5000_queues_50_are_counted_a_second_and_each_in_its_turn(shared, clock):
+    """A look every three seconds, for eight minutes."""
+    counted, begin_s = {}, clock.now_s
+
+    def count(name):
+        counted.setdefault(name, []).append(clock.now_s - begin_s)
+
+    reads = {name: partial(count, name) for name in range(5000)}
+    for _ in range(160):
+        known = shared.get_list(reads)
+        assert sum(map(len, counted.values())) <= AT_ONCE + A_SECOND * (clock.now_s - begin_s)
+        clock.now_s += 3
+    assert None not in known.values()
+    gaps = [later - before for times in counted.values() for before, later in pairwise(times)]
+    assert min(gaps) >= 5000 / A_SECOND
+    assert max(gaps) <= 5000 / A_SECOND + 6
+
+
+def test_the_queues_that_were_not_counted_for_the_longest_time_come_first(shared, clock):
+    order = []
+    shared.get_list({"a": lambda: order.append("a")})
+    clock.now_s += 10
+    shared._pace = RateLimit(0, 2, time_s=clock)  # only two more
+    shared.get_list({name: partial(order.append, name) for name in ("a", "b", "c")})
+    assert sorted(order[1:]) == ["b", "c"]
 
 
 def test_what_was_changed_is_read_anew(shared):

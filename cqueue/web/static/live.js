@@ -1,5 +1,6 @@
-// Keeps an open page up to date: fetches the same page again and puts its `data-live` parts in place.
-// A part that somebody is using (focus, an open menu) is left alone. Without this script a reload does the same.
+// Keeps an open page up to date: a stream sends its `data-live` parts whenever they have changed. The page is
+// fetched again every few seconds where no stream comes through, and before each. A part that somebody is using
+// (focus, an open menu) waits. Without this script a reload does the same.
 "use strict";
 
 const tick = document.getElementById("tick");
@@ -7,13 +8,18 @@ const hold = document.getElementById("hold");
 const at = document.getElementById("at");
 const away = document.getElementById("away");
 const hasParts = document.querySelector("[data-live]") !== null;
+const SILENT_MS = 25000; // a stream says something every 15 s
+const NO_STREAM_MS = 60000; // until a stream is tried again after one that did not open
+const waiting = new Map(); // newest contents by id, of parts that are in use
 let held = false;
 let lastGood = Date.now();
 let timer = 0;
+let stream = null;
+let noStreamUntil = 0;
 
-function later() {
+function later(step, ms) {
   window.clearTimeout(timer);
-  timer = window.setTimeout(look, 1000 * Number(tick.dataset.every));
+  timer = window.setTimeout(step, ms);
 }
 
 function say(element, text) {
@@ -25,13 +31,12 @@ function inUse(part) {
   return active !== null && active !== document.body && part.contains(active) && active.tagName !== "A";
 }
 
-function replace(part, fresh) {
-  if (inUse(part) || part.innerHTML === fresh.innerHTML) return;
+function replace(part, html) {
   const open = new Set([...part.querySelectorAll("details")].map((one, place) => (one.open ? place : -1)));
   const links = [...part.querySelectorAll("a")];
   const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const place = links.filter((one) => one.getAttribute("href") === focused).indexOf(document.activeElement);
-  part.innerHTML = fresh.innerHTML;
+  part.innerHTML = html;
   part.querySelectorAll("details").forEach((one, index) => { one.open = open.has(index); });
   if (focused !== null) {
     const same = [...part.querySelectorAll("a")].filter((one) => one.getAttribute("href") === focused);
@@ -39,39 +44,78 @@ function replace(part, fresh) {
   }
 }
 
-async function look() {
+function show() {
+  for (const [id, html] of waiting) {
+    const part = document.getElementById(id);
+    if (part !== null && inUse(part)) continue;
+    waiting.delete(id);
+    if (part !== null && part.innerHTML !== html) replace(part, html);
+  }
+  lastGood = Date.now();
+  away.hidden = true;
+  say(at, `Up to date at ${new Date(lastGood).toLocaleTimeString()}`);
+}
+
+function stop() {
   window.clearTimeout(timer);
+  stream?.close();
+  stream = null;
+}
+
+function listen() {
+  stop();
+  let hasSpoken = false;
+  const ended = () => {
+    stop();
+    if (!hasSpoken) noStreamUntil = Date.now() + NO_STREAM_MS;
+    look();
+  };
+  stream = new EventSource(`${at.dataset.stream}?of=${encodeURIComponent(location.pathname + location.search)}`);
+  stream.addEventListener("error", ended);
+  stream.addEventListener("message", (event) => {
+    hasSpoken = true;
+    for (const [id, html] of Object.entries(JSON.parse(event.data))) waiting.set(id, html);
+    show();
+    later(ended, SILENT_MS);
+  });
+  later(ended, SILENT_MS);
+}
+
+async function look() {
+  stop();
   if (held || document.hidden) return;
   try {
     const answer = await fetch(location.href, { redirect: "error", signal: AbortSignal.timeout(10000) });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!answer.ok) throw new Error(page.querySelector("main .box")?.textContent || `It answers ${answer.status}.`);
-    for (const part of document.querySelectorAll("[data-live]")) {
-      const fresh = page.getElementById(part.id);
-      if (fresh !== null) replace(part, fresh);
+    if (held || document.hidden) return;
+    for (const part of page.querySelectorAll("[data-live]")) waiting.set(part.id, part.innerHTML);
+    show();
+    if (Date.now() >= noStreamUntil) {
+      listen();
+      return;
     }
-    lastGood = Date.now();
-    away.hidden = true;
-    say(at, `Up to date at ${new Date(lastGood).toLocaleTimeString()}`);
   } catch (error) {
     const age = Math.round((Date.now() - lastGood) / 1000);
     const why = error instanceof TypeError || error.name === "TimeoutError" ? "The dashboard does not answer." : error.message;
     say(away, `Not up to date: what is shown was read ${age} s ago. ${why}`);
     away.hidden = false;
   }
-  later();
+  later(look, 1000 * Number(tick.dataset.every));
 }
 
 if (hasParts) {
   tick.hidden = false;
   say(at, `Up to date at ${new Date().toLocaleTimeString()}`);
-  later();
-  document.addEventListener("visibilitychange", () => { if (!document.hidden && !held) look(); });
+  later(look, 1000 * Number(tick.dataset.every));
+  // A browser has six connections to a dashboard: pages that nobody sees leave them to others.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) stop(); else look(); });
+  window.addEventListener("pagehide", stop);
   hold.addEventListener("click", () => {
     held = !held;
     hold.setAttribute("aria-pressed", String(held));
     say(hold, held ? "Go on with updates" : "Pause updates");
-    if (!held) look();
+    if (held) stop(); else look();
   });
 }
 

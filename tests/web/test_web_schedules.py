@@ -1,0 +1,116 @@
+"""The page of schedules tells how the last firing of each has ended, as far as the cluster knows."""
+
+import html
+import re
+from datetime import timedelta
+
+import pytest
+
+import cqueue
+from cqueue.dispatcher.schedules.triggers import Repeating, RunOnce
+from tests.acceptance.daemons import wait_for
+
+pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+
+MINUTE = timedelta(minutes=1)
+
+
+class Job:
+    """A queue with one task and one schedule, a dispatcher for them, and the page."""
+
+    def __init__(self, client, web, settled):
+        self.client, self._web, self._settled = client, web, settled
+
+    def make(self, handler, trigger, *, config=None, **options):
+        self.queue = self.client.create_queue("jobs", config)
+        app = cqueue.App(self.client, queue="jobs", retry=cqueue.Retry(max_attempts=1))
+        app.task(name="job", **options)(handler)
+        self.queue.schedules.add("nightly", trigger, b"{}", task="job", codec="json")
+        self.dispatcher = app.dispatcher()
+
+    def fire(self, after_s=61):
+        """Let the time come, and run what is due."""
+        self._settled(after_s)
+        with self.dispatcher as dispatcher:
+            assert dispatcher.drain(timedelta(seconds=20))
+
+    def shown(self):
+        """The schedule's cells Next and Last on the page, as it is read now."""
+        self._web.app.state.site.shared.forget("schedules", "firings")
+        page = self._web.get("/schedules")
+        assert page.status_code == 200
+        row = page.text.partition("nightly")[2].partition("</tr>")[0]
+        cells = re.findall(r'<td data-label="(?:Next|Last)">(.*?)</td>', row, re.DOTALL)
+        return [" ".join(html.unescape(re.sub(r"<[^>]+>", " ", cell)).split()) for cell in cells]
+
+
+@pytest.fixture
+def job(shop, browse, settled):
+    return Job(shop.client, browse(), settled)
+
+
+def test_a_firing_that_was_done_is_done_if_its_result_is_kept_and_else_gone(job):
+    job.make(lambda: 5, RunOnce(delay=MINUTE), result_ttl=timedelta(hours=1))
+    assert job.shown()[1] == "–"
+    job.fire()
+    assert job.shown()[1].endswith("done")
+
+
+def test_a_firing_of_which_nothing_is_left_is_gone(job):
+    job.make(lambda: None, RunOnce(delay=MINUTE))
+    job.fire()
+    assert job.shown()[1].endswith("gone")
+
+
+def test_a_firing_that_failed_for_good_is_dead(job):
+    def fail():
+        raise ValueError("no")
+
+    job.make(fail, RunOnce(delay=MINUTE))
+    job.fire()
+    assert job.shown()[1].endswith("dead")
+
+
+def test_a_firing_that_is_to_be_tried_again_waits(job):
+    job.make(lambda: cqueue.Snooze(timedelta(hours=1)), RunOnce(delay=MINUTE))
+    job.fire()
+    assert job.shown()[1].endswith("waiting")
+
+
+def test_a_firing_whose_handler_runs_is_held(job):
+    """Of a schedule that goes on before its handlers; of another one, the next firing is what runs."""
+    shown = []
+    job.make(lambda: shown.append(job.shown()), Repeating(timedelta(hours=1), delay=MINUTE, auto_commit=True))
+    job.fire()
+    assert shown[0][1].endswith("held")
+
+
+def test_a_firing_that_runs_is_not_called_overdue(job):
+    shown = []
+    job.make(lambda: shown.append(job.shown()), Repeating(timedelta(hours=1), delay=MINUTE))
+    job.fire()
+    assert shown == [["running", "–"]]
+    assert job.shown()[0].startswith("in ")
+
+
+@pytest.mark.parametrize("after_s", [61, 2 * 3600 + 65])
+def test_a_history_tells_how_a_firing_ended(job, settled, after_s):
+    """Also of one that came late, whose message has the id of an earlier time."""
+    job.make(
+        lambda: cqueue.Cancel("not today"),
+        Repeating(timedelta(hours=1), delay=MINUTE),
+        config=cqueue.QueueConfig(history=timedelta(days=1)),
+    )
+    job.fire(after_s)
+    settled(5)
+    wait_for(lambda: job.queue.history(schedule="nightly"))
+    assert job.shown()[1].endswith("cancelled")
+
+
+def test_a_queue_that_was_deleted_since_takes_no_firings_along(job, shop):
+    from cqueue.web import firings
+
+    job.make(lambda: None, RunOnce(delay=MINUTE))
+    listed = firings.schedules(shop.client)
+    shop.client.delete_queue("jobs")
+    assert set(firings.last(shop.client, listed)) == {("mails", "digest/daily")}

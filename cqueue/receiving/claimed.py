@@ -44,7 +44,7 @@ class ClaimedBatch:
 
         Cassandra may answer late. Another consumer could claim them while a handler begins with them here.
         """
-        now_ms = self._driver.clock.guess_us() // 1000
+        now_ms = self._driver.clock.now_us() // 1000
         late = {one.lease for one in taken if one.lease.due_ms <= now_ms}
         self._settler.release(late)
         return [one for one in taken if one.lease not in late] if late else taken

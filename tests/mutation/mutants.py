@@ -199,6 +199,7 @@ class Functions:
     def __init__(self) -> None:
         self._of: defaultdict[str, list[FunctionType]] = defaultdict(list)
         real: dict[str, str] = {}  # a module of the dispatcher is reached through a link
+        gc.unfreeze()  # what is frozen is not among the objects below
         for one in gc.get_objects():
             if isinstance(one, FunctionType):
                 name = one.__code__.co_filename

@@ -49,7 +49,8 @@ class Centres:
         )
 
     def repair(self):
-        """`nodetool repair --full` of both nodes."""
+        """`nodetool repair --full` of both nodes, once each finds the other alive."""
+        self.cluster.start()
         for number in (1, 2):
             self.nodetool(number, "repair", "--full", self.keyspace)
 

@@ -6,6 +6,7 @@ import os
 import pickle
 import random
 import signal
+from collections import defaultdict
 from contextlib import contextmanager
 from threading import Lock
 
@@ -33,15 +34,17 @@ def open_client(url, wrap=lambda store: store):
 
 
 class Flaky(FaultyStore):
-    """Injects timeouts at `rate`: of a write half before it is executed, half after; of a read always.
+    """Injects timeouts at `rate`: of writes of a kind before and after they are executed, in turn.
 
-    Both look alike to the caller, as they do in life. `counts` says how many there were of each kind.
+    Both look alike to the caller, as they do in life. `counts` says how many there were of each kind. Of a
+    rare kind an odd and an even seed together have both.
     """
 
     def __init__(self, store, rate, seed, counts):
         super().__init__(store)
         self._rate = rate
         self._random = random.Random(seed)
+        self._turns = defaultdict(lambda: seed)
         self._mutex = Lock()
         self.counts = counts
 
@@ -61,8 +64,10 @@ class Flaky(FaultyStore):
         with self._mutex:
             if self._random.random() >= self._rate:
                 return None
-            fate = "before" if isinstance(operation, READS) else self._random.choice(("before", "after"))
-            key = f"{kind_of(operation)} {'executed' if fate == 'after' else 'not'}"
+            kind = kind_of(operation)
+            self._turns[kind] += not isinstance(operation, READS)
+            fate = "after" if self._turns[kind] % 2 and kind != "read" else "before"
+            key = f"{kind} {'executed' if fate == 'after' else 'not'}"
             self.counts[key] = self.counts.get(key, 0) + 1
             return fate
 

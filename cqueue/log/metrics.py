@@ -37,7 +37,7 @@ class LagCollector(Collector):
     Gauges by `log` and `subscription`: `cqueue_subscription_lag_records` (records not done yet, in all
     partitions), `cqueue_subscription_lag_seconds` (age of the oldest of them; 0 if there is none). They are
     those of the last count, which a scrape begins at most twice a minute. A subscription that could not be
-    counted is not shown.
+    counted in all its partitions is not shown.
 
     Args:
         client: knows the logs.
@@ -60,17 +60,16 @@ class LagCollector(Collector):
     def __repr__(self) -> str:
         return f"<lags of {', '.join(sorted(self._logs)) or 'all logs'}>"
 
+    def describe(self) -> Iterator[Metric]:
+        """Return the metrics without a value, for a registry: without these it would count to learn names."""
+        return iter(_families())
+
     def collect(self) -> Iterator[Metric]:
         """Return the lags as they were last counted."""
         self._count_again()
         self._done.wait(WAIT_S)
         found = self._lags.items()
-        records = GaugeMetricFamily(
-            "cqueue_subscription_lag_records", "Records that are not done.", labels=_LABELS
-        )
-        seconds = GaugeMetricFamily(
-            "cqueue_subscription_lag_seconds", "Age of the oldest record that is not done.", labels=_LABELS
-        )
+        records, seconds = _families()
         for key, lag in found:
             records.add_metric(key, lag.count)
             seconds.add_metric(key, lag.seconds)
@@ -105,8 +104,19 @@ class LagCollector(Collector):
                 yield (entry.row.name, key.name), lag
 
     def _lag(self, key: SubscriptionKey, spec: LogSpec) -> Lag | None:
-        """Return the lag of all partitions together; None if it was deleted, or cannot be counted."""
+        """Return the lag of all partitions together; None if it was deleted, or one cannot be counted."""
         with suppress(NotDone, OutcomeUnknown, BadInput):
-            if parts := lags(self._client._driver, key, spec).values():  # noqa: SLF001 - the library's own
+            parts = lags(self._client._driver, key, spec).values()  # noqa: SLF001 - the library's own
+            if len(parts) == spec.partitions:  # a sum of some would look like that of all
                 return Lag(sum(each.count for each in parts), max(each.seconds for each in parts))
         return None
+
+
+def _families() -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
+    """Return the metrics of records and of seconds, without a value."""
+    return (
+        GaugeMetricFamily("cqueue_subscription_lag_records", "Records that are not done.", labels=_LABELS),
+        GaugeMetricFamily(
+            "cqueue_subscription_lag_seconds", "Age of the oldest record that is not done.", labels=_LABELS
+        ),
+    )

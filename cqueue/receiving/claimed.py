@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Final
 
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import bodies
@@ -12,17 +14,51 @@ from cqueue.protocol.lease import Taken
 from cqueue.protocol.spec import QueueSpec
 from cqueue.received import ReceivedMessage
 from cqueue.receiving.settler import Settler
+from cqueue.runtime import logs
 from cqueue.runtime.driver import BlockingDriver
+
+LOGGER: Final = "cqueue.consumer"
+REPEAT_S: Final = 30.0
+"""Seconds after which claims that are still answered too late are logged again."""
+
+
+class LateClaims:
+    """Logs that claims of one consumer are answered too late: at once, and again after a while.
+
+    Where all claims are, the queue delivers nothing, and no other line says why.
+    """
+
+    def __init__(self, queue: str) -> None:
+        self._queue = queue
+        self._told_s = float("-inf")
+        self._untold = 0  # messages since the last line
+
+    def note(self, messages: int) -> None:
+        """Note messages of a late claim."""
+        self._untold += messages
+        now_s = time.monotonic()
+        if now_s - self._told_s >= REPEAT_S:
+            logs.logger(LOGGER).warning("claim_too_late", queue=self._queue, messages=self._untold)
+            self._told_s, self._untold = now_s, 0
 
 
 class ClaimedBatch:
     """The messages of one claim, on their way to the consumer."""
 
-    def __init__(self, claimed: Claim, spec: QueueSpec, driver: BlockingDriver, settler: Settler) -> None:
+    def __init__(
+        self,
+        claimed: Claim,
+        spec: QueueSpec,
+        driver: BlockingDriver,
+        settler: Settler,
+        *,
+        late: LateClaims,
+    ) -> None:
         self._claimed = claimed
         self._spec = spec
         self._driver = driver
         self._settler = settler
+        self._late = late
 
     def accept(self) -> list[ReceivedMessage]:
         """Return the messages to deliver, with their bodies. Delete expired ones, and bury spent ones."""
@@ -46,8 +82,12 @@ class ClaimedBatch:
         """
         now_ms = self._driver.clock.now_us() // 1000
         late = {one.lease for one in taken if one.lease.due_ms <= now_ms}
+        if not late:
+            return taken
+        held = [one for one in taken if one.lease not in late]
+        self._late.note(len(taken) - len(held))
         self._settler.release(late)
-        return [one for one in taken if one.lease not in late] if late else taken
+        return held
 
     def _bury_spent(self, dead: Sequence[Taken]) -> None:
         """Bury messages that have no attempt left.

@@ -16,7 +16,7 @@ from cqueue.protocol.poll import Poll
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
 from cqueue.received import ReceivedMessage
-from cqueue.receiving.claimed import ClaimedBatch
+from cqueue.receiving.claimed import ClaimedBatch, LateClaims
 from cqueue.receiving.interface import Found
 from cqueue.receiving.settler import Settler
 from cqueue.runtime.catalog import PAUSED, Catalog, QueueEntry
@@ -55,6 +55,7 @@ class Receiver:
         self._deletions = 0  # their count at the last poll
         self._sought_suspect = False  # the last receive looked for a suspect
         self._closed = False
+        self._late = LateClaims(settler.name)
         self.last = Found()
         self.visibility_s = 0.0
 
@@ -155,7 +156,7 @@ class Receiver:
 
     def _accept(self, claimed: Claim, spec: QueueSpec) -> list[ReceivedMessage]:
         """Return the messages of a claim that are to be delivered; settle the others."""
-        return ClaimedBatch(claimed, spec, self._driver, self._settler).accept()
+        return ClaimedBatch(claimed, spec, self._driver, self._settler, late=self._late).accept()
 
     def _counted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
         if self._driver.meter is not None:

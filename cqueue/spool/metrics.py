@@ -25,6 +25,7 @@ _COUNTERS: Final = {
 _LABELS: Final = ("topic", "queue_id")
 _OF_SPOOL: Final = {
     "used_bytes": "Bytes of messages not forwarded, as the limit counts them.",
+    "used_messages": "Messages not forwarded, of all topics, as the limit counts them.",
     "limit_bytes": "Bytes of messages not forwarded, at most: `max_bytes`. Appends wait from 80 % on.",
     "limit_messages": "Messages not forwarded, at most: `max_records`. Appends wait from 80 % on.",
     "free_bytes": "Bytes of the disk that the spool may still take: what is free above `disk_reserve`.",
@@ -37,10 +38,10 @@ class SpoolCollector(Collector):
     Gauges by `topic` and `queue_id`: `cqueue_spool_waiting` (messages that are not forwarded),
     `cqueue_spool_oldest_age_seconds`, `cqueue_spool_bytes` (of its files), `cqueue_spool_lost` (messages of
     damaged ranges). Counters by the same labels: `cqueue_spool_forwarded_total` (messages),
-    `cqueue_spool_failures_total` (batches). Gauges by `path`: `cqueue_spool_used_bytes`,
-    `cqueue_spool_limit_bytes`, `cqueue_spool_limit_messages` (`max_bytes` and `max_records`),
-    `cqueue_spool_free_bytes` (free on the disk above `disk_reserve`). Without labels: `cqueue_spool_full`
-    (0 or 1).
+    `cqueue_spool_failures_total` (batches). Gauges by `path`: `cqueue_spool_used_bytes` and
+    `cqueue_spool_used_messages`, `cqueue_spool_limit_bytes` and `cqueue_spool_limit_messages` (`max_bytes`
+    and `max_records`), `cqueue_spool_free_bytes` (free on the disk above `disk_reserve`). Without labels:
+    `cqueue_spool_full` (0 or 1).
 
     Args:
         spool: what to ask; by default all spools that this process has open for appending.
@@ -96,9 +97,10 @@ def _levels(spool: Spool) -> Iterator[tuple[str, int, dict[str, float]]]:
 
 def _room(spool: Spool) -> dict[str, float]:
     """Return what the spool holds and may hold, and what its disk has room for."""
-    options = spool.options
+    options, used = spool.options, spool.used()
     room: dict[str, float] = {
-        "used_bytes": spool.used().size,
+        "used_bytes": used.size,
+        "used_messages": used.records,
         "limit_bytes": options.max_bytes,
         "limit_messages": options.max_records,
     }

@@ -13,6 +13,7 @@ from cqueue.errors import DamagedRow, OutcomeUnknown, Refused, SchemaMismatch, U
 from cqueue.message import MessageId
 from cqueue.protocol import poll
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.receiving import claimed
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -499,6 +500,44 @@ def test_a_claim_that_is_answered_after_its_visibility_timeout_delivers_nothing(
             assert passed_us[0]
             assert {message.body for message in got} == {b"1", b"2"}
             assert all(message.attempt == 1 and message.visible_again > queue.now for message in got)
+
+
+def test_claims_that_are_answered_too_late_are_told(monkeypatch, caplog):
+    """At once, and then every so often, with the messages of all claims since: a bad hour is no flood."""
+    late, left, passed_us = [], [3], [0]
+
+    def answer_late(operation, do):
+        result = do()
+        slots = operation.slots if type(operation) is Mutate else ()
+        if left[0] and (
+            ids := [one for each in slots if each.row.state is SlotState.CLAIMED for one in each.row.ids]
+        ):
+            late.append(len(ids))
+            left[0] -= 1
+            passed_us[0] += 3_000_000
+        return result
+
+    def told():
+        return [line for line in caplog.messages if "claim_too_late" in line]
+
+    with Client(FaultyStore(around=answer_late)) as client:
+        queue = client.create_queue("late", QueueConfig(visibility=timedelta(seconds=2)))
+        clock = client._driver.clock
+        for name in ("now_us", "guess_us"):
+            read = getattr(clock, name)
+            monkeypatch.setattr(clock, name, lambda read=read, **given: read(**given) + passed_us[0])
+        queue.send_many(messages(b"1", b"2"))
+        monkeypatch.setattr(claimed, "REPEAT_S", float("inf"))
+        with queue.consumer() as consumer:
+            consumer.nack(consumer.receive(2, wait=SOON))
+            assert len(late) == 3
+            assert len(told()) == 1
+            assert f"queue='late' messages={late[0]}" in told()[0]
+            monkeypatch.setattr(claimed, "REPEAT_S", 0.0)
+            left[0] = 1
+            assert consumer.receive(2, wait=SOON)
+            assert len(told()) == 2
+            assert f"messages={sum(late[1:])}" in told()[1]
 
 
 def test_an_ack_stored_in_part_is_unknown(store, queue):

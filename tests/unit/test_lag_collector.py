@@ -1,5 +1,6 @@
 """How far subscriptions are behind, for Prometheus; `cqueue metrics --subscriptions` shows the same."""
 
+from dataclasses import replace
 from threading import Event
 
 import pytest
@@ -151,6 +152,41 @@ def test_a_deleted_subscription_goes_and_is_not_made_again(client):
     times[0] += REST_S
     assert shown(collector) == {}
     assert client.subscriptions("events") == []
+
+
+def test_a_sum_that_lacks_a_partition_is_not_shown(client, log, store):
+    """It would look like the lag of all. `cqueue subscription show` shows the partitions that can be read."""
+    Member(client)
+    Member(client, name="audit")
+    fill(log, store, 40)
+    lost = {1: 3}
+
+    def damage(operation, do):
+        rows = do()
+        damaged = type(operation) is ReadSubscription and operation.key.name == "audit"
+        return replace(rows, lost=lost) if damaged else rows
+
+    store.around = damage
+    times = [100.0]
+    collector = LagCollector(client, clock=lambda: times[0])
+    assert shown(collector).keys() == {SHOWN}
+    lost.clear()
+    times[0] += REST_S
+    assert shown(collector)["events", "audit"][0] == 40
+
+
+def test_registering_it_asks_nothing(client, log, store):
+    """The default registry wants to know the names; a program that starts waits for no count."""
+    Member(client)
+    fill(log, store, 4)
+    collector, registry = LagCollector(client), CollectorRegistry(auto_describe=True)
+    before = store.asked
+    registry.register(collector)
+    assert store.asked == before
+    with pytest.raises(ValueError, match="cqueue_subscription_lag_records"):
+        registry.register(LagCollector(client))
+    labels = dict(zip(("log", "subscription"), SHOWN, strict=True))
+    assert registry.get_sample_value("cqueue_subscription_lag_records", labels) == 4
 
 
 @pytest.mark.usefixtures("log")

@@ -118,6 +118,18 @@ def test_what_is_asked_is_exported(exported):
         assert named <= (grouped or known), where
 
 
+def test_every_limit_of_a_spool_is_watched(exported):
+    """Small messages reach the limit of messages long before that of bytes."""
+    limits = {name.removeprefix("cqueue_spool_limit_") for name in exported if "_spool_limit_" in name}
+    assert len(limits) == 2
+    for limit in limits:
+        share = f"cqueue_spool_used_{limit} / cqueue_spool_limit_{limit}"
+        asked = {where: text for where, text, _ in expressions() if share in text}
+        assert asked.keys() == {"Share of the limits", "CqueueSpoolFills"}
+        # `or` leaves out what its left side has: each side is compared before it.
+        assert f"{share} > " in asked["CqueueSpoolFills"]
+
+
 def _labels_of(exported, where):
     """A function: the labels of what a selector names, which must have those that it selects by."""
 

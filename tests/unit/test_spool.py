@@ -367,11 +367,15 @@ def test_its_limits_and_the_room_on_its_disk_are_shown(tmp_path):
         assert (shown("limit_bytes"), shown("limit_messages")) == (5000, 50)
         assert (shown("limit_bytes", "two"), shown("limit_messages", "two")) == (7000, 10_000_000)
         assert (shown("free_bytes"), shown("free_bytes", "two")) == (600_000, 1_000_000)
-        assert shown("used_bytes") == 0
+        assert (shown("used_bytes"), shown("used_messages")) == (0, 0)
         one.append("mail", b"x" * 100).result(10)
         assert 100 <= shown("used_bytes") < 200
+        one.append("sms", b"").result(10)
+        assert (shown("used_messages"), shown("used_messages", "two")) == (2, 0)
         one.commit("mail", 1)
-        assert shown("used_bytes") == 0
+        assert shown("used_messages") == 1
+        one.commit("sms", 1)
+        assert (shown("used_bytes"), shown("used_messages")) == (0, 0)
         disk.bytes = 399_999
         assert shown("free_bytes") == 0
         disk.bytes = None

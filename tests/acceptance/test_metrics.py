@@ -21,9 +21,10 @@ def exporter():
     """A function: start `cqueue metrics` on this URL, and return how to read its page."""
     running = []
 
-    def start(url):
+    def start(url, *options):
+        command = [sys.executable, "-m", "cqueue", "--url", url, "metrics", "--port", "0", "--log", "json"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "cqueue", "--url", url, "metrics", "--port", "0", "--log", "json"],
+            [*command, *options],
             stderr=subprocess.PIPE,
             text=True,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
@@ -50,11 +51,18 @@ def exporter():
 
 @pytest.mark.feature
 def test_queues_that_no_daemon_serves_are_shown(keyspace, exporter):
-    """Also those that are made later; a signal ends it."""
+    """Also those that are made later, and how far subscriptions are behind; a signal ends it."""
     with cqueue.connect(keyspace.url) as client:
         client.create_queue("shown").send_many([cqueue.Message(b"x")] * 3)
-        process, get = exporter(keyspace.url)
+        log = client.create_log("followed")
+        log.append_many([cqueue.Record("t", b"x")] * 3)
+        client.subscribe("followed", name="billing", listeners=[print])
+        with log.follow("earliest") as follower:
+            for _ in zip(range(3), follower, strict=False):
+                pass  # now they can be read
+        process, get = exporter(keyspace.url, "--subscriptions")
         page = get()
+        assert 'cqueue_subscription_lag_records{log="followed",subscription="billing"} 3.0' in page
         assert "cqueue_up 1.0" in page
         assert 'cqueue_queue_depth{queue="shown"} 3.0' in page
         assert 'cqueue_queue_dead{queue="shown"} 0.0' in page
@@ -66,6 +74,8 @@ def test_queues_that_no_daemon_serves_are_shown(keyspace, exporter):
             time.sleep(0.5)
         client.delete_queue("later")
         client.delete_queue("shown")
+        client.delete_subscription("followed", "billing")
+        client.delete_log("followed")
     process.send_signal(signal.SIGTERM)
     assert process.wait(20) == 0
 

@@ -1,150 +1,504 @@
-"""The dashboard in a real Chromium: nothing is refused by the policy, and an open page follows the queue."""
+"""The dashboard in a real Chromium: every page, every action, with mouse and keyboard, wide and narrow.
 
-import contextlib
+Nothing may be refused by the policy of the pages, and an open page has to follow what others do.
+"""
+
 import json
-import os
 import re
-import shutil
-import subprocess
 import time
-from threading import Thread
+from contextlib import ExitStack
+from datetime import timedelta
 
 import pytest
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
+pytest.importorskip("uvicorn", reason="the dashboard needs the extra `web`")
 
-from starlette.testclient import TestClient
+import cqueue
+from cqueue.web.access import Person
+from cqueue.web.shown import short
+from tests.web.browser import CHROMIUM, Browser, serving
+from tests.web.browser_flaws import flaws
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium"),
 ]
+PASSWORD = "correct horse battery"
+ROWS = "[...document.querySelectorAll('main table.list tbody th')].map((one) => one.innerText)"
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    with Browser(tmp_path_factory.mktemp("chromium")) as browser:
+        yield browser
 
 
 @pytest.fixture
-def page(shop, monkeypatch):
-    """A dashboard whose answers are old at each look."""
+def site(shop, monkeypatch):
+    """Make a dashboard whose answers are old at each look: `site(access)` gives its application."""
     from cqueue.web import ANYTHING, Access, application, shared
 
     monkeypatch.setattr(shared, "FRESH_S", 0.0)
     monkeypatch.setattr(shared, "DUTY", 0)
-    made = application(shop.client, access=Access(roles=ANYTHING))
-    made.state.site.history.start = lambda: None  # only tests count minutes
-    return made
+
+    def site(access=None):
+        app = application(shop.client, access=access or Access(roles=ANYTHING))
+        app.state.site.history.start = lambda: None  # only tests count minutes
+        return app
+
+    return site
 
 
 @pytest.fixture
-def address(page):
-    """The dashboard on a port of this machine."""
-    uvicorn = pytest.importorskip("uvicorn", reason="the dashboard needs the extra `web`")
-    server = uvicorn.Server(uvicorn.Config(page, port=0, log_level="warning", log_config=None))
-    server.capture_signals = contextlib.nullcontext
-    thread = Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive()
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    server.should_exit = True
-    thread.join(30)
+def look(chromium, site):
+    """Open a page of a dashboard; at the end no page may have complained of anything."""
+    with ExitStack() as servers:
+        pages, addresses = [], {}
+
+        def look(path="/", *, app=None, **how):
+            key = id(app)
+            if key not in addresses:
+                addresses[key] = servers.enter_context(serving(app or site()))
+            page = chromium.open(**how)
+            page.address = addresses[key]
+            pages.append(page)
+            page.go(page.address + path)
+            return page
+
+        look.stop = servers.close
+        yield look
+        for page in pages:
+            page.close()
+    assert [complaint for page in pages for complaint in page.complaints] == []
 
 
-def browse(address, directory, *, wait_ms=0, width=1280):
-    """The page as it stands after some time of the page's clock, and what the browser complained of."""
-    told = subprocess.run(
-        [
-            CHROMIUM, "--headless=new", "--disable-gpu", "--enable-logging=stderr", "--v=0",
-            *(["--no-sandbox"] if os.geteuid() == 0 else []), "--disable-dev-shm-usage",
-            f"--user-data-dir={directory}/profile", f"--window-size={width},900",
-            f"--virtual-time-budget={wait_ms}", "--dump-dom", address,
-        ],
-        capture_output=True, text=True, timeout=90, check=True,
-    )  # fmt: skip
-    return told.stdout, [line for line in told.stderr.splitlines() if "CONSOLE" in line]
+@pytest.fixture
+def quick(monkeypatch):
+    """Open pages look five times a second."""
+    from cqueue.web import site
+
+    monkeypatch.setattr(site, "REFRESH_S", 0.2)
 
 
-def test_an_open_page_follows_the_queue_and_breaks_no_rule_of_its_own(address, shop, tmp_path, monkeypatch):
-    """Messages that come meanwhile are shown by its script, without a reload."""
-    from cqueue.web import reading
-
-    dom, complaints = browse(f"{address}/", tmp_path, wait_ms=500)
-    assert not complaints
-    assert "Up to date at" in dom
-    assert 'id="tick" data-every="3">' in dom  # the script has run
-    sent = shop.client.queue("mails")
-    before = sent.stats().ready
-    monkeypatch.setattr(reading, "queue_state", _counting_one_more_each_time(reading.queue_state, sent))
-    dom, complaints = browse(f"{address}/queue/mails", tmp_path, wait_ms=8000)
-    assert not complaints
-    shown = int(re.search(r"<dt>Ready</dt><dd>(\d+)", dom)[1])
-    assert shown >= before + 2, "the page was read once and did not follow"
+# ── Every page ──
 
 
-def _counting_one_more_each_time(real, queue):
-    """Send a message before each count, so that a page which looks twice shows two more."""
+@pytest.fixture
+def everything(shop, site, settled):
+    """A dashboard that has something on every page, and the addresses of all pages by name."""
+    from cqueue.dispatcher.service.membership import TTL_S, Worker
+    from cqueue.store.control import Heartbeat
 
-    def count(client, name):
+    app, told = site(), _queue_with_a_history(shop)
+    now_s = shop.client._driver.clock.now_us() / 1e6
+    served = ("mails", "idle", "told", "shop.analytics.events-of-the-mobile-application")
+    worker = Worker("w", "host-a", 7, "shop:app", served, 8, "1", now_s, "running", seen=now_s)
+    shop.client._driver.ask(Heartbeat(worker.row(), TTL_S))
+    for minute in (3, 2):
+        app.state.site.history.count(int(time.time()) // 60 * 60 - 60 * minute)
+    with app.state.site.trail.action(Person("ada", frozenset()), "::1", "pause_queue"):
+        pass
+    settled()
+    return app, {
+        "queues": "/", "queue": "/queue/mails?span=1h", "empty queue": "/queue/idle",
+        "some messages": "/queue/mails?state=delayed", "wide rows": "/queue/mails?rows=1",
+        "message": f"/queue/mails/message/{shop.message}", "history": f"/queue/told/message/{told}",
+        "letters": "/queue/mails/dead", "letter": f"/queue/mails/dead/{shop.letters[0]}",
+        "schedules": "/schedules", "workers": "/workers", "logs": "/logs", "log": "/log/orders",
+        "audit": "/audit", "trouble": "/queue/none",
+    }  # fmt: skip
+
+
+def _queue_with_a_history(shop):
+    """Let a dispatcher run a message; return its id."""
+    queue = shop.client.create_queue("told", cqueue.QueueConfig(history=timedelta(hours=1)))
+    app = cqueue.App(shop.client, queue="told")
+    id_ = app.task(name="pay")(lambda: None).enqueue()
+    with app.dispatcher() as dispatcher:
+        dispatcher.drain(timedelta(seconds=20))
+    end_s = time.monotonic() + 20
+    while not queue.history(id_):
+        assert time.monotonic() < end_s
+    return id_
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_every_page_can_be_read_fits_the_window_and_names_its_controls(look, everything, width, dark):
+    app, pages = everything
+    page = look(app=app, width=width, dark=dark)
+    found = {}
+    for name, path in pages.items():
+        page.go(page.address + path)
+        found[name] = flaws(page)
+    assert page.forgive("status of 404") <= 1  # of the page that says so
+    page.go(page.address + pages["message"])
+    page.follow("button", "Show the body")
+    found["body"] = flaws(page)
+    page.go(page.address + pages["letters"])
+    page.click("checkbox", re.compile("Letter"))
+    page.follow("button", re.compile("Redrive"))
+    found["what would be done"] = flaws(page)
+    page.follow("button", "Redrive 1 letter")
+    found["what was done"] = flaws(page)
+    assert {name: some for name, some in found.items() if some} == {}
+
+
+def test_flaws_are_found(look):
+    """The checks of the test above are none that cannot fail."""
+    page = look("/queue/mails")
+    page.js("""
+        document.querySelector("h1").style.color = "#ccc";
+        document.querySelector("main").append(document.createElement("button"));
+        document.querySelector("h2").style.marginLeft = "5000px";
+    """)
+    said = " | ".join(flaws(page))
+    for part in ("has a contrast of 1.", "pixels wide, on 1280", "outside the window", "a button has no"):
+        assert part in said
+
+
+def test_pages_work_without_scripts(look, shop):
+    """Only that they follow the queue takes one."""
+    page = look("/queue/mails", scripts=False)
+    page.follow("button", "Pause")
+    assert shop.client.queue("mails").paused
+    page.follow("button", "Resume")
+    assert not shop.client.queue("mails").paused
+
+
+# ── Every action ──
+
+
+def test_signing_in_and_out(look, site):
+    """Somebody gets to the page that was asked for, and no further than to the door without a password."""
+    from cqueue.web import Access
+    from cqueue.web.access import Password, hashed
+
+    page = look("/queue/mails", app=site(Access(passwords=(Password("ada", hashed(PASSWORD)),))))
+    assert "mails" not in page.text
+    page.fill("textbox", "Name", "ada")
+    page.fill("textbox", "Password", "wrong horse")
+    page.follow("button", "Sign in")
+    assert "That is not" in page.text
+    page.fill("textbox", "Name", "ada")
+    page.fill("textbox", "Password", PASSWORD)
+    page.follow("button", "Sign in")
+    assert page.js("location.pathname") == "/queue/mails"
+    assert page.js("document.cookie") == ""  # no script reads it
+    assert "ada" in page.text
+    page.follow("button", "Sign out")
+    assert "Password" in page.text
+    page.go(page.address + "/queue/mails")
+    assert "ConnectionRefused" not in page.text
+    page.forgive("status of 401")
+
+
+def test_queues_are_searched_sorted_chosen_and_leafed_through(look, shop):
+    for number in range(100):
+        shop.client.create_queue(f"jobs-{number:02}")
+    page = look("/")
+    assert page.js(ROWS)[0] == "idle"
+    page.follow("link", "Next")
+    assert page.js(ROWS) == ["jobs-99", "mails"]
+    page.follow("link", "Depth")
+    assert page.js(ROWS)[0] == "mails"
+    page.fill("searchbox", "Name contains", "MAI")
+    with page.new_page():
+        page.press("Enter")
+    assert page.js(ROWS) == ["mails"]
+    page.focus("combobox", re.compile("Show"))
+    page.press("p")
+    page.follow("button", "Show")
+    assert "No queue fits" in page.text
+    page.follow("link", "Show all")
+    assert len(page.js(ROWS)) == 100
+
+
+def test_a_queue_is_paused_and_goes_on(look, shop):
+    page = look("/")
+    page.follow("link", "mails")
+    page.follow("button", "Pause")
+    assert shop.client.queue("mails").paused
+    assert "The queue is paused" in page.text
+    page.follow("button", "Resume")
+    assert not shop.client.queue("mails").paused
+
+
+def test_messages_are_listed_by_state_and_wide_rows_on_demand(look, shop):
+    page = look("/queue/mails")
+    assert short(shop.message) in page.js(ROWS)
+    page.follow("link", "delayed")
+    delayed = {
+        short(message.id) for message in shop.client.queue("mails").peek(10) if message.state == "delayed"
+    }
+    assert delayed
+    assert {row for row in page.js(ROWS) if row in delayed} == delayed
+    assert short(shop.message) not in page.js(ROWS)
+    page.follow("link", "show the oldest")
+    assert "Last claim" in page.text
+
+
+def test_a_message_is_found_and_its_body_shown(look, shop):
+    page = look("/queue/mails")
+    page.follow("link", short(shop.message))
+    assert "acme" in page.text
+    assert "4111" not in page.text
+    page.follow("button", "Show the body")
+    assert "4111" in page.text
+    page.fill("searchbox", "Find a message by its id", shop.letters[0])
+    with page.new_page():
+        page.press("Enter")
+    assert page.js("location.pathname") == f"/queue/mails/dead/{shop.letters[0]}"
+
+
+def test_letters_are_filtered_grouped_and_sent_back(look, shop):
+    page = look("/queue/mails/dead")
+    page.fill("searchbox", "Reason contains", "timeout")
+    with page.new_page():
+        page.press("Enter")
+    assert len(_ticks(page)) == 1
+    page.follow("link", "Show all")
+    page.follow("link", re.compile("ConnectionRefused"))
+    assert len(_ticks(page)) == 4
+    page.click("checkbox", _ticks(page)[1])
+    page.follow("button", re.compile("Redrive"))
+    assert "1 letter would be sent back" in page.text
+    assert len(list(shop.client.queue("mails").dead_letters)) == 5
+    page.follow("link", re.compile("Back"))
+    assert len(_ticks(page)) == 4
+    page.click("radio", re.compile("all 4"))
+    page.follow("button", re.compile("Redrive"))
+    page.follow("button", "Redrive 4 letters")
+    assert "4 letters sent back" in page.text
+    assert [letter.task for letter in shop.client.queue("mails").dead_letters] == ["ping"]
+
+
+def test_all_letters_are_ticked_and_dropped(look, shop):
+    page = look("/queue/mails/dead")
+    page.click("checkbox", re.compile("(?i)tick all"))
+    page.follow("button", re.compile("Drop"))
+    assert "5 letters of mails would be deleted" in page.text
+    page.follow("button", "Drop 5 letters")
+    assert "5 letters dropped" in page.text
+    assert not list(shop.client.queue("mails").dead_letters)
+
+
+def _ticks(page):
+    return [name for name in page.names("checkbox") if name.startswith("Letter ")]
+
+
+def test_a_letter_is_read_and_sent_back(look, shop):
+    page = look("/queue/mails/dead")
+    page.follow("link", short(shop.letters[0]))
+    assert re.search("no route|<script>alert", page.text)
+    page.follow("button", "Show the body")
+    page.follow("button", re.compile("Redrive"))
+    page.follow("button", "Redrive 1 letter")
+    assert shop.letters[0] not in {str(letter.id) for letter in shop.client.queue("mails").dead_letters}
+    page.follow("link", "To mails")
+    assert page.js("location.pathname") == "/queue/mails"
+
+
+def test_a_schedule_is_paused_resumed_and_fired(look, shop):
+    schedules = shop.client.queue("mails").schedules
+    page = look("/schedules")
+    page.follow("button", "Pause")
+    assert schedules.get("digest/daily").state == "paused"
+    page.follow("button", "Resume")
+    assert schedules.get("digest/daily").state == "active"
+    before = shop.client.queue("mails").stats(exact=True).live
+    page.follow("button", "Run now")
+    assert "The schedule has fired" in page.text
+    assert shop.client.queue("mails").stats(exact=True).live == before + 1
+
+
+def test_a_subscription_is_paused_and_goes_on(look):
+    page = look("/logs")
+    page.follow("link", "orders")
+    page.follow("button", "Pause")
+    assert "billing paused" in page.text
+    page.follow("button", "Resume")
+    assert "billing active" in page.text
+
+
+def test_what_was_done_stands_on_the_audit_page(look, settled):
+    page = look("/queue/mails")
+    page.follow("button", "Pause")
+    settled()
+    page.follow("link", "Audit")
+    assert re.search(r"pause queue local 127\.0\.0\.1 .* done queue mails", page.text)
+
+
+def test_a_page_that_is_not_there_says_so(look):
+    page = look("/queue/none")
+    assert "Not there (any more)" in page.text
+    page.follow("link", "To the queues")
+    assert "mails" in page.js(ROWS)
+    page.forgive("status of 404")
+
+
+# ── The keyboard alone ──
+
+
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(look, shop):
+    """The first Tab offers to skip the navigation; a queue is opened and paused without a mouse."""
+    page = look("/")
+    page.press("Tab")
+    assert _focused(page).startswith("Skip to the content")
+    page.press("Enter")
+    _tab_to(page, "mails")
+    with page.new_page():
+        page.press("Enter")
+    assert page.js("location.pathname") == "/queue/mails"
+    _tab_to(page, "Pause")
+    with page.new_page():
+        page.press("Space")
+    assert shop.client.queue("mails").paused
+
+
+def _tab_to(page, text, most=30):
+    """Press Tab until the element with this text has the focus; each one on the way is seen to have it."""
+    for _ in range(most):
+        page.press("Tab")
+        if (seen := _focused(page)) == text:
+            return
+    raise AssertionError(f"{most} times Tab, and no {text}, but {seen}")
+
+
+def _focused(page):
+    """The text of what has the focus, which stands inside the window and has an outline."""
+    text, shown, outline = page.js("""(() => {
+        const one = document.activeElement, box = one.getBoundingClientRect(), style = getComputedStyle(one);
+        const inside = box.left >= 0 && box.right <= innerWidth && box.top >= 0 && box.bottom <= innerHeight;
+        return [one.innerText.trim(), inside, style.outlineStyle];
+    })()""")
+    assert shown, f"{text!r} has the focus outside the window"
+    assert outline != "none", f"{text!r} has the focus, and does not show it"
+    return text
+
+
+# ── Open pages ──
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_open_page_shows_messages_as_they_come(look, shop):
+    page = look("/queue/mails")
+    page.js("window.same = true")
+    queue = shop.client.queue("mails")
+    for _ in range(2):
         queue.send(b"another")
-        return real(client, name)
+        page.until(f"Ready {queue.stats().ready} ")
+    assert page.js("window.same"), "it was loaded anew"
 
-    return count
+
+@pytest.mark.usefixtures("quick")
+def test_an_open_page_shows_the_first_queue_message_and_letter_as_they_come(look):
+    """Also what it had no place for when it was opened."""
+    from cqueue.web import Access, application
+
+    with cqueue.connect("memory://") as client:
+        app = application(client, access=Access())
+        app.state.site.history.start = lambda: None
+        empty, inside = look("/", app=app), look("/schedules", app=app)
+        queue = client.create_queue("first")
+        empty.until("first")
+        queue.schedules.add("tick", cqueue.Repeating(timedelta(hours=1)), task="tick")
+        inside.until("tick")
+        page = look("/queue/first", app=app)
+        queue.send_many([cqueue.Message(b"1", task="pay")])
+        page.until(" pay ")
+        with queue.consumer() as consumer:
+            (message,) = consumer.receive(1, wait=timedelta(seconds=10))
+            message.dead("Overdrawn: 5")
+        page.until("Overdrawn")
 
 
-def test_the_history_of_an_open_page_is_drawn_and_goes_on(address, page, shop, tmp_path, settled):
-    """Four charts by the page's own styles, with no script; a minute counted meanwhile is drawn as well."""
-    site, now_s = page.state.site, int(time.time()) // 60 * 60
+@pytest.mark.usefixtures("quick")
+def test_an_open_page_shows_that_somebody_else_has_paused_the_queue(look, shop):
+    page = look("/queue/mails")
+    shop.client.queue("mails").pause()
+    page.until("mails paused")
+    page.follow("button", "Resume")
+    assert not shop.client.queue("mails").paused
+
+
+@pytest.mark.usefixtures("quick")
+def test_updates_leave_alone_what_somebody_has_opened(look, shop, settled):
+    settled()
+    page = look("/log/orders")
+    assert "1 record behind" in page.text
+    page.js("document.querySelector('details').open = true")
+    for number in (2, 3):
+        shop.client.log("orders").append("orders", b"1")
+        settled()
+        page.until(f"{number} records behind")
+    assert page.js("document.querySelector('details').open")
+
+
+@pytest.mark.usefixtures("quick")
+def test_updates_can_be_held(look, shop):
+    page = look("/queue/mails")
+    page.click("button", "Pause updates")
+    queue = shop.client.queue("mails")
+    before = queue.stats().ready
+    queue.send(b"another")
+    page.js("new Promise((done) => setTimeout(done, 1000))")  # five times as long as between two looks
+    assert f"Ready {before} " in page.text
+    page.click("button", "Go on with updates")
+    page.until(f"Ready {before + 1} ")
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_open_page_says_that_the_dashboard_is_away(look):
+    page = look("/queue/mails")
+    look.stop()
+    page.until("Not up to date")
+    assert "mails" in page.text
+    assert page.forgive("ERR_") > 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_history_of_an_open_page_is_drawn_and_goes_on(look, site, shop, settled):
+    """Charts by the page's own styles, with no script; a minute counted meanwhile is drawn as well."""
+    app, now_s = site(), int(time.time()) // 60 * 60
+    history, shared = app.state.site.history, app.state.site.shared
     for minute in (3, 2):
         shop.client.queue("mails").send(b"one more")
-        site.history.count(now_s - 60 * minute)
+        history.count(now_s - 60 * minute)
     settled()
-    dom, complaints = browse(f"{address}/queue/mails?span=1h", tmp_path, wait_ms=500, width=400)
-    assert not complaints
-    assert len(re.findall(r'<path [^>]*d="M[0-9]', dom)) >= 2
-    assert len(_times(dom)) == 2
-    known, looks = site.history.known, []
-
-    def counting_a_minute(queue, span):
-        looks.append(span)
-        if len(looks) == 2:
-            site.history.count(now_s - 60)
-            settled()
-        site.shared.forget(("history", queue, span))
-        return known(queue, span)
-
-    site.history.known = counting_a_minute
-    dom, complaints = browse(f"{address}/queue/mails?span=1h", tmp_path, wait_ms=12_000)
-    assert not complaints
-    assert len(_times(dom)) == 3
+    page = look("/queue/mails?span=1h", app=app)
+    assert page.js("[...document.querySelectorAll('path.line')].some((one) => one.getBBox().width > 0)")
+    page.js("document.querySelector('details.values').open = true")
+    assert len(_times(page.text)) == 2
+    history.count(now_s - 60)
+    settled()
+    shared.forget(("history", "mails", "1h"))
+    page.until(time.strftime("%a %H:%M", time.gmtime(now_s - 60)))
+    assert len(_times(page.text)) == 3
 
 
-def _times(dom):
+def _times(text):
     """Times of the table below the charts."""
-    return re.findall(r'<th scope="row">[A-Z][a-z]{2} \d\d:\d\d</th>', dom)
+    return re.findall(r"[A-Z][a-z]{2} \d\d:\d\d", text)
 
 
-def test_an_open_audit_page_follows_what_others_do(address, page, shop, tmp_path, settled):
+@pytest.mark.usefixtures("quick")
+def test_an_open_audit_page_follows_what_others_do(look, site, shop, settled):
     """And shows names and reasons as text, whatever stands in them."""
     evil = '<img src="http://127.0.0.1:1/x" onerror="document.title=1">'
-    browser = TestClient(page, base_url="http://localhost", headers={"sec-fetch-site": "same-origin"})
-    browser.post("/queue/mails", data={"do": "pause"})
     action = {"who": evil, "action": "drop_letters", "outcome": "begun", "ids": [evil]}
+    app = site()
+    log = app.state.site.trail
+    with log.action(Person("ada", frozenset()), "::1", "pause_queue", queue="mails"):
+        pass
     shop.client.log("cqueue.audit").append("x", json.dumps(action).encode())
     settled()
-    dom, complaints = browse(f"{address}/audit", tmp_path, wait_ms=500, width=400)
-    assert not complaints
-    assert dom.count('<th scope="row">') == 2
-    assert "&lt;img" in dom
-    assert '<img src="http' not in dom
-    read, looks = page.state.site.trail.read, []
-
-    def resuming():
-        looks.append(1)
-        if len(looks) == 2:
-            browser.post("/queue/mails", data={"do": "resume"})
-            settled()
-        return read()
-
-    page.state.site.trail.read = resuming
-    dom, complaints = browse(f"{address}/audit", tmp_path, wait_ms=12_000)
-    assert not complaints
-    assert "resume queue" in dom
+    page = look("/audit", app=app)
+    assert len(page.js(ROWS)) == 2
+    assert page.text.count(evil) == 2
+    assert page.js("document.querySelectorAll('main img').length") == 0
+    with log.action(Person("ada", frozenset()), "::1", "resume_queue", queue="mails"):
+        pass
+    settled()
+    page.until("resume queue")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cqueue.dispatcher.schedules.definition import ACTIVE
 from cqueue.dispatcher.schedules.triggers import Cron, Repeating, Trigger
 from cqueue.dispatcher.service.membership import Worker, is_orphan, listed
-from cqueue.errors import DamagedRow, QueueNotFound
+from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.message import MessageId, to_datetime
 from cqueue.runtime.durations import show_duration
 from cqueue.web import reading
@@ -94,15 +94,15 @@ def _when(trigger: Trigger) -> str:
 
 
 HELD, WAITING, GONE = "held", "waiting", "gone"
-ENDS: Final = {
+WORDS: Final = {
     "running": HELD, "retried": WAITING, "snoozed": WAITING, "succeeded": "done", "failed": "dead",
     "dead": "dead", "cancelled": "cancelled", "skipped": "skipped",
 }  # fmt: skip
-"""What a history, or a kept result, says of a message, and how the page of schedules says it."""
+"""The page's word for each state of a message that a history or a kept result tells."""
 
 
-class Firings(NamedTuple):
-    """What is known of a schedule's last firing, and whether a consumer holds the one that it waits for.
+class Firing(NamedTuple):
+    """What is known of one schedule's last firing, and whether a consumer holds the one that it waits for.
 
     last: held, waiting (to be tried, or tried again), done, dead, cancelled or skipped. Gone: no message and
     no letter has its id. None: there was no firing, or too many letters would have to be read.
@@ -112,20 +112,22 @@ class Firings(NamedTuple):
     is_held: bool
 
 
-def last(client: Client, wanted: Sequence[ScheduleState]) -> dict[tuple[str, str], Firings]:
+def last(client: Client, wanted: Sequence[ScheduleState]) -> dict[tuple[str, str], Firing]:
     """Return what is known of the firings of these schedules, by queue and key.
 
     Reads both messages of each schedule, and of a last firing that is gone its result. Of each queue with
-    such a firing, once: the end of its history, if it keeps one, and the oldest 1,000 letters.
+    such a firing, once: the end of its history, if it keeps one, and the oldest 1,000 letters. A queue of
+    which one of these cannot be read is left out.
     """
-    found: dict[tuple[str, str], Firings] = {}
+    found: dict[tuple[str, str], Firing] = {}
     for name, some in groupby(wanted, key=lambda one: one.queue):
-        with suppress(QueueNotFound):
+        # Deleted since, a damaged result, or more schedules than one call takes.
+        with suppress(BadInput, DamagedRow):
             found |= _firings(client.queue(name), list(some))
     return found
 
 
-def _firings(queue: Queue, wanted: Sequence[ScheduleState]) -> dict[tuple[str, str], Firings]:
+def _firings(queue: Queue, wanted: Sequence[ScheduleState]) -> dict[tuple[str, str], Firing]:
     stored = queue.find_many({id_ for one in wanted for id_ in (one.last_id, one.next_id) if id_ is not None})
     gone = [one for one in wanted if one.last_id is not None and one.last_id not in stored]
     told = _told(queue, gone)
@@ -135,7 +137,7 @@ def _firings(queue: Queue, wanted: Sequence[ScheduleState]) -> dict[tuple[str, s
     rest = GONE if len(letters) < reading.MOST_LETTERS else None
     told |= {one.key: "dead" if one.last_id in dead else rest for one in unknown}
     return {
-        (one.queue, one.key): Firings(
+        (one.queue, one.key): Firing(
             told.get(one.key) or _state(one.last_id, stored),
             is_held=_state(one.next_id, stored) == HELD,
         )
@@ -155,12 +157,15 @@ def _told(queue: Queue, gone: Sequence[ScheduleState]) -> dict[str, str | None]:
     recent = {one.key: one.previous for one in gone if one.previous and queue.now - one.previous < RECENT}
     if recent and queue.config.history is not None:
         for event in queue.history(since=min(recent.values()), limit=EVENTS):
+            key = event.schedule or ""
+            fired = recent.get(key)
             # A late firing has the time of its message; one that somebody asked for since has a later time.
-            if event.schedule in recent and event.fired_at and event.fired_at <= recent[event.schedule]:
-                told[event.schedule] = ENDS.get(event.state)
+            # What was told before the last firing is of an earlier one.
+            if fired and event.fired_at and event.fired_at <= fired <= event.at:
+                told[key] = WORDS.get(event.state)
     for one in gone:
         if one.last_id is not None and told.get(one.key) is None:
             result = queue.result(one.last_id)
             if result is not None:
-                told[one.key] = ENDS.get(result.state)
+                told[one.key] = WORDS.get(result.state)
     return {key: end for key, end in told.items() if end is not None}

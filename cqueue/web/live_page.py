@@ -9,17 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+import anyio
 from starlette.requests import Request
-from starlette.responses import StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from cqueue.errors import BadInput
+from cqueue.runtime.logs import describe, logger, trace
 from cqueue.web.guard import Refusal
+from cqueue.web.shared import LOGGER
 from cqueue.web.site import site_of
+from cqueue.web.streams import CUT_S
 
 if TYPE_CHECKING:
     from cqueue.web.guard import App, Message, Receive, Scope, Send
 
 PATH: Final = "/live"
+EVENTS: Final = "text/event-stream"
 KEPT: Final = ("type", "asgi", "http_version", "scheme", "server", "client", "root_path", "headers", "state")
 """What the request of a page has in common with that of its stream."""
 
@@ -35,17 +40,18 @@ async def live(request: Request) -> App:
     if streams.is_full:
         raise Refusal(503, "Too many open pages", "An open page asks every few seconds instead.")
     scope = _scope(request, request.query_params.get("of", ""))
+    if request.method == "HEAD":  # a stream without a reader would be held for nothing
+        head: App = Response(media_type=EVENTS)
+        return head
 
     async def look() -> str | None:
         return await _page(request.app, dict(scope))
 
     # A proxy must not wait for more.
-    answer = StreamingResponse(
-        streams.events(look), media_type="text/event-stream", headers={"x-accel-buffering": "no"}
-    )
+    answer = StreamingResponse(streams.events(look), media_type=EVENTS, headers={"x-accel-buffering": "no"})
 
     async def counted(scope: Scope, receive: Receive, send: Send) -> None:
-        with streams.opened():
+        with streams.opened(), anyio.move_on_after(CUT_S):
             await answer(scope, receive, send)
 
     return counted
@@ -63,7 +69,7 @@ def _scope(request: Request, of: str) -> Scope:
 
 
 async def _page(app: App, scope: Scope) -> str | None:
-    """Return the page; None if the answer is another one than a page."""
+    """Return the page; None if the answer is another one than a page, or the page cannot be made."""
     status, body = 0, b""
 
     async def receive() -> Message:
@@ -74,5 +80,9 @@ async def _page(app: App, scope: Scope) -> str | None:
         status = message.get("status", status)
         body += message.get("body", b"")
 
-    await app(scope, receive, send)
+    try:
+        await app(scope, receive, send)
+    except Exception as exc:  # noqa: BLE001 - the stream ends in order, and the page that asks then says 500
+        logger(LOGGER).error("dashboard_read_failed", error=describe(exc), **trace(exc, is_final=True))
+        return None
     return body.decode() if status == 200 else None

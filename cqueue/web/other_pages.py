@@ -25,12 +25,13 @@ def schedules(request: Request) -> Response:
     known = site.shared.get("schedules", lambda: firings.schedules(site.client))
     key = "firings"
     ends = site.shared.get_many({key: lambda: firings.last(site.client, known.value)})[key]
+    found = ends if isinstance(ends, Known) else None
     return site.page(
         request,
         "schedules.html",
-        knowns=[known],
+        knowns=[known] if found is None else [known, found],
         schedules=known.value,
-        firings=ends.value if isinstance(ends, Known) else {},
+        firings={} if found is None else found.value,
     )
 
 

@@ -13,8 +13,8 @@ from cqueue.web import reading
 from cqueue.web.site import site_of
 
 
-def alive(_: Request) -> Response:
-    """Answer, as long as the process does."""
+async def alive(_: Request) -> Response:
+    """Answer, as long as the process does; on no thread, as pages that wait may hold all of them."""
     return JSONResponse({"alive": True})
 
 

@@ -30,12 +30,12 @@ THREADS: Final = 8
 """Reads side by side, at most, for all viewers together."""
 MOST: Final = 3000
 """Answers that are kept beside those of the largest list: those used last. The largest has some 40 KB."""
-LINE: Final = 2000
+MOST_WAITING: Final = 2000
 """Reads under way or waiting for a thread, at most: while Cassandra is away, each look would add some."""
 A_SECOND: Final = 50
 """Reads of lists (of queues, of logs) begun a second, at most, on an average."""
 AT_ONCE: Final = 1000
-"""Reads of lists begun at once, at most: a first look does not spread the count of the first 1,000 queues."""
+"""Reads of lists begun at once, at most: so up to 1,000 queues are all counted at the first look."""
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -60,6 +60,16 @@ class _Entry:
     took_s: float = 0.0
     error: CqueueError | None = None
     under_way: Future[None] | None = field(default=None, repr=False)
+    put_off: bool = False  # it was due and not begun, as too many others waited
+
+    @property
+    def trouble(self) -> str | None:
+        """Why there is no newer answer; None if none is due."""
+        if self.error is not None:
+            return str(self.error)
+        if self.under_way is not None:
+            return "the newest answer is still on its way"
+        return "too many reads wait for Cassandra's answers" if self.put_off else None
 
 
 class Shared:
@@ -115,7 +125,7 @@ class Shared:
             entries = {key: self._used(key) for key in reads}
             for key, entry in sorted(entries.items(), key=lambda pair: pair[1].tried_s):
                 if self._is_due(entry, fresh_s):
-                    if not self._pace.take(""):
+                    if not self._is_full and not self._pace.take(""):
                         break
                     self._begin(entry, reads[key], fresh_s)
         return self._found(entries, wait_s)
@@ -150,11 +160,17 @@ class Shared:
     def _is_due(self, entry: _Entry, fresh_s: float) -> bool:
         """Return whether the answer is old, and no newer one is on its way."""
         is_old = self._time_s() >= entry.tried_s + max(fresh_s, DUTY * entry.took_s)
-        return is_old and entry.under_way is None and self._under_way < LINE
+        return is_old and entry.under_way is None
+
+    @property
+    def _is_full(self) -> bool:
+        return self._under_way >= MOST_WAITING
 
     def _begin(self, entry: _Entry, read: Callable[[], Any], fresh_s: float) -> None:
-        """Let a thread make the read if that is due."""
-        if self._is_due(entry, fresh_s):
+        """Let a thread make the read if that is due; put it off while too many others wait."""
+        is_due = self._is_due(entry, fresh_s)
+        entry.put_off = is_due and self._is_full
+        if is_due and not entry.put_off:
             entry.under_way = self._pool.submit(self._read, entry, read)
             self._under_way += 1
 
@@ -177,10 +193,9 @@ class Shared:
 
     def _known(self, entry: _Entry) -> tuple[Known[Any] | None, CqueueError | None]:
         with self._mutex:
-            error, age_s = entry.error, self._time_s() - (entry.read_s or 0.0)
-            late = entry.under_way is not None
-            trouble = str(error) if error else "the newest answer is still on its way" if late else None
-            return (None if entry.read_s is None else Known(entry.value, age_s, trouble)), error
+            age_s = self._time_s() - (entry.read_s or 0.0)
+            known = None if entry.read_s is None else Known(entry.value, age_s, entry.trouble)
+            return known, entry.error
 
 
 def _await(entries: list[_Entry], wait_s: float) -> None:

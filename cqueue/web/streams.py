@@ -4,7 +4,7 @@ A page would else be asked for every three seconds. A stream sends only the part
 page the figures, and its charts once a minute. It holds no thread while it waits.
 
 A stream ends after a minute, and the page opens another one. So a server that waits for its answers to end
-waits no longer than that, and who is let in no longer loses the page at the next look.
+waits no longer than that. Somebody who may no longer see the page gets nothing more from the next look on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ BEAT_S: Final = 15.0
 """Seconds after which a stream of which nothing has changed says so; proxies close silent connections."""
 LIFE_S: Final = 60.0
 """Seconds after which a stream ends."""
+CUT_S: Final = LIFE_S + 5
+"""Seconds after which a stream is cut off: one whose reader takes nothing never comes to its end."""
 MOST: Final = 50
 """Streams side by side: a page is made in some 10 ms, so these take a sixth of a processor."""
 _TAG: Final = re.compile(r"<(/?)(?:div|section)\b([^>]*)>")

@@ -8,6 +8,8 @@ import pytest
 
 import cqueue
 from cqueue.dispatcher.schedules.triggers import Repeating, RunOnce
+from cqueue.errors import BatchTooLarge, DamagedRow, Unavailable
+from cqueue.queue import Queue
 from tests.acceptance.daemons import wait_for
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
@@ -23,15 +25,14 @@ class Job:
 
     def make(self, handler, trigger, *, config=None, **options):
         self.queue = self.client.create_queue("jobs", config)
-        app = cqueue.App(self.client, queue="jobs", retry=cqueue.Retry(max_attempts=1))
+        self._app = app = cqueue.App(self.client, queue="jobs", retry=cqueue.Retry(max_attempts=1))
         app.task(name="job", **options)(handler)
         self.queue.schedules.add("nightly", trigger, b"{}", task="job", codec="json")
-        self.dispatcher = app.dispatcher()
 
     def fire(self, after_s=61):
         """Let the time come, and run what is due."""
         self._settled(after_s)
-        with self.dispatcher as dispatcher:
+        with self._app.dispatcher() as dispatcher:
             assert dispatcher.drain(timedelta(seconds=20))
 
     def shown(self):
@@ -105,6 +106,66 @@ def test_a_history_tells_how_a_firing_ended(job, settled, after_s):
     settled(5)
     wait_for(lambda: job.queue.history(schedule="nightly"))
     assert job.shown()[1].endswith("cancelled")
+
+
+def test_the_end_of_an_earlier_firing_is_not_shown_as_the_last_ones(job, settled):
+    """Also while another schedule of the queue has the queue's history read from further back."""
+    ends = [cqueue.Cancel("not today"), cqueue.Cancel("not today")]
+    job.make(
+        lambda: ends.pop() if ends else None,
+        Repeating(timedelta(minutes=3), delay=MINUTE),
+        config=cqueue.QueueConfig(history=timedelta(days=1)),
+    )
+    job.queue.schedules.add("once", RunOnce(delay=MINUTE), b"{}", task="job", codec="json")
+    job.fire()
+    settled(5)
+    wait_for(lambda: job.queue.history(schedule="nightly") and job.queue.history(schedule="once"))
+    assert job.shown()[1].endswith("cancelled")
+    job.fire(181)
+    assert not ends
+    assert not job.shown()[1].endswith("cancelled")
+
+
+def test_a_queue_of_which_something_cannot_be_read_takes_no_other_ones_firings_along(job, shop, monkeypatch):
+    from cqueue.web import firings
+
+    job.make(lambda: None, RunOnce(delay=MINUTE))
+    job.fire()
+    listed = firings.schedules(shop.client)
+    assert len(firings.last(shop.client, listed)) == 2
+
+    def damaged(_queue, _id):
+        raise DamagedRow("damaged")
+
+    monkeypatch.setattr(Queue, "result", damaged)
+    assert set(firings.last(shop.client, listed)) == {("mails", "digest/daily")}
+    find_many = Queue.find_many
+
+    def too_large(queue, ids):
+        if queue.name == "jobs":
+            raise BatchTooLarge("more than 10,000")
+        return find_many(queue, ids)
+
+    monkeypatch.setattr(Queue, "find_many", too_large)
+    assert set(firings.last(shop.client, listed)) == {("mails", "digest/daily")}
+
+
+def test_the_page_says_that_the_ends_of_firings_are_old(job, monkeypatch):
+    from cqueue.web import firings
+
+    job.make(lambda: None, RunOnce(delay=MINUTE))
+    job.shown()
+    site = job._web.app.state.site
+
+    def away(*_):
+        raise Unavailable("Cassandra is away")
+
+    monkeypatch.setattr(firings, "last", away)
+    entry = site.shared._entries["firings"]
+    entry.tried_s, entry.read_s = float("-inf"), entry.read_s - 60
+    page = job._web.get("/schedules").text
+    assert "Not up to date" in page
+    assert "Cassandra is away" in page
 
 
 def test_a_queue_that_was_deleted_since_takes_no_firings_along(job, shop):

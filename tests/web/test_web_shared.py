@@ -123,7 +123,7 @@ def test_a_read_under_way_is_not_begun_again_however_many_others_are_looked_at(s
 
 def test_reads_that_wait_have_a_bound(shared, monkeypatch):
     """So a dashboard whose Cassandra hangs does not grow with every look."""
-    monkeypatch.setattr("cqueue.web.shared.LINE", 5)
+    monkeypatch.setattr("cqueue.web.shared.MOST_WAITING", 5)
     release = Event()
     found = shared.get_many(dict.fromkeys(range(9), release.wait), wait_s=0.05)
     assert shared._under_way == 5
@@ -132,6 +132,23 @@ def test_reads_that_wait_have_a_bound(shared, monkeypatch):
     shared.get_many(dict.fromkeys(range(9), release.wait))
     found = shared.get_many(dict.fromkeys(range(9), release.wait))
     assert [known.value for known in found.values()] == [True] * 9
+
+
+def test_an_old_answer_whose_read_is_not_begun_is_not_shown_as_current(shared, clock, monkeypatch):
+    """Whether one page asks for it or a list; a list then keeps its reads for later."""
+    monkeypatch.setattr("cqueue.web.shared.MOST_WAITING", 2)
+    shared._pace = RateLimit(0, 2, time_s=clock)
+    shared.get_list({"a": lambda: "old", "b": lambda: "old"})
+    release, clock.now_s = Event(), clock.now_s + 300
+    shared._pace = RateLimit(0, 1, time_s=clock)
+    shared.get_many({"x": release.wait, "y": release.wait}, wait_s=0.05)
+    trouble = "too many reads wait for Cassandra's answers"
+    assert shared.get("a", lambda: "new") == Known("old", 300, trouble)
+    assert shared.get_list({"b": lambda: "new"}) == {"b": Known("old", 300, trouble)}
+    release.set()
+    shared.get_many({"x": release.wait, "y": release.wait})
+    assert shared.get_list({"b": lambda: "new"}) == {"b": Known("new", 0)}
+    assert shared.get("a", lambda: "new") == Known("new", 0)
 
 
 def test_of_5000_queues_50_are_counted_a_second_and_each_in_its_turn(shared, clock):

@@ -10,9 +10,12 @@ import pytest
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
-from cqueue.web import ANYTHING, Access, Token, application, streams
+from structlog.testing import CapturingLogger
+
+from cqueue.web import ANYTHING, Access, Token, application, live_page, streams
 from cqueue.web.guard import COOKIE
-from cqueue.web.streams import BEAT_S, LIFE_S, Streams
+from cqueue.web.site import Site
+from cqueue.web.streams import BEAT_S, CUT_S, LIFE_S, Streams
 from tests.web.markup import live_parts
 
 SECRET = "ada-0123456789abcdef"
@@ -98,11 +101,11 @@ def test_a_dashboard_that_ends_waits_for_no_stream(world):
 class Viewer:
     """A browser's stream, without a network: `events` come, `leave()` ends the connection."""
 
-    def __init__(self, app, of, cookie="", path="/live"):
+    def __init__(self, app, of, cookie="", path="/live", method="GET"):
         self._app, self._gone, self.status, self.events = app, asyncio.Event(), None, asyncio.Queue()
         self._scope = {
             "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1",
-            "method": "GET", "scheme": "http", "path": path, "raw_path": path.encode(),
+            "method": method, "scheme": "http", "path": path, "raw_path": path.encode(),
             "query_string": urlencode({"of": of}).encode(), "root_path": "", "client": ("127.0.0.1", 5),
             "server": ("localhost", 80), "headers": [(b"host", b"localhost"), (b"cookie", cookie.encode())],
         }  # fmt: skip
@@ -116,6 +119,7 @@ class Viewer:
 
     async def _send(self, message):
         self.status = message.get("status", self.status)
+        self.is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
         if body := message.get("body"):
             await self.events.put(body.decode())
 
@@ -267,6 +271,60 @@ def test_a_stream_works_under_a_prefix(made):
     told, refused = asyncio.run(watch())
     assert 'action="/ops/queue/mails"' in told["live-state"]
     assert refused == 400
+
+
+class StalledViewer(Viewer):
+    """A browser that keeps its connection and takes nothing: a minute passes as soon as something is sent."""
+
+    async def _send(self, message):
+        self.status = message.get("status", self.status)
+        if message.get("body"):
+            loop = asyncio.get_running_loop()
+            time_s = loop.time
+            loop.time = lambda: time_s() + CUT_S + 1
+            await self._gone.wait()
+
+
+def test_a_reader_that_takes_nothing_holds_no_stream(made):
+    app = made()
+
+    async def watch():
+        viewer = StalledViewer(app, "/queue/mails")
+        async with asyncio.timeout(CUT_S + 20):
+            await viewer.run()
+        return viewer.status, app.state.site.streams._open
+
+    assert asyncio.run(watch()) == (200, 0)
+
+
+def test_who_asks_for_the_head_of_a_stream_holds_none(made):
+    app = made()
+
+    async def watch():
+        viewer = Viewer(app, "/queue/mails", method="HEAD")
+        async with watching(app, viewer):
+            pass  # nobody leaves: the answer ends by itself
+        return viewer.status, viewer.events.qsize()
+
+    assert asyncio.run(watch()) == (200, 0)
+
+
+def test_a_page_that_cannot_be_made_ends_its_stream_in_order_and_is_logged(made, monkeypatch):
+    app, lines = made(), CapturingLogger()
+    monkeypatch.setattr(live_page, "logger", lambda _name: lines)
+
+    async def watch():
+        viewer = Viewer(app, "/queue/mails")
+        async with watching(app, viewer) as waits:
+            await viewer.told()
+            monkeypatch.setattr(Site, "page", lambda *_, **__: 1 // 0)
+            waits.let_go()
+        return viewer.is_whole
+
+    assert asyncio.run(watch())
+    (line,) = lines.calls
+    assert line.args == ("dashboard_read_failed",)
+    assert line.kwargs["error"] == "ZeroDivisionError"
 
 
 def test_a_page_that_is_gone_ends_its_stream(made):

@@ -1,6 +1,7 @@
 // Keeps an open page up to date: a stream sends its `data-live` parts whenever they have changed. The page is
 // fetched again every few seconds where no stream comes through, and before each. A part that somebody is using
-// (focus, an open menu) waits. Without this script a reload does the same.
+// (focus, an open menu) waits. Without this script a reload does the same. No library is needed to put whole
+// parts in place.
 "use strict";
 
 const tick = document.getElementById("tick");
@@ -8,6 +9,7 @@ const hold = document.getElementById("hold");
 const at = document.getElementById("at");
 const away = document.getElementById("away");
 const hasParts = document.querySelector("[data-live]") !== null;
+const FIRST_MS = 5000; // a stream begins with all parts; one that a proxy holds back brings nothing
 const SILENT_MS = 25000; // a stream says something every 15 s
 const NO_STREAM_MS = 60000; // until a stream is tried again after one that did not open
 const waiting = new Map(); // newest contents by id, of parts that are in use
@@ -31,13 +33,20 @@ function inUse(part) {
   return active !== null && active !== document.body && part.contains(active) && active.tagName !== "A";
 }
 
-function replace(part, html) {
-  const open = new Set([...part.querySelectorAll("details")].map((one, place) => (one.open ? place : -1)));
+// Compares what both are as elements: the server writes `selected` and `&#39;`, the browser others for them.
+function update(part, html) {
+  const fresh = document.createElement("template");
+  fresh.innerHTML = html;
+  const open = [...part.querySelectorAll("details")].map((one) => one.open);
+  fresh.content.querySelectorAll("details").forEach((one, place) => { one.open = open[place] === true; });
+  if (part.innerHTML !== fresh.innerHTML) replace(part, fresh.content);
+}
+
+function replace(part, content) {
   const links = [...part.querySelectorAll("a")];
   const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
   const place = links.filter((one) => one.getAttribute("href") === focused).indexOf(document.activeElement);
-  part.innerHTML = html;
-  part.querySelectorAll("details").forEach((one, index) => { one.open = open.has(index); });
+  part.replaceChildren(content);
   if (focused !== null) {
     const same = [...part.querySelectorAll("a")].filter((one) => one.getAttribute("href") === focused);
     (same[place] || same[0])?.focus({ preventScroll: true });
@@ -49,7 +58,7 @@ function show() {
     const part = document.getElementById(id);
     if (part !== null && inUse(part)) continue;
     waiting.delete(id);
-    if (part !== null && part.innerHTML !== html) replace(part, html);
+    if (part !== null) update(part, html);
   }
   lastGood = Date.now();
   away.hidden = true;
@@ -78,7 +87,7 @@ function listen() {
     show();
     later(ended, SILENT_MS);
   });
-  later(ended, SILENT_MS);
+  later(ended, FIRST_MS);
 }
 
 async function look() {

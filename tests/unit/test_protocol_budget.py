@@ -43,6 +43,16 @@ def test_a_pass_takes_no_more_pieces_than_it_is_worth():
     assert row.reads.budget.piece_us == row.end_us // MAX_PIECES
 
 
+def test_the_bound_hangs_on_how_long_a_wide_row_is_and_not_on_its_date():
+    """Else pieces would grow again to a minute, however densely messages lay."""
+    begin_us = 1_700_000_000_000_000
+    budget = TombstoneBudget(begin_us, begin_us + 30_000_000)
+    budget.note_density(500, 500, 1000)
+    for _ in range(10 * PIECES_TO_DOUBLE):
+        budget.note_tombstones(0)
+    assert budget.piece_us == 30_000_000 // MAX_PIECES
+
+
 def test_too_many_tombstones_shorten_the_next_piece_in_proportion():
     """A piece that crosses ten times its target is followed at once by one a tenth as long."""
     row = view()

@@ -100,9 +100,12 @@ def test_a_claim_that_reads_the_head_in_vain_writes_nothing():
     table.claim()
     assert table.cursor().cursor == table.cursor().boundary, "the sweep is over"
     table.pass_time(RIVAL_WINDOW_US)
-    before = mutations(table), heads(table)
-    assert claimed(table, table.view()) == []
+    before, view = (mutations(table), heads(table)), table.view()
+    assert claimed(table, view) == []
     assert (mutations(table), heads(table) > before[1]) == (before[0], True)
+    read = heads(table)
+    assert claimed(table, view) == []
+    assert heads(table) == read, "what the head shows is known for a moment"
 
 
 def test_a_claim_of_another_consumer_ends_that():
@@ -533,8 +536,10 @@ def test_a_claim_with_nothing_to_take_sweeps_to_the_boundary():
     table.pass_time(3 * SECOND_US + 1000)
     assert ids_of(table.claim()) == taken
     table.pass_time(SETTLE_US + SKEW_US)
+    before = slices(table)
     assert ids_of(table.claim()) == []
     assert table.cursor().cursor == table.cursor().boundary == taken[1]
+    assert slices(table) == before + 1, "above the boundary is read once"
 
 
 def test_a_row_is_swept_and_retired_in_few_reads():
@@ -843,9 +848,10 @@ def test_of_many_that_landed_below_the_boundary_a_claim_takes_a_part():
     late = table.put(*range(before, before + 2500))
     found = []
     while table.time_us < before + 10 * SECOND_US:
-        taken = ids_of(table.claim(view, want=4000))
-        assert len(taken) <= MAX_LISTED
-        found += taken
+        taken = table.claim(view, want=4000)
+        assert len(taken.taken) <= MAX_LISTED
+        assert {one.lease.attempt for one in taken.taken} <= {1}, "late, but for the first time"
+        found += ids_of(taken)
         table.pass_time(200_000)
     assert sorted(found) == late
 

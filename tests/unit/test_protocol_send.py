@@ -65,6 +65,18 @@ def test_send_without_any_answer_is_unknown():
     assert not [operation for operation in table.log if type(operation) is DeleteMessages]
 
 
+def test_a_send_without_an_answer_stays_unknown_however_its_repeats_fail():
+    """The first try may be stored, so that no later refusal shows that nothing is."""
+    table, errors = Table(), [OutcomeUnknown("lost")]
+
+    def hook(operation: object) -> None:
+        if type(operation) is InsertMessages:
+            raise errors.pop() if errors else NotDone("no")
+
+    (flush,) = table.run(send(table.spec, ProducerState(), [out()]), hook)
+    assert isinstance(flush.error, OutcomeUnknown)
+
+
 def test_send_that_was_refused_is_not_done():
     """When every try certainly failed the error says so, and sending again makes no second copy."""
     table = Table()

@@ -250,3 +250,13 @@ def test_what_is_decided_after_the_client_was_closed_is_left_to_its_timeout(
     writer._note(delivery, SUCCEEDED)
     assert writer.send([delivery]) == [None]
     assert delivery.is_left
+
+
+def test_what_is_stored_as_it_should_be_is_not_told_of(poller, work):
+    """Least of all as a result that was refused, where none is kept."""
+    told = []
+    writer = SettlementWriter(Options(), [], Telemetry(on_event=lambda event, _: told.append(event)))
+    (delivery,) = deliveries(poller, work, 1)
+    writer.settle_now(delivery, SUCCEEDED)
+    writer.close()
+    assert (told, work.peek()) == ([], [])

@@ -114,6 +114,14 @@ def test_a_look_back_leaves_what_others_took_to_them():
     assert look_back(view(), SPEC, cursor(2_010_000), DUE_US) is None
 
 
+def test_a_look_back_is_not_made_where_a_sweep_was_already():
+    """All that this consumer took lies below the cursor."""
+    row = view()
+    took(row, 1_000_000, 1_010_000, 300)
+    assert look_back(row, SPEC, CursorRow(0, at(1_009_999), at(2_000_000)), DUE_US) is not None
+    assert look_back(row, SPEC, CursorRow(0, at(1_010_000), at(2_000_000)), DUE_US) is None
+
+
 def test_a_look_back_covers_all_of_epsilon_where_messages_are_few():
     """In a trickle, reading the last ε again costs nothing, whichever consumer took the messages."""
     row = view()

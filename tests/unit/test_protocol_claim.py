@@ -661,6 +661,17 @@ def test_damaged_tallies_stop_nobody_and_are_mended():
     assert table.head().is_whole
 
 
+def test_a_claim_adds_its_number_to_the_tally_of_a_cursor():
+    """So a head shows that a cursor in it is older than the rest, whatever the numbers are."""
+    table = Table()
+    tallies = []
+    for _ in range(3):
+        put(table)
+        table.claim()
+        tallies.append(table.cursor().tally)
+    assert len({*tallies}) == 3
+
+
 def test_a_head_that_never_stands_still_is_not_gone_by():
     """Each read shows another mutation in part, so nothing is claimed, and nothing is lost."""
     table = Table()
@@ -905,9 +916,10 @@ def test_no_claim_goes_by_a_head_that_was_only_glanced_at():
     one, two = table.claim(table.view(), want=2).taken
     table.run(ack.nack(two.lease, (moved,), 20_000, ack.Shared()))
     table.run(ack.free(table.run(ack.ack([one]))))
-    table.pass_time(RIVAL_WINDOW_US)
+    table.pass_time(2 * RIVAL_WINDOW_US)
     put(table)
     table.run(ack.free(table.run(ack.ack(table.claim(want=10).taken))))  # a rival: the lock comes first
+    table.pass_time(RIVAL_WINDOW_US - 10_000)  # the next claim sweeps over what was moved
     view, execute, reads = table.view(), table.store.execute, []
 
     def torn_then_failing(operation):

@@ -451,6 +451,13 @@ def test_a_look_for_a_suspect_gives_nothing_that_was_purged():
     assert table.run(poll.claim_suspect(table.spec, 10)).taken == []
 
 
+def test_a_look_for_a_suspect_where_none_was_left_gives_nothing():
+    table = Table()
+    poll = started(table)
+    put(table, 0)
+    assert table.run(poll.claim_suspect(table.spec, 10)).taken == []
+
+
 def test_claims_that_may_take_suspects_come_to_those_that_were_left():
     """After the other work. A wide row that they have claimed from for another reason is forgotten as one."""
     table = Table()

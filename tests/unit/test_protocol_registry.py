@@ -67,11 +67,12 @@ def test_reader_learns_rows_and_priorities():
     assert registry.due(NOON_US) == [registry.rows[row]]
 
 
-def test_what_is_read_of_a_wide_row_again_does_not_end_its_rest():
+@pytest.mark.parametrize("known", [{0}, {0, 7}])
+def test_what_is_read_of_a_wide_row_again_does_not_end_its_rest(known):
     """Only a priority that was not known makes it worth another look."""
     table = table_with_queue()
     row, registry = register(table, NOON_US), reader(table)
-    registry.add(table.spec, row, frozenset({0, 7})).rest_until_us = NOON_US + HOUR_US
+    registry.add(table.spec, row, frozenset(known)).rest_until_us = NOON_US + HOUR_US
     table.run(refresh(registry, table.spec))
     assert registry.due(NOON_US) == []
 
@@ -144,6 +145,20 @@ def test_oldest_epoch_moves_over_empty_epochs_only():
     table.run(refresh(reader(table), table.spec))
     assert table.store._queues["q"].oldest_epoch == NOON_US // 1000 + 3 * 3_600_000
     assert table.store.execute(ReadShards("q@1", shards.EPOCH_INDEX, 0)) == []
+
+
+def test_oldest_epoch_stays_at_a_wide_row_that_came_back():
+    """Another data centre brings it back after the epoch was read for good."""
+    table = table_with_queue()
+    table.spec = replace(table.spec, retiring=False)
+    table.pass_time(3 * HOUR_US + SETTLE_US + SKEW_US)
+    registry = reader(table)
+    table.run(refresh(registry, table.spec))
+    row = register(table, NOON_US)
+    table.spec = replace(table.spec, retiring=True)
+    table.run(refresh(registry, table.spec))
+    assert row in registry.rows
+    assert table.store._queues["q"].oldest_epoch == NOON_US // 1000
 
 
 def test_an_epoch_of_open_wide_rows_leaves_the_index_with_them():
@@ -285,6 +300,15 @@ def test_a_wide_row_whose_last_messages_are_acked_is_retired_by_one_claim():
     view = table.view()
     table.claim(view)
     assert view.retired
+
+
+def test_a_wide_row_is_retired_as_soon_as_nothing_can_land_there():
+    """Also by a consumer that has just looked there, and knows the head."""
+    table = Table()
+    view, over_us = table.view(), table.end_us + SETTLE_US + SKEW_US
+    for table.time_us, is_retired in ((over_us - 1, False), (over_us, True)):
+        table.claim(view)
+        assert view.retired is is_retired
 
 
 def test_no_pass_is_made_over_a_wide_row_with_messages_that_wait():

@@ -183,6 +183,20 @@ def test_a_late_message_that_cannot_be_written_again_is_unknown():
     assert live(table, inserts(table)[0]) == 1
 
 
+def test_a_send_that_is_late_each_time_ends_as_unknown():
+    """It is stored each time, and nobody may believe that it counts."""
+    table = Table()
+
+    def be_slow(operation: object) -> None:
+        if type(operation) is InsertMessages:
+            assert len(inserts(table)) <= writing.REMAKES, "without an end"
+            table.pass_time(SETTLE_US + 1)
+
+    (flush,) = table.run(send(table.spec, ProducerState(), [out()]), be_slow)
+    assert isinstance(flush.error, OutcomeUnknown)
+    assert len(inserts(table)) == 1 + writing.REMAKES
+
+
 def test_a_repeat_that_just_fits_into_w_is_made():
     """An answer at exactly W counts, so the last moment is used, too."""
     table = Table(settle_us=int(writing.FIRST_PAUSE_S * SECOND_US))

@@ -279,6 +279,13 @@ def test_a_range_gives_no_more_than_it_is_asked_for():
     assert len(items) == 100
 
 
+def test_a_range_is_read_on_with_as_many_rows_as_messages_lack():
+    """Where each row holds one: a row too many is read in vain."""
+    answers = ([*range(1, 17)], None), ([*range(17, 101)], None)
+    (items, _, _), asked = range_read(packs.EVERY, *answers, take=lambda rows: (rows, rows, ()))
+    assert (items, asked) == ([*range(1, 101)], [(ids.START, 16), (16, 84)])
+
+
 def test_a_range_whose_last_row_was_read_takes_no_other_request():
     """Though it holds fewer messages than may be asked for."""
     many = [*range(1, 17)]

@@ -14,7 +14,7 @@ import pytest
 import cqueue
 from cqueue.config import QueueConfig
 from cqueue.dispatcher.execution import engine, event_loop, worker_threads
-from cqueue.dispatcher.execution.delivery import SUCCEEDED
+from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.handlers import bind
 from cqueue.dispatcher.execution.middleware import Middleware
@@ -523,6 +523,28 @@ def test_a_handler_past_its_time_limit_is_ended_and_has_failed(work, is_async):
     assert ended.is_set()
     assert (total.retried, total.succeeded) == (1, 1)
     assert sorted(errors, key=str) == sorted([TimeoutError, type(None)], key=str)
+
+
+def test_a_time_limit_counts_from_when_the_handler_was_called():
+    """And interrupts it once."""
+    delivery = Delivery(None, None)
+    delivery.binding = cqueue.Binding("t", fail, DEFAULT_POLICY, timeout=timedelta(seconds=10))
+    assert not delivery.is_over(1e9), "not called yet"
+    delivery.begun_s = 1000.0
+    assert not delivery.is_over(1009.9)
+    assert delivery.is_over(1010.0)
+    delivery.told_s = 1010.0
+    assert not delivery.is_over(1011.0)
+
+
+def test_a_log_quotes_an_error_only_if_its_text_is_the_dispatchers_own():
+    """The text of what a handler raised may quote a message."""
+    delivery = Delivery(None, None)
+    delivery.error = ValueError("of Jane Doe")
+    assert delivery.said(delivery.error) == "ValueError"
+    delivery.is_own_error = True
+    assert delivery.said(delivery.error) == "ValueError: of Jane Doe"
+    assert delivery.said(ValueError("of another one")) == "ValueError"
 
 
 @pytest.mark.interrupted

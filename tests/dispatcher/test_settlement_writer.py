@@ -14,7 +14,7 @@ from cqueue.dispatcher.execution.options import Options
 from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
 from cqueue.dispatcher.execution.telemetry import Telemetry
-from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.errors import Closed, OutcomeUnknown, Unavailable
 from cqueue.store.operations import DeleteMessages, Mutate, ReadHead
 from tests.fix_dispatcher import SOON, SOON_S, until
 
@@ -235,3 +235,28 @@ def test_what_is_decided_after_the_end_is_left_to_its_timeout(writer, poller, wo
     assert all(delivery.is_left for delivery in held)
     assert writer.pending == 0
     assert len(work.peek()) == 2
+
+
+def test_what_is_decided_after_the_client_was_closed_is_left_to_its_timeout(
+    writer, poller, work, monkeypatch
+):
+    """It is not sent again, and its lease is extended no more."""
+    (delivery,) = deliveries(poller, work, 1)
+
+    def is_closed(_messages):
+        raise Closed("the client is closed")
+
+    monkeypatch.setattr(poller.consumer, "ack", is_closed)
+    writer._note(delivery, SUCCEEDED)
+    assert writer.send([delivery]) == [None]
+    assert delivery.is_left
+
+
+def test_what_is_stored_as_it_should_be_is_not_told_of(poller, work):
+    """Least of all as a result that was refused, where none is kept."""
+    told = []
+    writer = SettlementWriter(Options(), [], Telemetry(on_event=lambda event, _: told.append(event)))
+    (delivery,) = deliveries(poller, work, 1)
+    writer.settle_now(delivery, SUCCEEDED)
+    writer.close()
+    assert (told, work.peek()) == ([], [])

@@ -12,7 +12,15 @@ import pytest
 import cqueue
 from cqueue import ids
 from cqueue.client import Client
-from cqueue.errors import Closed, LetterNotFound, NotDone, OutcomeUnknown, SendUnknown, Unavailable
+from cqueue.errors import (
+    Closed,
+    LeaseLost,
+    LetterNotFound,
+    NotDone,
+    OutcomeUnknown,
+    SendUnknown,
+    Unavailable,
+)
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.runtime.rendezvous import own_name
@@ -29,6 +37,7 @@ from tests.faults.stores import open_client
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
+from tests.unit.holding import held
 
 SOON = timedelta(seconds=10)
 HOUR_US = 3_600_000_000
@@ -334,6 +343,17 @@ def test_a_burial_that_was_cut_off_blames_nobody(client, store):
 
 
 # ── redrive ──
+
+
+def test_what_was_purged_before_its_burial_gets_no_letter(queue):
+    """Also a large message, whose body the burial misses first."""
+    queue.send(b"x" * 100_000)
+    with queue.consumer() as consumer:
+        (message,) = held(consumer)
+        queue.purge()
+        with pytest.raises(LeaseLost):
+            message.dead("why")
+    assert list(queue.dead_letters) == []
 
 
 def test_a_letter_comes_back_as_what_it_was(queue):

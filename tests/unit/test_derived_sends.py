@@ -132,4 +132,5 @@ def test_an_answer_after_gc_grace_is_unknown():
 
     (flush,) = table.run(send(table.spec, ProducerState(), [outgoing(NOON_US)]), slow)
     assert isinstance(flush.error, OutcomeUnknown)
+    assert sum(type(operation) is InsertMessages for operation in table.log) == 1, "and under no other id"
     assert not any(type(operation) is DeleteMessages for operation in table.log)

@@ -11,7 +11,7 @@ from cqueue.errors import ConfigError, NotDone, OutcomeUnknown, SendUnknown, Una
 from cqueue.protocol import keys
 from cqueue.sending.changes import ChangeResult
 from cqueue.spool import Spool
-from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, ReadKey, ScanKeys
+from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, KeyRow, KeyWrite, ReadKey, ScanKeys
 from cqueue.store.operations import DeleteMessages, InsertMessages
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage
 from tests.faulty_store import FaultyStore
@@ -244,6 +244,20 @@ def test_long_keys_fit_into_batches(queue, letter):
     assert not any(rows(queue, one.key) for one in sent)
 
 
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [([1200], [500, 500, 200]), ([1] * 25, [10, 10, 5]), ([6, 6], [6, 6]), ([3, 11, 3], [11, 6])],
+)
+def test_a_batch_holds_many_writes_of_one_key_or_a_few_of_several(counts, expected):
+    """Cassandra refuses larger ones of several keys."""
+    writes = [
+        KeyWrite(KeyPlace("q@1", f"k{place}"), KeyRow(number, 0, 0, 0, 0))
+        for place, count in enumerate(counts)
+        for number in range(count)
+    ]
+    assert [len(some) for some in keys._batches(writes)] == expected
+
+
 def test_an_expired_message_is_not_listed(queue, monkeypatch):
     """Nor counted as deleted; its row expires by itself."""
     queue.send(b"x", key="k", ttl=HOUR)
@@ -431,6 +445,24 @@ def test_a_burial_that_was_stopped_between_its_writes_is_found(own, own_dead, fa
         faulty.around = stopped
         message.dead("why")
     assert own.get_by_key("k").state == "dead"
+
+
+def test_a_burial_writes_its_letters_row_once(own, own_dead, faulty):
+    """If it is not so slow that a look-up may have healed the row away."""
+    own.send(b"x", key="k")
+    own_dead()
+    writes = []
+
+    def seen(operation, do):
+        if isinstance(operation, InsertKeys):
+            writes.append(operation)
+        return do()
+
+    with own.consumer() as consumer:
+        (message,) = held(consumer)
+        faulty.around = seen
+        message.dead("why")
+    assert len(writes) == 1
 
 
 def test_a_message_that_cannot_be_read_keeps_its_row(own, monkeypatch):

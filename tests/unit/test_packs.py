@@ -198,6 +198,26 @@ def test_a_pack_that_nobody_can_have_written_is_damaged():
         assert packs.id_damage((pack[0], packs.PACK, {mark})) is not None
 
 
+@pytest.mark.parametrize(
+    ("is_pack", "body", "size", "reason"),
+    [
+        (False, b"x", None, None),
+        (False, None, 70_000, None),
+        (False, None, None, "neither a body nor the size"),
+        (False, b"x", 1, "a body and a size"),
+        (True, packs._LENGTHS[2].pack(1, 2) + b"abb", None, None),
+        (True, packs._LENGTHS[2].pack(1, 2) + b"ab", None, "do not add up"),
+        (True, b"x", None, "too short"),
+    ],
+)
+def test_a_row_whose_body_cannot_be_its_own_is_damaged(is_pack, body, size, reason):
+    """So no message comes with the bytes of another one."""
+    id_ = ids.packed(NOON_US * 10, 5, 2)[0] if is_pack else ids.from_ticks(NOON_US * 10, 5)
+    format_ = packs.PACK if is_pack else packs.SINGLE
+    found = packs.damage((0, id_, body, size, None, None, None, None, None, 5, None, format_, None))
+    assert found is None if reason is None else reason in found
+
+
 # ── How many rows to ask for ──
 
 
@@ -227,7 +247,7 @@ def test_one_single_message_among_packs_changes_little():
     assert density.rows("q", 500) == 5
 
 
-def range_read(upto, *answers):
+def range_read(upto, *answers, take=lambda rows: (rows, rows[:1], ())):
     """Read a range of 100 messages with these answers; return its result, and what was asked."""
     asked, left = list[tuple[int, int]](), list(answers)
 
@@ -236,7 +256,7 @@ def range_read(upto, *answers):
         return SimpleNamespace(result=lambda: Answer(*left.pop(0)))
 
     operation = ReadSlice(ROW, 0, ids.START, upto, 100)
-    steps = ranges.ranged(operation, send, Density(), lambda rows: (rows, rows[:1], ()))
+    steps = ranges.ranged(operation, send, Density(), take)
     return ManyRequests(steps).result(), asked
 
 
@@ -250,6 +270,20 @@ def test_the_tombstones_of_all_requests_of_a_range_count():
     )
     assert crossed == 2300
     assert [after for after, _ in asked] == [ids.START, 16]
+
+
+def test_a_range_gives_no_more_than_it_is_asked_for():
+    """However many messages the rows of the last answer hold."""
+    answers = ([*range(1, 17)], None), ([*range(17, 40)], None)
+    (items, _, _), _ = range_read(packs.EVERY, *answers, take=lambda rows: (rows, rows * 5, ()))
+    assert len(items) == 100
+
+
+def test_a_range_is_read_on_with_as_many_rows_as_messages_lack():
+    """Where each row holds one: a row too many is read in vain."""
+    answers = ([*range(1, 17)], None), ([*range(17, 101)], None)
+    (items, _, _), asked = range_read(packs.EVERY, *answers, take=lambda rows: (rows, rows, ()))
+    assert (items, asked) == ([*range(1, 101)], [(ids.START, 16), (16, 84)])
 
 
 def test_a_range_whose_last_row_was_read_takes_no_other_request():

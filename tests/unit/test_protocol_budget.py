@@ -43,6 +43,16 @@ def test_a_pass_takes_no_more_pieces_than_it_is_worth():
     assert row.reads.budget.piece_us == row.end_us // MAX_PIECES
 
 
+def test_the_bound_hangs_on_how_long_a_wide_row_is_and_not_on_its_date():
+    """Else pieces would grow again to a minute, however densely messages lay."""
+    begin_us = 1_700_000_000_000_000
+    budget = TombstoneBudget(begin_us, begin_us + 30_000_000)
+    budget.note_density(500, 500, 1000)
+    for _ in range(10 * PIECES_TO_DOUBLE):
+        budget.note_tombstones(0)
+    assert budget.piece_us == 30_000_000 // MAX_PIECES
+
+
 def test_too_many_tombstones_shorten_the_next_piece_in_proportion():
     """A piece that crosses ten times its target is followed at once by one a tenth as long."""
     row = view()
@@ -102,6 +112,14 @@ def test_a_look_back_leaves_what_others_took_to_them():
     took(row, 2_000_000, 2_010_000, 101)
     assert look_back(row, SPEC, cursor(2_010_000), DUE_US) == (at(2_000_000), at(2_010_000))
     assert look_back(view(), SPEC, cursor(2_010_000), DUE_US) is None
+
+
+def test_a_look_back_is_not_made_where_a_sweep_was_already():
+    """All that this consumer took lies below the cursor."""
+    row = view()
+    took(row, 1_000_000, 1_010_000, 300)
+    assert look_back(row, SPEC, CursorRow(0, at(1_009_999), at(2_000_000)), DUE_US) is not None
+    assert look_back(row, SPEC, CursorRow(0, at(1_010_000), at(2_000_000)), DUE_US) is None
 
 
 def test_a_look_back_covers_all_of_epsilon_where_messages_are_few():

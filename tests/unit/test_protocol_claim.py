@@ -100,9 +100,12 @@ def test_a_claim_that_reads_the_head_in_vain_writes_nothing():
     table.claim()
     assert table.cursor().cursor == table.cursor().boundary, "the sweep is over"
     table.pass_time(RIVAL_WINDOW_US)
-    before = mutations(table), heads(table)
-    assert claimed(table, table.view()) == []
+    before, view = (mutations(table), heads(table)), table.view()
+    assert claimed(table, view) == []
     assert (mutations(table), heads(table) > before[1]) == (before[0], True)
+    read = heads(table)
+    assert claimed(table, view) == []
+    assert heads(table) == read, "what the head shows is known for a moment"
 
 
 def test_a_claim_of_another_consumer_ends_that():
@@ -533,8 +536,10 @@ def test_a_claim_with_nothing_to_take_sweeps_to_the_boundary():
     table.pass_time(3 * SECOND_US + 1000)
     assert ids_of(table.claim()) == taken
     table.pass_time(SETTLE_US + SKEW_US)
+    before = slices(table)
     assert ids_of(table.claim()) == []
     assert table.cursor().cursor == table.cursor().boundary == taken[1]
+    assert slices(table) == before + 1, "above the boundary is read once"
 
 
 def test_a_row_is_swept_and_retired_in_few_reads():
@@ -654,6 +659,17 @@ def test_damaged_tallies_stop_nobody_and_are_mended():
     new = put(table)
     assert claimed(table, table.view()) == new
     assert table.head().is_whole
+
+
+def test_a_claim_adds_its_number_to_the_tally_of_a_cursor():
+    """So a head shows that a cursor in it is older than the rest, whatever the numbers are."""
+    table = Table()
+    tallies = []
+    for _ in range(3):
+        put(table)
+        table.claim()
+        tallies.append(table.cursor().tally)
+    assert len({*tallies}) == 3
 
 
 def test_a_head_that_never_stands_still_is_not_gone_by():
@@ -843,9 +859,10 @@ def test_of_many_that_landed_below_the_boundary_a_claim_takes_a_part():
     late = table.put(*range(before, before + 2500))
     found = []
     while table.time_us < before + 10 * SECOND_US:
-        taken = ids_of(table.claim(view, want=4000))
-        assert len(taken) <= MAX_LISTED
-        found += taken
+        taken = table.claim(view, want=4000)
+        assert len(taken.taken) <= MAX_LISTED
+        assert {one.lease.attempt for one in taken.taken} <= {1}, "late, but for the first time"
+        found += ids_of(taken)
         table.pass_time(200_000)
     assert sorted(found) == late
 
@@ -899,9 +916,10 @@ def test_no_claim_goes_by_a_head_that_was_only_glanced_at():
     one, two = table.claim(table.view(), want=2).taken
     table.run(ack.nack(two.lease, (moved,), 20_000, ack.Shared()))
     table.run(ack.free(table.run(ack.ack([one]))))
-    table.pass_time(RIVAL_WINDOW_US)
+    table.pass_time(2 * RIVAL_WINDOW_US)
     put(table)
     table.run(ack.free(table.run(ack.ack(table.claim(want=10).taken))))  # a rival: the lock comes first
+    table.pass_time(RIVAL_WINDOW_US - 10_000)  # the next claim sweeps over what was moved
     view, execute, reads = table.view(), table.store.execute, []
 
     def torn_then_failing(operation):

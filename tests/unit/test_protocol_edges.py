@@ -4,14 +4,25 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 from cqueue import ids
-from cqueue.protocol import inspection, shards, unclaimed, writing
+from cqueue.protocol import by_id, inspection, keys, shards, unclaimed, writing
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.lock import prepare_fence, was_applied
+from cqueue.protocol.lock import mutate_once_beside, prepare_fence, was_applied
 from cqueue.protocol.probe import head_has_work
 from cqueue.protocol.row_memory import RIVAL_WINDOW_US, RememberedHead
 from cqueue.store import packs
 from cqueue.store.cells import Unreadable
-from cqueue.store.operations import Head, LockRow, LockState, Mutate, SlotChange, SlotRow, SlotState, WideRow
+from cqueue.store.operations import (
+    Head,
+    LockRow,
+    LockState,
+    Mutate,
+    ReadHead,
+    SlotChange,
+    SlotRow,
+    SlotState,
+    Together,
+    WideRow,
+)
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
 
@@ -33,6 +44,8 @@ def test_bodies_that_just_fit_are_written_together(monkeypatch):
     assert list(writing._stretches(entries, 10)) == [(0, 2), (2, 3)]
     parts = [SimpleNamespace(size=50, rows=[SimpleNamespace(id=number)]) for number in range(3)]
     assert [len(group) for group in writing._groups(parts)] == [2, 1]
+    for size, is_full in ((writing.PART_BYTES - 1, False), (writing.PART_BYTES, True)):
+        assert writing.Part(size=size).is_full is is_full
 
 
 def test_a_dropped_wide_row_gives_no_fence():
@@ -139,3 +152,40 @@ def test_an_open_wide_row_spans_ten_time_shards():
     for time_us in (begins_us, begins_us + width_us - 1):
         assert shards.open_row(spec, time_us, b"x").time_shard * 1000 == begins_us
     assert shards.open_row(spec, begins_us + width_us, b"x").time_shard * 1000 == begins_us + width_us
+
+
+def test_a_look_at_several_wide_rows_ends_with_what_was_asked_for():
+    """It gives no message too many, and reads no further head."""
+    table = Table()
+    rows = [table.row._replace(shard=shard) for shard in range(4)]
+    some = []
+    for row in rows:
+        for registration in shards.registration(table.spec, row, 0):
+            table.store.execute(registration)
+        some += table.put(NOON_US, NOON_US + 1, row=row)
+    assert [found.row.id for found in table.run(inspection.peek(table.spec, 3))] == some[:3]
+    assert {one.wide_row for one in table.log if type(one) is ReadHead} < set(rows)
+
+
+def test_a_change_by_id_takes_no_lock_where_nobody_comes_between():
+    """Each lock would be two mutations more, and keep consumers out."""
+    table = Table()
+    (first, second) = table.put(NOON_US, NOON_US + 1)
+    table.pass_time(1000)
+    assert ids_of(table.claim(want=1)) == [first]
+    table.log.clear()
+    changed = table.run(by_id.reschedule(table.spec, table.row, 0, [second], NOON_US // 1000 + 60_000))
+    assert changed.done == {second}
+    assert sum(type(one) is Mutate for one in table.log) == 1
+
+
+def test_what_a_claim_took_does_not_wait_for_the_read_beside_it():
+    """A read that failed is not repeated before the claim's outcome is known."""
+    row = WideRow("q@1", 0, 0)
+    mutation, read = Mutate(row, lock=LockRow(LockState.FREE, b"a", 0, 7)), ReadHead(row)
+    assert next(mutate_once_beside(mutation, read)) == Together((mutation, read), retried=False)
+
+
+def test_a_scan_of_all_keys_begins_at_the_lowest_token():
+    """Cassandra's tokens are signed, and it refuses one that does not fit 64 bits."""
+    assert next(keys.forget(Table().spec)).after == -(2**63)

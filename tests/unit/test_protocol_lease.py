@@ -3,7 +3,7 @@
 import pytest
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol import ack
+from cqueue.protocol import ack, by_id
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.timeouts import FREED_AT_ONCE, kept_time_of_death
 from cqueue.store.operations import Mutate, ReadHead, ReadSlice, SlotRow, SlotState, WideRow
@@ -376,6 +376,15 @@ def test_after_an_extend_without_an_answer_an_acked_slot_is_freed(applied, by):
         table.claim(view)
     else:
         table.run(ack.free(finished))
+    assert [slot.state for slot in table.head().slots] == [SlotState.FREE]
+
+
+def test_an_acked_slot_that_another_client_extended_is_freed():
+    """Else it would stay until the extension is over."""
+    table = Table()
+    (one,) = held(table, 1)
+    assert table.run(by_id.extend(table.spec, table.row, 0, [one.row.id], 3_600_000)).done == {one.row.id}
+    table.run(ack.free(table.run(ack.ack([one]))))
     assert [slot.state for slot in table.head().slots] == [SlotState.FREE]
 
 

@@ -254,10 +254,10 @@ def test_a_wide_row_that_is_not_over_was_not_dropped():
 
 
 class Damaged:
-    """A store in which the rows of some messages cannot be read."""
+    """A store in which the rows of some messages cannot be read; reads of ids show that, too, or do not."""
 
-    def __init__(self, store, some):
-        self._store, self._some = store, frozenset(some)
+    def __init__(self, store, some, *, ids_show=True):
+        self._store, self._some, self._ids_show = store, frozenset(some), ids_show
 
     def __getattr__(self, name):
         return getattr(self._store, name)
@@ -268,7 +268,7 @@ class Damaged:
             rows = [row for row in found.rows if row.id not in self._some]
             damaged = tuple(row.id for row in found.rows if row.id in self._some)
             return Slice(rows, found.tombstones, damaged)
-        if isinstance(operation, ReadIds):
+        if isinstance(operation, ReadIds) and self._ids_show:
             return IdSlice(found.ids, found.tombstones, tuple(self._some & set(found.ids)))
         return found
 
@@ -291,16 +291,18 @@ def test_a_damaged_message_is_passed_over_once():
     assert sum(isinstance(op, Mutate | ReadSlice) for op in table.log) == before
 
 
-def test_a_wide_row_with_a_damaged_message_is_kept():
-    """The message is not deleted as a pack without a message either."""
+@pytest.mark.parametrize("ids_show", [True, False])
+def test_a_wide_row_with_a_damaged_message_is_kept(ids_show):
+    """The message is not deleted as a pack without a message either. It is looked at seldom."""
     table = Table()
     pack = list(ids.packed(ids.ticks_of(table.id_at(NOON_US)), 1, 3))
     table.insert(pack)
-    table.store = Damaged(table.store, pack)
+    table.store = Damaged(table.store, pack, ids_show=ids_show)
     table.time_us = table.end_us + 10 * SECOND_US
     view = table.view()
     for _ in range(3):
         assert ids_of(table.poll(view)) == []
+        assert view.rest_until_us == table.time_us + QUARANTINE_REST_US
         table.pass_time(QUARANTINE_REST_US)
     assert table.store._store.execute(ReadIds(table.row, 0, 0, END, 10)).ids == pack
     assert table.head().lock.state is not LockState.RETIRED

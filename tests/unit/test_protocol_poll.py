@@ -9,13 +9,14 @@ from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import acquire, prepare_fence, unlock
 from cqueue.protocol.poll import (
     ENOUGH_FOUND,
+    FREE_AFTER_US,
     MAX_SEARCH_DELAY_US,
     OTHERS_EVERY_US,
     PROBED_AT_ONCE,
     SEARCH_EVERY_US,
     Poll,
 )
-from cqueue.protocol.probe import probe
+from cqueue.protocol.probe import MAX_REST_US, probe
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import TURNS, Reason, WorkList
 from cqueue.runtime.catalog import ACTIVE
@@ -83,6 +84,31 @@ def test_a_share_is_looked_at_first_and_all_within_two_seconds():
 def probed(table: Table) -> list[int]:
     """Return the shards that a search has probed since the store's log was cleared."""
     return sorted(op.wide_row.shard for op in table.log if type(op) is ReadHead)
+
+
+def test_what_others_are_assigned_to_is_probed_when_it_is_due():
+    """Exactly two seconds after the last time."""
+    table = Table(shards=4)
+    poll = started(table)
+    mine = put(table, 0)
+    assert took(table, poll, lambda row: row == mine) == 1
+    put(table, 1)
+    table.pass_time(OTHERS_EVERY_US - 1)
+    assert took(table, poll, lambda row: row == mine) == 0
+    table.pass_time(1)
+    assert took(table, poll, lambda row: row == mine) == 1
+
+
+def test_a_search_that_finds_nothing_is_one_read_of_the_head():
+    """No claim looks there in vain, after it."""
+    table = Table()
+    poll = started(table)
+    put(table, 0)
+    assert took(table, poll) == 1
+    table.pass_time(SEARCH_EVERY_US)
+    table.log.clear()
+    assert took(table, poll) == 0
+    assert probed(table) == [0]
 
 
 def test_a_busy_search_leaves_out_what_claims_have_seen():
@@ -153,6 +179,34 @@ def test_a_hint_waits_for_a_few_claims():
     assert shards_of(table, poll, 2) == [0, 0]
     other = put(table, 1)
     assert 1 in shards_of(table, poll, TURNS, hint(other))
+
+
+def test_a_backlog_that_a_hint_interrupts_goes_on_behind_it():
+    """Without a search, though its lock was let go for the hinted wide row."""
+    table = Table(shards=4)
+    poll = started(table)
+    for _ in range(2 * TURNS):
+        put(table, 0)
+    assert shards_of(table, poll, TURNS + 1) == [0] * (TURNS + 1)
+    assert poll.work.held is not None
+    other = put(table, 1)
+    table.run(poll.begin(table.spec, [hint(other)]))
+    claims = [table.run(poll.next_claim(table.spec, 1)) for _ in range(2)]
+    assert [claimed and claimed.taken[0].lease.wide_row.shard for claimed in claims] == [1, 0]
+
+
+def test_a_finished_slot_waits_for_a_claim_no_longer_than_it_may():
+    """After 0.2 s it is freed by a mutation of its own."""
+    table = Table()
+    poll = started(table)
+    put(table, 0)
+    table.run(poll.begin(table.spec))
+    (taken,) = table.run(poll.next_claim(table.spec, 10)).taken
+    poll.finished += table.run(ack.ack([taken]))
+    for waits_us, is_freed in ((0, False), (FREE_AFTER_US - 1, False), (1, True)):
+        table.pass_time(waits_us)
+        table.run(poll.tidy())
+        assert (table.listed() == []) is is_freed
 
 
 def test_a_hint_is_followed_by_no_search():
@@ -397,6 +451,13 @@ def test_a_look_for_a_suspect_gives_nothing_that_was_purged():
     assert table.run(poll.claim_suspect(table.spec, 10)).taken == []
 
 
+def test_a_look_for_a_suspect_where_none_was_left_gives_nothing():
+    table = Table()
+    poll = started(table)
+    put(table, 0)
+    assert table.run(poll.claim_suspect(table.spec, 10)).taken == []
+
+
 def test_claims_that_may_take_suspects_come_to_those_that_were_left():
     """After the other work. A wide row that they have claimed from for another reason is forgotten as one."""
     table = Table()
@@ -425,9 +486,9 @@ def test_a_wide_row_that_is_over_rests_while_its_messages_are_held():
     table = Table(visibility_ms=600_000)
     swept(table, 1)
     over_us, view = table.end_us + SETTLE_US + SKEW_US, table.view()
-    for table.time_us, rests in ((over_us - 1, False), (over_us, True)):
+    for table.time_us, rests_until_us in ((over_us - 1, 0), (over_us, over_us + MAX_REST_US)):
         assert table.run(probe([view], table.spec, SuspectGate())) == []
-        assert (view.rest_until_us > table.time_us) is rests
+        assert view.rest_until_us == rests_until_us, "they may be given back at any time"
 
 
 def test_a_wide_row_with_the_next_suspect_does_not_rest():

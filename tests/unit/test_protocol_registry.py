@@ -67,11 +67,12 @@ def test_reader_learns_rows_and_priorities():
     assert registry.due(NOON_US) == [registry.rows[row]]
 
 
-def test_what_is_read_of_a_wide_row_again_does_not_end_its_rest():
+@pytest.mark.parametrize("known", [{0}, {0, 7}])
+def test_what_is_read_of_a_wide_row_again_does_not_end_its_rest(known):
     """Only a priority that was not known makes it worth another look."""
     table = table_with_queue()
     row, registry = register(table, NOON_US), reader(table)
-    registry.add(table.spec, row, frozenset({0, 7})).rest_until_us = NOON_US + HOUR_US
+    registry.add(table.spec, row, frozenset(known)).rest_until_us = NOON_US + HOUR_US
     table.run(refresh(registry, table.spec))
     assert registry.due(NOON_US) == []
 
@@ -98,6 +99,19 @@ def test_idle_refresh_is_one_small_read():
     table.run(refresh(registry, table.spec))
     (read,) = reads(table)
     assert read.from_time_shard * 1000 >= table.time_us - SETTLE_US - SKEW_US - 60 * SECOND_US
+
+
+def test_a_refresh_reads_from_where_a_send_may_just_have_been_acknowledged():
+    """W + ε before the last refresh began is the last moment of the time shard that it begins with."""
+    table = table_with_queue()
+    before_us = NOON_US + 600 * SECOND_US - 1
+    table.time_us = before_us + SETTLE_US + SKEW_US
+    registry = reader(table)
+    for _ in range(2):
+        table.run(refresh(registry, table.spec))
+    row = register(table, before_us)
+    table.run(refresh(registry, table.spec))
+    assert row in registry.rows
 
 
 def test_failed_refresh_keeps_what_is_known():
@@ -131,6 +145,20 @@ def test_oldest_epoch_moves_over_empty_epochs_only():
     table.run(refresh(reader(table), table.spec))
     assert table.store._queues["q"].oldest_epoch == NOON_US // 1000 + 3 * 3_600_000
     assert table.store.execute(ReadShards("q@1", shards.EPOCH_INDEX, 0)) == []
+
+
+def test_oldest_epoch_stays_at_a_wide_row_that_came_back():
+    """Another data centre brings it back after the epoch was read for good."""
+    table = table_with_queue()
+    table.spec = replace(table.spec, retiring=False)
+    table.pass_time(3 * HOUR_US + SETTLE_US + SKEW_US)
+    registry = reader(table)
+    table.run(refresh(registry, table.spec))
+    row = register(table, NOON_US)
+    table.spec = replace(table.spec, retiring=True)
+    table.run(refresh(registry, table.spec))
+    assert row in registry.rows
+    assert table.store._queues["q"].oldest_epoch == NOON_US // 1000
 
 
 def test_an_epoch_of_open_wide_rows_leaves_the_index_with_them():
@@ -249,6 +277,56 @@ def test_message_of_an_unknown_priority_is_found_before_retirement():
     view = table.view()
     assert ids_of(table.poll(view)) == strays
     assert table.run(probe([view], table.spec, SuspectGate())) == [], "while it is held nothing is to be done"
+
+
+def test_strays_that_a_full_claim_leaves_are_taken_by_the_next_one():
+    """Here those of another priority, which nobody registered either."""
+    table = Table()
+    strays = [*table.put(NOON_US, priority=8), *table.put(NOON_US, priority=9)]
+    table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+    view = table.view()
+    assert [ids_of(table.claim(view, want=1)) for _ in strays] == [[stray] for stray in strays]
+
+
+def test_a_wide_row_whose_last_messages_are_acked_is_retired_by_one_claim():
+    """Their holder has died without freeing their slot."""
+    table = Table()
+    table.put(NOON_US)
+    table.pass_time(1000)
+    table.run(ack.ack(table.claim().taken))
+    table.pass_time(SETTLE_US + SKEW_US)
+    table.claim()
+    table.pass_time(table.end_us - NOON_US)
+    view = table.view()
+    table.claim(view)
+    assert view.retired
+
+
+def test_a_wide_row_is_retired_as_soon_as_nothing_can_land_there():
+    """Also by a consumer that has just looked there, and knows the head."""
+    table = Table()
+    view, over_us = table.view(), table.end_us + SETTLE_US + SKEW_US
+    for table.time_us, is_retired in ((over_us - 1, False), (over_us, True)):
+        table.claim(view)
+        assert view.retired is is_retired
+
+
+def test_no_pass_is_made_over_a_wide_row_with_messages_that_wait():
+    """A claim that finds only acked ones among the first of them leaves the others to the next claim."""
+    table = Table()
+    some = table.put(NOON_US, NOON_US + 1, NOON_US + 2)
+    table.pass_time(1000)
+    lease = table.claim().taken[0].lease
+    table.run(ack.nack(lease, some, 20 * 1000, ack.Shared()))
+    table.pass_time(SETTLE_US + SKEW_US)
+    table.claim()
+    table.store.execute(DeleteMessages(table.row, 0, (some[0],)))
+    table.pass_time(table.end_us - NOON_US)
+    view = table.view()
+    table.log.clear()
+    assert ids_of(table.claim(view, want=1)) == []
+    assert not [one for one in table.log if type(one) is ReadIds]
+    assert ids_of(table.claim(view, want=1)) == [some[1]]
 
 
 def test_retirement_is_finished_by_whoever_sees_the_marker():

@@ -65,6 +65,18 @@ def test_send_without_any_answer_is_unknown():
     assert not [operation for operation in table.log if type(operation) is DeleteMessages]
 
 
+def test_a_send_without_an_answer_stays_unknown_however_its_repeats_fail():
+    """The first try may be stored, so that no later refusal shows that nothing is."""
+    table, errors = Table(), [OutcomeUnknown("lost")]
+
+    def hook(operation: object) -> None:
+        if type(operation) is InsertMessages:
+            raise errors.pop() if errors else NotDone("no")
+
+    (flush,) = table.run(send(table.spec, ProducerState(), [out()]), hook)
+    assert isinstance(flush.error, OutcomeUnknown)
+
+
 def test_send_that_was_refused_is_not_done():
     """When every try certainly failed the error says so, and sending again makes no second copy."""
     table = Table()
@@ -169,6 +181,20 @@ def test_a_late_message_that_cannot_be_written_again_is_unknown():
     assert flush.remade
     assert isinstance(flush.error, OutcomeUnknown)
     assert live(table, inserts(table)[0]) == 1
+
+
+def test_a_send_that_is_late_each_time_ends_as_unknown():
+    """It is stored each time, and nobody may believe that it counts."""
+    table = Table()
+
+    def be_slow(operation: object) -> None:
+        if type(operation) is InsertMessages:
+            assert len(inserts(table)) <= writing.REMAKES, "without an end"
+            table.pass_time(SETTLE_US + 1)
+
+    (flush,) = table.run(send(table.spec, ProducerState(), [out()]), be_slow)
+    assert isinstance(flush.error, OutcomeUnknown)
+    assert len(inserts(table)) == 1 + writing.REMAKES
 
 
 def test_a_repeat_that_just_fits_into_w_is_made():

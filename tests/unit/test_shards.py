@@ -59,6 +59,8 @@ def test_epochs_begin_in_1970():
     """The first one of normal wide rows, and the first one of open wide rows."""
     for open_ in (False, True):
         assert shards.epoch_start_ms(shards.epoch_at(SPEC, 0, open_=open_)) == 0
+    assert shards.read_epoch(SPEC, 0).grid == (0, SPEC.epoch_ms, SPEC.width_ms)
+    assert shards.read_epoch(SPEC, -1).grid == (0, shards.DAY_MS, SPEC.width_ms * shards.OPEN_WIDTHS)
 
 
 @given(specs(), TIMES, st.booleans())

@@ -172,7 +172,7 @@ mutation: $(STAMP)  ## Change the code in MUTANTS places, one at a time; tests a
 		--baseline mutation-baseline.json
 
 coverage: setup $(SPARK_STAMP)  ## Lines and branches that `make test` and `make test-spark` reach without processes of their own (25 minutes).
-	@$(PYTEST) -m "$(TEST) and not interrupted" --cov --cov-report=
+	@$(PYTEST) -n $(QUICK_WORKERS) -m "$(TEST) and not interrupted" --cov --cov-report=
 	@$(SPARK_TESTS) --cov --cov-append --cov-report=
 	@$(BIN)/coverage report
 

@@ -1,5 +1,7 @@
 """The page of faults says by itself whether the code has changed since."""
 
+import sys
+
 import pytest
 
 from tests.faults import table
@@ -30,6 +32,8 @@ def tree(tmp_path):
 
 def test_its_heading_is_true():
     text = (markdown.ROOT / PAGE).read_text(encoding="utf-8")
+    if f"Python {sys.version_info.major}.{sys.version_info.minor}." not in text:
+        pytest.skip("the fingerprint is of a syntax tree, which another Python writes in other words")
     assert text == table.with_age(text, table.fingerprint()), f"run python -m tests.faults.table {PAGE}"
 
 

@@ -23,7 +23,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # The oldest versions of our dependencies have wheels for the oldest Python only.
 LOWEST_PYTHON ?= $(shell command -v python3.11 >/dev/null && echo python3.11 || echo $(PYTHON))
 WORKERS ?= 2
-# Of the tests below `make test-all`, which wait now and then, one more than there are cores.
+# Tests wait now and then, so there is one worker more than there are cores.
 QUICK_WORKERS ?= $(shell expr $(WORKERS) + 1)
 MESSAGES ?= 50000
 ROUNDS ?= 5
@@ -36,7 +36,8 @@ SECONDS ?= 30
 NODES ?= 1
 MUTANTS ?= 300
 FAULTS ?= tests/faults
-SPARK_TESTS := $(SPARK_VENV)/bin/python -m pytest -q -m "not fault" tests/spark
+# A worker has a Spark of its own, which leaves the cores idle half of the time; a file stays on one.
+SPARK_TESTS = $(SPARK_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not fault" tests/spark
 
 # A test that hangs where no signal is heard is shown with its stack, and its process ends.
 HANGS = -o faulthandler_timeout=500 -o faulthandler_exit_on_timeout=true
@@ -95,7 +96,7 @@ environments:
 
 everything: $(STAMP)
 	@echo "== Running all tests but those of cqueue.spark"
-	@$(PYTEST) --durations=20
+	@$(PYTEST) -n $(QUICK_WORKERS) --durations=20
 
 test-lowest: $(LOWEST_STAMP)  ## The quick tests with the lowest versions that setup.cfg allows, in an environment of their own.
 	@echo "== Running the quick tests with the lowest versions of what cqueue needs"

@@ -24,7 +24,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 LOWEST_PYTHON ?= $(shell command -v python3.11 >/dev/null && echo python3.11 || echo $(PYTHON))
 WORKERS ?= 2
 # Tests wait now and then, so there is one worker more than there are cores.
-QUICK_WORKERS ?= $(shell expr $(WORKERS) + 1)
+TEST_WORKERS ?= $(shell expr $(WORKERS) + 1)
 MESSAGES ?= 50000
 ROUNDS ?= 5
 ONLY ?=
@@ -41,7 +41,7 @@ SPARK_TESTS = $(SPARK_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfil
 
 # A test that hangs where no signal is heard is shown with its stack, and its process ends.
 HANGS = -o faulthandler_timeout=500 -o faulthandler_exit_on_timeout=true
-PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(HANGS)
+PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(HANGS)
 
 # Which tests are in `make check` and `make test`; `make test-all` runs all. pyproject.toml explains the markers.
 CHECK := not cassandra and not slow and not acceptance
@@ -82,7 +82,7 @@ test: setup  ## `make check`, every feature on a real Cassandra, and 2,000 sched
 
 features: $(STAMP)
 	@echo "== Running the tests"
-	@$(PYTEST) -n $(QUICK_WORKERS) -m "$(TEST)"
+	@$(PYTEST) -m "$(TEST)"
 
 test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark, lowest versions. `.ci/run` calls this.
 	$(BESIDE) everything environments
@@ -96,11 +96,11 @@ environments:
 
 everything: $(STAMP)
 	@echo "== Running all tests but those of cqueue.spark"
-	@$(PYTEST) -n $(QUICK_WORKERS) --durations=20
+	@$(PYTEST) --durations=20
 
 test-lowest: $(LOWEST_STAMP)  ## The quick tests with the lowest versions that setup.cfg allows, in an environment of their own.
 	@echo "== Running the quick tests with the lowest versions of what cqueue needs"
-	@$(LOWEST_VENV)/bin/python -m pytest -q -n $(QUICK_WORKERS) --dist worksteal $(HANGS) $(CHECK_PROFILE) -m "$(CHECK)"
+	@$(LOWEST_VENV)/bin/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal $(HANGS) $(CHECK_PROFILE) -m "$(CHECK)"
 
 $(LOWEST_STAMP): setup.cfg pyproject.toml tests/lowest.py
 	@test -n "$(LOWEST_PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; say where: make test-lowest LOWEST_PYTHON=/path/to/python3.11"; exit 2; }
@@ -154,7 +154,7 @@ spool-crashes: $(STAMP)  ## Kill a process that writes a spool 1,000 times, and 
 
 unit: $(STAMP)  ## The tests of `make check`.
 	@echo "== Running the quick tests"
-	@$(PYTEST) -q -n $(QUICK_WORKERS) $(CHECK_PROFILE) -m "$(CHECK)"
+	@$(PYTEST) -q $(CHECK_PROFILE) -m "$(CHECK)"
 
 fuzz: $(FUZZ_STAMP)  ## Fuzz decoders and outside input, guided by coverage (atheris): make fuzz SECONDS=60 ONLY=any_url
 	@$(FUZZ_VENV)/bin/python -m tests.fuzz --seconds $(SECONDS) --only '$(ONLY)'
@@ -173,7 +173,7 @@ mutation: $(STAMP)  ## Change the code in MUTANTS places, one at a time; tests a
 		--baseline mutation-baseline.json
 
 coverage: setup $(SPARK_STAMP)  ## Lines and branches that `make test` and `make test-spark` reach without processes of their own (25 minutes).
-	@$(PYTEST) -n $(QUICK_WORKERS) -m "$(TEST) and not interrupted" --cov --cov-report=
+	@$(PYTEST) -m "$(TEST) and not interrupted" --cov --cov-report=
 	@$(SPARK_TESTS) --cov --cov-append --cov-report=
 	@$(BIN)/coverage report
 

@@ -74,7 +74,7 @@ demo: setup  ## Run the main job on an embedded Cassandra, and account for every
 	@echo "== Running the demo"
 	@$(BIN)/cqueue demo
 
-check: $(STAMP)  ## Style, types, and the tests that need no Cassandra and no real time (75 seconds on two cores).
+check: $(STAMP)  ## Style, types, and the tests that need no Cassandra and no real time (two minutes on two cores).
 	$(BESIDE) types style unit
 
 test: setup  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (eight minutes).

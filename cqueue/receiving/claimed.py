@@ -81,7 +81,7 @@ class ClaimedBatch:
         Cassandra may answer late. Another consumer could claim them while a handler begins with them here.
         """
         now_ms = self._driver.clock.now_us() // 1000
-        late = {one.lease for one in taken if one.lease.due_ms <= now_ms}
+        late = {lease for lease in {one.lease for one in taken} if lease.due_ms <= now_ms}
         if not late:
             return taken
         held = [one for one in taken if one.lease not in late]

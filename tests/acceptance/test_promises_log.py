@@ -17,7 +17,7 @@ import cqueue
 from cqueue.log import LogConfig, Record
 from cqueue.testing.clock import ManualClock
 from tests.fix_dispatcher import until
-from tests.unit.test_log_http_push import Receiver
+from tests.subscriptions.test_log_http_push import Receiver
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(120)]
 

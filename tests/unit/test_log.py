@@ -23,7 +23,7 @@ from cqueue.errors import (
 )
 from cqueue.log import LogConfig, LogId, Record
 from cqueue.store.log_operations import AppendRecords
-from tests.unit.subscribing import Clocked
+from tests.subscriptions.subscribing import Clocked
 
 SHARD = timedelta(seconds=10)
 

@@ -106,3 +106,21 @@ def settled(shop):
         passed_us[0] += seconds * 1_000_000
 
     return settled
+
+
+@pytest.fixture
+def told(shop, settled):
+    """The id of a message that is gone, and whose history is kept."""
+    queue = shop.client.create_queue("told", cqueue.QueueConfig(history=timedelta(hours=1)))
+    app = cqueue.App(shop.client, queue="told", retry=cqueue.Retry(max_attempts=1))
+
+    @app.task(name="pay")
+    def pay(amount: int) -> cqueue.Cancel:
+        return cqueue.Cancel(f"{amount} <is> too much")
+
+    id_ = pay.enqueue(5)
+    with app.dispatcher() as dispatcher:
+        dispatcher.drain(timedelta(seconds=20))
+    settled()
+    assert queue.history(id_)
+    return id_

@@ -85,12 +85,12 @@ def quick(monkeypatch):
 
 
 @pytest.fixture
-def everything(shop, site, settled):
+def everything(shop, site, settled, told):
     """A dashboard that has something on every page, and the addresses of all pages by name."""
     from cqueue.dispatcher.service.membership import TTL_S, Worker
     from cqueue.store.control import Heartbeat
 
-    app, told = site(), _queue_with_a_history(shop)
+    app = site()
     now_s = shop.client._driver.clock.now_us() / 1e6
     served = ("mails", "idle", "told", "shop.analytics.events-of-the-mobile-application")
     worker = Worker("w", "host-a", 7, "shop:app", served, 8, "1", now_s, "running", seen=now_s)
@@ -108,19 +108,6 @@ def everything(shop, site, settled):
         "schedules": "/schedules", "workers": "/workers", "logs": "/logs", "log": "/log/orders",
         "audit": "/audit", "trouble": "/queue/none",
     }  # fmt: skip
-
-
-def _queue_with_a_history(shop):
-    """Let a dispatcher run a message; return its id."""
-    queue = shop.client.create_queue("told", cqueue.QueueConfig(history=timedelta(hours=1)))
-    app = cqueue.App(shop.client, queue="told")
-    id_ = app.task(name="pay")(lambda: None).enqueue()
-    with app.dispatcher() as dispatcher:
-        dispatcher.drain(timedelta(seconds=20))
-    end_s = time.monotonic() + 20
-    while not queue.history(id_):
-        assert time.monotonic() < end_s
-    return id_
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -1,12 +1,10 @@
 """Every page with data: its HTML suits a screen reader, a narrow screen and the security policy."""
 
 import re
-from datetime import timedelta
 
 import pytest
 
 import cqueue
-from tests.acceptance.daemons import wait_for
 from tests.web.markup import Markup, live_parts
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
@@ -18,23 +16,6 @@ SECRET = "ada-0123456789abcdef"
 TOKENS = (Token("ada", SECRET, ANYTHING),)
 PEOPLE = Access(tokens=TOKENS, passwords=(Password("bob", hashed("correct horse")),))
 NOT_PAGES = {"/livez", "/readyz", "/live"}
-
-
-@pytest.fixture
-def told(shop):
-    """The id of a message whose history is kept."""
-    queue = shop.client.create_queue("told", cqueue.QueueConfig(history=timedelta(hours=1)))
-    app = cqueue.App(shop.client, queue="told", retry=cqueue.Retry(max_attempts=1))
-
-    @app.task(name="pay")
-    def pay(amount: int) -> cqueue.Cancel:
-        return cqueue.Cancel(f"{amount} is too much")
-
-    id_ = pay.enqueue(5)
-    with app.dispatcher() as dispatcher:
-        dispatcher.drain(timedelta(seconds=20))
-    wait_for(lambda: queue.history(id_))
-    return id_
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 import cqueue
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.runtime.rendezvous import own_name
-from tests.acceptance.daemons import wait_for
 from tests.web.conftest import SECRET
 from tests.web.markup import live_parts
 
@@ -481,20 +480,9 @@ def test_ages_have_two_units_at_most(seconds, text):
     assert shown.age(seconds) == text
 
 
-def test_a_message_shows_its_history_if_its_queue_keeps_one(shop, browse):
+def test_a_message_shows_its_history_if_its_queue_keeps_one(shop, browse, told):
     """Also once it is gone; a message of another queue shows none."""
-    queue = shop.client.create_queue("told", cqueue.QueueConfig(history=timedelta(hours=1)))
-    app = cqueue.App(shop.client, queue="told", retry=cqueue.Retry(max_attempts=1))
-
-    @app.task(name="pay")
-    def pay(amount: int) -> cqueue.Cancel:
-        return cqueue.Cancel(f"{amount} <is> too much")
-
-    id_ = pay.enqueue(5)
-    with app.dispatcher() as dispatcher:
-        dispatcher.drain(timedelta(seconds=20))
-    wait_for(lambda: queue.history(id_))
-    answer = browse().get(f"/queue/told/message/{id_}")
+    answer = browse().get(f"/queue/told/message/{told}")
     assert answer.status_code == 200
     assert "What became of it" in answer.text
     assert "5 &lt;is&gt; too much" in answer.text

@@ -139,7 +139,7 @@ class Waits:
 
     async def __call__(self, _seconds):
         await self._go_on.wait()
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # lets others run, as any sleep does; without it a stream would keep the loop
 
     def let_go(self):
         self._go_on.set()

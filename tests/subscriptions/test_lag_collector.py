@@ -12,25 +12,9 @@ from cqueue.errors import Unavailable
 from cqueue.log import metrics
 from cqueue.log.metrics import REST_S, LagCollector
 from cqueue.store.subscriptions import CountRecords, ListSubscriptions, ReadSubscription
-from tests.unit.subscribing import Clocked, Member, client_on, fill, made_log
+from tests.subscriptions.subscribing import Member, fill
 
 SHOWN = ("events", "billing")
-
-
-@pytest.fixture
-def store():
-    return Clocked()
-
-
-@pytest.fixture
-def client(store):
-    with client_on(store) as client:
-        yield client
-
-
-@pytest.fixture
-def log(client):
-    return made_log(client)
 
 
 @pytest.fixture(autouse=True)

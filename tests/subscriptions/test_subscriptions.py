@@ -38,23 +38,7 @@ from cqueue.store.subscriptions import (
     SubscriptionRows,
 )
 from tests.fix_store import brief_store
-from tests.unit.subscribing import Clocked, Member, Through, client_on, fill, live_together, made_log
-
-
-@pytest.fixture
-def store():
-    return Clocked()
-
-
-@pytest.fixture
-def client(store):
-    with client_on(store) as client:
-        yield client
-
-
-@pytest.fixture
-def log(client):
-    return made_log(client)
+from tests.subscriptions.subscribing import Clocked, Member, Through, client_on, fill, live_together, made_log
 
 
 def numbers(records):

@@ -9,7 +9,7 @@ import pytest
 
 import cqueue
 from cqueue.errors import BadInput, NotDone, OutcomeUnknown, RecordRejected
-from tests.unit.subscribing import Clocked, Member, client_on, fill, made_log
+from tests.subscriptions.subscribing import Member, fill, made_log
 
 
 class Receiver:
@@ -49,17 +49,6 @@ def receiver():
     receiver = Receiver()
     yield receiver
     receiver.close()
-
-
-@pytest.fixture
-def store():
-    return Clocked()
-
-
-@pytest.fixture
-def client(store):
-    with client_on(store) as client:
-        yield client
 
 
 @pytest.fixture

@@ -8,23 +8,7 @@ import cqueue
 from cqueue.errors import BadInput, OutcomeUnknown
 from cqueue.log import LogConfig
 from cqueue.store.operations import InsertMessages
-from tests.unit.subscribing import Clocked, Member, client_on, fill, made_log
-
-
-@pytest.fixture
-def store():
-    return Clocked()
-
-
-@pytest.fixture
-def client(store):
-    with client_on(store) as client:
-        yield client
-
-
-@pytest.fixture
-def log(client):
-    return made_log(client)
+from tests.subscriptions.subscribing import Member, fill
 
 
 def received(queue, store):

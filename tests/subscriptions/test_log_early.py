@@ -16,26 +16,10 @@ from cqueue.log.listeners import RetryPolicy
 from cqueue.log.member_options import MemberOptions
 from cqueue.log.notifier import AppendHints, AppendNotifier
 from cqueue.store.log_operations import AppendRecords
-from tests.unit.subscribing import Clocked, Member, client_on, live_together, made_log
+from tests.subscriptions.subscribing import Member, live_together
 
 SOON_S = 20.0
 LONG = timedelta(minutes=1)
-
-
-@pytest.fixture
-def store():
-    return Clocked()
-
-
-@pytest.fixture
-def client(store):
-    with client_on(store) as client:
-        yield client
-
-
-@pytest.fixture
-def log(client):
-    return made_log(client)
 
 
 def early(client, listener=None, **options):

@@ -122,7 +122,7 @@ class TombstoneBudget:
     def piece_end(self, priority: int, after: int, last: int, piece_us: int | None = None) -> int:
         """Return where the next read behind `after` ends, at most at `last`.
 
-        pace_us: the read's length where tombstones are not counted; by default as the last reads suggest.
+        piece_us: the read's length where tombstones are not counted; by default as the last reads suggest.
         """
         known = self.counted_end(priority, after, last)
         if known is not None:

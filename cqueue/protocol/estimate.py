@@ -51,7 +51,8 @@ def estimate(spec: QueueSpec) -> Proto[Counts]:
     counts.wide_rows = len(rows)
     counts.future_wide_rows = sum(not _has_begun(row, now_us) for row, _ in rows)
     if not whole:
-        _leave(counts, due=False)
+        # Those left out come after all that are read.
+        _leave(counts, due=not rows or _has_begun(rows[-1][0], now_us), slots=True)
     if len(rows) > MAX_ROWS:
         _leave(counts, due=_has_begun(rows[MAX_ROWS][0], now_us), slots=True)
     scans = yield from _heads(counts, rows[:MAX_ROWS], now_us)

@@ -165,13 +165,14 @@ def _take_strays(draft: Draft, found: LiveIds) -> Proto[None]:
 
     An unreadable message stays, and so does its wide row, until the next pass after a rest.
     """
-    memory, damaged = draft.memory, tuple[int, ...]()
+    memory, any_damaged = draft.memory, False
     for priority, strays in found.items():
         memory.priorities.add(priority)
         wanted = draft.head.unlisted(priority, sorted(strays))[: max(0, draft.left)]
         if wanted:
             read = ReadSlice(memory.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
             rows, _, damaged = yield from read
+            any_damaged |= bool(damaged)
             reached = policy.seen_upto(rows, wanted)
             rows = [row for row in rows if row.id in wanted]
             if rows:
@@ -179,7 +180,7 @@ def _take_strays(draft: Draft, found: LiveIds) -> Proto[None]:
             gone = {id_ for id_ in wanted if id_ <= reached} - {row.id for row in rows}
             phantoms = {id_ for id_ in gone if not ids.is_any_of_row(id_, damaged)}
             yield from _delete_phantoms(draft, priority, phantoms)
-    if damaged and not draft.grants:
+    if any_damaged and not draft.grants:
         memory.rest_until_us = draft.now_us + QUARANTINE_REST_US
 
 

@@ -11,7 +11,7 @@ from cqueue.errors import NotDone
 from cqueue.protocol import estimate as module
 from cqueue.protocol import shards
 from cqueue.protocol.inspection import count
-from cqueue.store.operations import ReadHead, ReadIds, ReadShards, Together
+from cqueue.store.operations import ReadHead, ReadIds, ReadShards, Together, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, Table
 
 
@@ -128,6 +128,20 @@ def test_the_number_of_reads_is_bounded_however_many_wide_rows_there_are(queue, 
     assert reads[ReadIds] <= 10 + module.AT_ONCE
     assert counts.delayed < 300
     assert counts.at_least == {"delayed", "live"}, "what is left out is not due yet"
+
+
+@pytest.mark.parametrize(("later_us", "due"), [(0, True), (-1, False)])
+def test_wide_rows_of_epochs_that_are_not_read_may_be_due(later_us, due, monkeypatch):
+    """If the last one that is read has begun, any figure may be higher; if not, nothing left out is due."""
+    monkeypatch.setattr(module, "MAX_EPOCHS", 1)
+    table = registered()
+    next_day = WideRow(table.spec.partition, table.row.time_shard + 86_400_000, 0)
+    for registration in shards.registration(table.spec, next_day, 0):
+        table.store.execute(registration)
+    table.time_us = NOON_US + later_us
+    left_out = {"ready", "claimed", "waiting"} if due else set()
+    counts = table.run(module.estimate(table.spec))
+    assert (counts.wide_rows, counts.at_least) == (1, {"delayed", "live"} | left_out)
 
 
 def test_the_last_read_that_is_allowed_is_made(queue, monkeypatch):

@@ -308,6 +308,31 @@ def test_a_wide_row_with_a_damaged_message_is_kept(ids_show):
     assert table.head().lock.state is not LockState.RETIRED
 
 
+class WithPhantoms(Damaged):
+    """Reads of ids also show messages that no other read finds."""
+
+    def __init__(self, store, damaged, phantoms):
+        super().__init__(store, damaged, ids_show=False)
+        self._phantoms = frozenset(phantoms)
+
+    def execute(self, operation):
+        found = super().execute(operation)
+        if isinstance(operation, ReadSlice):
+            return found._replace(rows=[row for row in found.rows if row.id not in self._phantoms])
+        return found
+
+
+def test_a_damaged_message_lets_the_wide_row_rest_whatever_another_priority_holds():
+    """Priorities that are not registered are passed over together."""
+    table = Table()
+    damaged, phantoms = table.put(NOON_US, priority=1), table.put(NOON_US, priority=2)
+    table.store = WithPhantoms(table.store, damaged, phantoms)
+    table.time_us = table.end_us + 10 * SECOND_US
+    view = table.view(0)
+    assert ids_of(table.poll(view)) == []
+    assert view.rest_until_us == table.time_us + QUARANTINE_REST_US
+
+
 def rows_of_a_head():
     number = st.none() | st.integers(-(2**63), 2**63 - 1)
     small = st.none() | st.integers(-128, 127)

@@ -1,14 +1,16 @@
 """What the driver does not promise is looked at before it is used, and left if it is gone."""
 
 import ast
+import io
 import logging
 import re
+import struct
 import types
 from pathlib import Path
 
 import cassandra
 import pytest
-from cassandra import cluster, protocol
+from cassandra import cluster, connection, protocol, segment
 
 import cqueue
 from cqueue.store import driver
@@ -62,6 +64,7 @@ class Other(cluster.Cluster.connection_class):
 
     in_buffer_size = None
     factory = None
+    process_io_buffer = None
 
 
 def reordered(write):
@@ -86,6 +89,7 @@ def shifted(read):
 
 CHANGES = {
     sockets.LOGINS: (cluster.Cluster, "connection_class", Other),
+    sockets.SPLIT_HEADERS: (cluster.Cluster, "connection_class", Other),
     sockets.BUFFERS: (cluster.Cluster, "connection_class", Other),
     sockets.DIRECT_WRITES: (cluster.Cluster, "connection_class", Other),
     wire.RESULTS: (
@@ -178,9 +182,9 @@ def test_the_page_tells_of_each_part():
 
 def patched():
     """The driver's sources with the page's patch, by their names."""
-    (block,) = markdown.blocks(PAGE, "diff")
+    text = "".join(block.text for block in markdown.blocks(PAGE, "diff"))
     sources = {}
-    for file in re.split(r"^--- .*\n", block.text, flags=re.MULTILINE)[1:]:
+    for file in re.split(r"^--- .*\n", text, flags=re.MULTILINE)[1:]:
         name, rest = re.match(r"\+\+\+ b/(\S+)\n(.*)", file, re.DOTALL).groups()
         source = (Path(cassandra.__file__).parents[1] / name).read_text(encoding="utf-8")
         for hunk in re.split(r"^@@ .*\n", rest, flags=re.MULTILINE)[1:]:
@@ -194,12 +198,17 @@ def patched():
     return sources
 
 
+def patched_module(name):
+    """A module of the driver with the page's patch."""
+    module = types.ModuleType(f"cassandra.patched_{name}")
+    exec(compile(patched()[f"cassandra/{name}.py"], f"{name}.py", "exec"), module.__dict__)  # noqa: S102
+    return module
+
+
 def test_the_patch_fits_the_driver_and_does_what_cqueue_does():
     """A patched driver writes the bytes that this library makes of what the driver writes now."""
-    sources = patched()
-    compile(sources["cassandra/cluster.py"], "cluster.py", "exec")
-    theirs = types.ModuleType("cassandra.patched_protocol")
-    exec(compile(sources["cassandra/protocol.py"], "protocol.py", "exec"), theirs.__dict__)  # noqa: S102
+    compile(patched()["cassandra/cluster.py"], "cluster.py", "exec")
+    theirs = patched_module("protocol")
 
     def encode(module, handler, version, skip):
         message = module.ExecuteMessage(
@@ -211,3 +220,60 @@ def test_the_patch_fits_the_driver_and_does_what_cqueue_does():
     assert encode(protocol, ours, 5, skip=True) != encode(protocol, stock, 5, skip=True)
     for version, skip in ((5, True), (5, False), (4, True)):
         assert encode(theirs, theirs.ProtocolHandler, version, skip) == encode(protocol, ours, version, skip)
+
+
+def receiver(base):
+    """A connection without a socket. `arrive` hands it bytes and returns the bodies of the answers so far."""
+
+    class Receiver(base):
+        def __init__(self):
+            self._io_buffer = connection._ConnectionIOBuffer(self)
+            self._enable_checksumming()
+            self.bodies = []
+
+        def process_msg(self, _header, body):
+            self.bodies.append(body)
+
+        def defunct(self, exc):
+            raise exc
+
+        def arrive(self, part):
+            self._io_buffer.io_buffer.write(part)
+            self.process_io_buffer()
+            return self.bodies
+
+    return Receiver()
+
+
+def segments(bodies, most):
+    """Answers as Cassandra sends them, in segments of that many bytes at most."""
+    frames = b"".join(struct.pack(">BBHBi", 0x85, 0, 1, 8, len(body)) + body for body in bodies)
+    sent = io.BytesIO()
+    for at in range(0, len(frames), most):
+        segment.SegmentCodec().encode(sent, frames[at : at + most])
+    return sent.getvalue()
+
+
+BODIES = [b"one", b"", bytes(300), b"four"]
+
+
+@pytest.mark.parametrize("most", [5, 9, 40, 1000])
+def test_answers_are_received_wherever_they_are_cut(most):
+    """Also within the header of a segment, where the driver loses it; and the page's patch mends that too."""
+    sent = segments(BODIES, most)
+    ours, mended = driver.used().connection_class, patched_module("connection").Connection
+    for cut in range(1, len(sent)):
+        for base in (ours, mended):
+            one = receiver(base)
+            one.arrive(sent[:cut])
+            assert one.arrive(sent[cut:]) == BODIES, f"cut at {cut}"
+    assert receiver(ours).arrive(sent) == BODIES
+
+
+def test_the_driver_itself_loses_a_header_that_is_cut():
+    """If this fails, the driver has been mended, and `split headers` can go."""
+    sent = segments(BODIES, 1000)
+    one = receiver(cluster.Cluster.connection_class)
+    one.arrive(sent[:3])
+    with pytest.raises(connection.CrcMismatchException):
+        one.arrive(sent[3:])

@@ -1,4 +1,4 @@
-"""The driver's connection with larger buffers, writes without the event loop, and errors for refused logins.
+"""The driver's connection with larger buffers, writes without the event loop, and two defects mended.
 
 The driver's event loop wakes up four times for each request: to watch the socket, to write, to stop watching,
 and to read the answer. With small requests, and client and server on one machine, these thread switches take
@@ -10,6 +10,7 @@ Each class is mixed into the driver's own connection class if the probe of its p
 from __future__ import annotations
 
 import inspect
+import io
 import ssl
 from collections.abc import Collection
 from functools import cache
@@ -31,6 +32,9 @@ _reactor: Any = find_or(f"{_LIBEV}:", None)  # None: the driver was built withou
 _ERROR: Final = find_or(f"{_LIBEV}:libev.EV_ERROR", 0)
 _OF_A_CONNECTION: Final = ("deque", "_deque_lock", "_socket", "_socket_writable")
 """Attributes that only an instance has, so that the probe of the class cannot find them."""
+
+_FRAME: Final = bytes([0x85, 0, 0, 1, 8, 0, 0, 0, 1]) + b"x"
+"""An answer as `SplitHeaders` is probed with: version 5, stream 1, a result, and one byte of body."""
 
 _NONBLOCKING: Final = find_or("cassandra.connection:NONBLOCKING", ())
 _Base: Any = object  # the driver's connection
@@ -77,6 +81,22 @@ class Logins(_Base):  # type: ignore[misc]
             login = getattr(options.get("authenticator"), "login", None)
             if login is not None:
                 login.refused = refused
+
+
+class SplitHeaders(_Base):  # type: ignore[misc]
+    """Keeps the beginning of a segment's header until the rest arrives.
+
+    Protocol version 5 sends answers in segments. If what has arrived ends within the six bytes of a header,
+    the driver drops these bytes, takes what follows for the header, and closes the connection.
+    """
+
+    def _process_segment_buffer(self) -> None:
+        buffer = self._io_buffer
+        if buffer.readable_io_bytes() < self._segment_codec.header_length_with_crc:
+            buffer._segment_consumed = False  # noqa: SLF001 - as the driver does
+            buffer.io_buffer.seek(0)  # the driver then keeps what follows
+        else:
+            super()._process_segment_buffer()
 
 
 class Buffers:
@@ -144,6 +164,29 @@ class DirectWrites(_Base):  # type: ignore[misc]
                 self.defunct(exc)
 
 
+def _keeps_split_headers() -> bool:
+    """Let a connection without a socket receive a frame whose segment's header comes in two parts."""
+    received = []
+
+    class Connection(SplitHeaders, Cluster.connection_class):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._io_buffer = find("cassandra.connection:_ConnectionIOBuffer")(self)
+            self._enable_checksumming()
+
+        def process_msg(self, _header: Any, body: bytes) -> None:
+            received.append(body)
+
+        def defunct(self, exc: Exception) -> None:
+            raise exc
+
+    connection, segment = Connection(), io.BytesIO()
+    connection._segment_codec.encode(segment, _FRAME)  # noqa: SLF001 - what is probed
+    for part in (segment.getvalue()[:3], segment.getvalue()[3:]):
+        connection._io_buffer.io_buffer.write(part)  # noqa: SLF001
+        connection.process_io_buffer()
+    return received == [_FRAME[-1:]]
+
+
 def _is_libev() -> bool:
     return Cluster.connection_class is find(f"{_LIBEV}:LibevConnection")
 
@@ -153,6 +196,17 @@ LOGINS: Final = Part(
     ("cassandra.cluster:Cluster.connection_class.factory", "cassandra.connection:ConnectionException"),
     lambda: inspect.ismethod(Cluster.connection_class.factory),
     "a node that refused a login once is not connected to again by this process",
+)
+SPLIT_HEADERS: Final = Part(
+    "split headers",
+    (
+        "cassandra.cluster:Cluster.connection_class._process_segment_buffer",
+        "cassandra.cluster:Cluster.connection_class._enable_checksumming",
+        "cassandra.connection:_ConnectionIOBuffer.readable_io_bytes",
+        "cassandra.segment:SegmentCodec.header_length_with_crc",
+    ),
+    _keeps_split_headers,
+    "the driver closes a connection if what has arrived ends within the header of a segment",
 )
 BUFFERS: Final = Part(
     "buffers",
@@ -179,6 +233,7 @@ DIRECT_WRITES: Final = Part(
 )
 MIXINS: Final = {
     LOGINS: Logins,
+    SPLIT_HEADERS: SplitHeaders,
     BUFFERS: Buffers,
     DIRECT_WRITES: DirectWrites,
 }

@@ -32,6 +32,8 @@ _HEAP = re.compile(r"[1-9]\d*[mMgG]")
 # Names only those of the documented cassandra.yaml. Timeouts, failure detection and the tombstone
 # thresholds keep the server's defaults: what holds here should hold in production.
 _SMALL_AND_SAFE: Mapping[str, Any] = {
+    # With memtables in the heap, idle threads keep those that were flushed (BTree.Updater in their pools).
+    "memtable_allocation_type": "offheap_objects",
     "auto_bootstrap": False,
     "paxos_variant": "v2",
     "hinted_handoff_enabled": True,

@@ -1,4 +1,4 @@
-"""Settings of the nodes that the protocol depends on: Paxos, commit log, hints, tombstones."""
+"""Settings of the nodes that the protocol depends on: Paxos, commit log, memtables, hints, tombstones."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def judged(settings: values.NodeSettings, copies: int | None) -> Iterator[Findin
     yield from _paxos(settings)
     yield from _purging(settings)
     yield from _commit_log(settings, copies)
+    yield from _memtables(settings)
     yield from _hints(settings)
     yield from _tombstones(settings)
 
@@ -117,6 +118,19 @@ def _commit_log(settings: values.NodeSettings, copies: int | None) -> Iterator[F
         remedy=f"cassandra.yaml of those nodes: commitlog_sync: batch; {_RESTART}",
         figures={"nodes": nodes, "copies": copies},
     )
+
+
+def _memtables(settings: values.NodeSettings) -> Iterator[Finding]:
+    for kind, nodes in values.by_value(settings, "memtable_allocation_type").items():
+        if kind in {"heap_buffers", "unslabbed_heap_buffers"}:
+            yield SUBJECT.info(
+                f"memtable_allocation_type is {kind} {values.on(nodes, settings)}",
+                reason="Cassandra 5.0 keeps flushed memtables in the heap as long as a thread that wrote to "
+                "them is idle. A small heap fills up under load.",
+                remedy="cassandra.yaml of those nodes: memtable_allocation_type: offheap_objects; "
+                f"{_RESTART}",
+                figures={"nodes": nodes},
+            )
 
 
 def _hints(settings: values.NodeSettings) -> Iterator[Finding]:

@@ -62,6 +62,7 @@ def test_a_container_has_the_settings_that_cqueue_needs(configured, monkeypatch,
             "commitlog_segment_size": "32MiB",
             "commitlog_sync": "batch",
             "commitlog_disk_access_mode": "auto",
+            "memtable_allocation_type": "offheap_objects",
             "paxos_variant": "v2",
         }
 

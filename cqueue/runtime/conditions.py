@@ -30,4 +30,4 @@ class Future(concurrent.futures.Future[T]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._condition = Condition()
+        self._condition.__class__ = Condition  # whose objects have the same attributes: no second one is made

@@ -4,18 +4,18 @@ There are two limits. Between callers and writer are 16 MiB at most. And the bac
 consumed, has a high and a low water mark: a full spool stays full until a good part of it is consumed, so
 that callers do not stop and go with every message.
 
-A Ctrl-C may end a caller anywhere in here, and the writer and other callers go on: conditions come from
-`cqueue.runtime.conditions`, the writer is notified before there is the entry to take, and the count of what
-waits begins anew whenever the writer takes it.
+A Ctrl-C may end a caller anywhere in here, and the writer and other callers go on: the condition comes from
+`cqueue.runtime.conditions`, the queue of entries is written in C, and what is under way is counted anew
+whenever the writer takes it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone, SpoolFull
@@ -60,11 +60,9 @@ class Intake:
         self._raises = options.on_full == "raise"
         self._block_s = options.block_timeout.total_seconds()
         self._lock = threading.RLock()
-        self._filled = Condition(self._lock)
         self._room = Condition(self._lock)
-        self._entries: deque[Entry] = deque()
-        self._waiting = Level()  # of the entries
-        self._taken = Level()  # by the writer, and not settled
+        self._entries: SimpleQueue[Entry | None] = SimpleQueue()  # None: closed
+        self._under_way = Level()  # admitted, and not settled
         self._backlogs: dict[StoredQueue, Level] = {}
         self._backlog = Level()
         self._closed = False
@@ -82,16 +80,15 @@ class Intake:
             while not self._has_room(level):
                 deadline = deadline or time.monotonic() + self._block_s
                 self._wait_for_room(deadline)
-            self._filled.notify_all()  # `notify` could wake a place that a Ctrl-C in it left behind
-            self._entries.append(entry)
-            self._waiting += level
+            self._entries.put(entry)
+            self._under_way += level
 
     def check_free(self) -> None:
         """Refuse a signal handler that has interrupted its own thread while that holds the lock.
 
         The writer cannot take anything before the handler returns, so that it would wait for ever.
         """
-        if self._filled.is_held():
+        if self._room.is_held():
             raise NotDone(
                 "a signal handler has interrupted its own thread inside the spool, and cannot wait for it; "
                 "set a flag in the handler, and append or close where the program looks at it"
@@ -100,19 +97,21 @@ class Intake:
     def _has_room(self, level: Level) -> bool:
         if self._closed:
             raise Closed("the spool is closed")
-        self._look_at_marks()
-        if (self.used() + level).share(self._limit) > 1:
+        used = self._look_at_marks()
+        if (used + level).share(self._limit) > 1:
             self.is_full = True
-        under_way = self._waiting.size + self._taken.size
+        under_way = self._under_way.size
         crowded = under_way and under_way + level.size > _UNDER_WAY_BYTES
         return not self.is_full and not crowded
 
-    def _look_at_marks(self) -> None:
-        share = self.used().share(self._limit)
+    def _look_at_marks(self) -> Level:
+        used = self.used()
+        share = used.share(self._limit)
         if share >= _HIGH:
             self.is_full = True
         elif share < _LOW:
             self.is_full = False
+        return used
 
     def _wait_for_room(self, deadline: float) -> None:
         remaining = deadline - time.monotonic()
@@ -127,16 +126,21 @@ class Intake:
 
     def used(self) -> Level:
         """Return the backlog, with what is under way."""
-        return self._backlog + self._waiting + self._taken
+        return self._backlog + self._under_way
 
-    def take(self, timeout_s: float | None) -> list[Entry]:
-        """Return all entries that wait, at once or when the first one comes; none after `timeout_s`."""
+    def take(self, timeout_s: float) -> list[Entry]:
+        """Return all entries that wait, at once or when the first one comes; none after `timeout_s`.
+
+        What was taken before is settled by now.
+        """
+        try:
+            found = [self._entries.get(timeout=timeout_s)]
+        except Empty:
+            return []
         with self._lock:
-            if not self._entries and not self._closed:
-                self._filled.wait(timeout_s)
-            taken = list(self._entries)
-            self._entries.clear()
-            self._waiting, self._taken = Level(), _level(taken)
+            found += [self._entries.get() for _ in range(self._entries.qsize())]
+            taken = [entry for entry in found if entry is not None]
+            self._under_way = _level(taken)
             return taken
 
     def settle(self, queue: StoredQueue, done: Sequence[Entry] = ()) -> None:
@@ -146,20 +150,19 @@ class Intake:
             # Measured under the lock, so that no older measure overwrites a newer one.
             self._backlogs[queue] = queue.backlog()
             self._backlog = sum(self._backlogs.values(), Level())
-            self._taken -= level
+            self._under_way -= level
             self._look_at_marks()  # also for those who only ask
             self._room.notify_all()
 
     def is_drained(self) -> bool:
         """Whether it is closed and nothing is left to take."""
-        with self._lock:
-            return self._closed and not self._entries
+        return self._closed and self._entries.empty()
 
     def close(self) -> None:
         """Refuse entries from now on; what was admitted can still be taken."""
         with self._lock:
             self._closed = True
-            self._filled.notify()
+            self._entries.put(None)
             self._room.notify_all()
 
 

@@ -42,7 +42,7 @@ _SMALL_AND_SAFE: Mapping[str, Any] = {
     "partitioner": "org.apache.cassandra.dht.Murmur3Partitioner",
     # A dropped or truncated table would otherwise stay on disk for good.
     "auto_snapshot": False,
-    # Small, because several nodes share a laptop with everything else. Memtables take a quarter of the heap.
+    # Small, because several nodes share a laptop with everything else.
     "key_cache_size": "8MiB",
     "counter_cache_size": "0MiB",
     "key_cache_save_period": "0s",

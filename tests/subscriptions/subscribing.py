@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 
 from cqueue.client import Client
+from cqueue.errors import OutcomeUnknown
 from cqueue.log import LogConfig
 from cqueue.log.listeners import RetryPolicy
 from cqueue.log.member_options import MemberOptions
@@ -144,3 +145,28 @@ def fill(log, store, count, start=0, **values):
         log.append(f"t{number % 3}", b"%d" % number, **values)
         store.pass_time(milliseconds=10)
     store.pass_time(seconds=5)
+
+
+def lose_answers(store, kind, times, *, stored):
+    """Let that many operations of a kind end without an answer; return a list that they are added to.
+
+    stored: they are carried out all the same.
+    """
+    lost = []
+
+    def trouble(operation):
+        if type(operation) is kind and len(lost) < times:
+            lost.append(operation)
+            if stored:
+                store.store.execute(operation)
+            raise OutcomeUnknown("no answer")
+
+    store.trouble = trouble
+    return lost
+
+
+def noted(store, kind):
+    """Return a list to which each operation of that kind is added from now on."""
+    found = []
+    store.trouble = lambda operation: found.append(operation) if type(operation) is kind else None
+    return found

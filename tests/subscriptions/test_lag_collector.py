@@ -12,7 +12,7 @@ from cqueue.errors import Unavailable
 from cqueue.log import metrics
 from cqueue.log.metrics import REST_S, LagCollector
 from cqueue.store.subscriptions import CountRecords, ListSubscriptions, ReadSubscription
-from tests.subscriptions.subscribing import Member, fill
+from tests.subscriptions.subscribing import Member, fill, noted
 
 SHOWN = ("events", "billing")
 
@@ -63,8 +63,7 @@ def test_it_counts_again_after_a_rest_only(client, log, store):
     """However often somebody scrapes: each count reads all that is behind."""
     Member(client)
     fill(log, store, 4)
-    counts, times = [], [100.0]
-    store.trouble = lambda operation: counts.append(operation) if type(operation) is CountRecords else None
+    counts, times = noted(store, CountRecords), [100.0]
     collector = LagCollector(client, clock=lambda: times[0])
     assert shown(collector)[SHOWN][0] == 4
     before = len(counts)

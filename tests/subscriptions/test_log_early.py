@@ -16,7 +16,7 @@ from cqueue.log.listeners import RetryPolicy
 from cqueue.log.member_options import MemberOptions
 from cqueue.log.notifier import AppendHints, AppendNotifier
 from cqueue.store.log_operations import AppendRecords
-from tests.subscriptions.subscribing import Member, live_together
+from tests.subscriptions.subscribing import Member, live_together, noted
 
 SOON_S = 20.0
 LONG = timedelta(minutes=1)
@@ -70,8 +70,7 @@ def horizon(log, store):
 def test_a_record_that_lands_late_is_handed_out_after_later_ones(client, log, store):
     """The late record is handed out once, and no position passes it before it is done."""
     member = early(client)
-    appended = []
-    store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
+    appended = noted(store, AppendRecords)
     log.append("t", b"0", partition=0)
     store.pass_time(milliseconds=50)
     log.append("t", b"2", partition=0)
@@ -84,8 +83,7 @@ def test_a_record_that_lands_late_is_handed_out_after_later_ones(client, log, st
 
 def test_a_late_record_whose_listener_fails_holds_the_position(client, log, store):
     """Later records are done, but a successor begins before the failed one."""
-    appended = []
-    store.trouble = lambda operation: appended.append(operation) if type(operation) is AppendRecords else None
+    appended = noted(store, AppendRecords)
 
     def refuse_one(record):
         if record.body == b"1":

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.errors import BadInput, OutcomeUnknown
+from cqueue.errors import BadInput
 from cqueue.log import LogConfig
 from cqueue.store.operations import InsertMessages
-from tests.subscriptions.subscribing import Member, fill
+from tests.subscriptions.subscribing import Member, fill, lose_answers
 
 
 def received(queue, store):
@@ -61,16 +61,7 @@ def test_a_send_without_an_answer_is_repeated(client, log, store, stored):
     """There is one message, whether the first send was stored or not."""
     queue = client.create_queue("mail")
     fill(log, store, 30)
-    lost, execute = [12], type(store).__mro__[1].execute
-
-    def trouble(operation):
-        if type(operation) is InsertMessages and lost[0]:
-            lost[0] -= 1
-            if stored:
-                execute(store, operation)
-            raise OutcomeUnknown("no answer")
-
-    store.trouble = trouble
+    lose_answers(store, InsertMessages, 12, stored=stored)
     Member(client, cqueue.feed(queue)).live(30)
     assert numbers(received(queue, store)) == list(range(30))
 

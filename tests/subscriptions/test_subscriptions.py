@@ -38,7 +38,17 @@ from cqueue.store.subscriptions import (
     SubscriptionRows,
 )
 from tests.fix_store import brief_store
-from tests.subscriptions.subscribing import Clocked, Member, Through, client_on, fill, live_together, made_log
+from tests.subscriptions.subscribing import (
+    Clocked,
+    Member,
+    Through,
+    client_on,
+    fill,
+    live_together,
+    lose_answers,
+    made_log,
+    noted,
+)
 
 
 def numbers(records):
@@ -380,16 +390,7 @@ def test_a_deleted_subscription_ends_its_members_and_begins_anew(client, log, st
 def test_a_deletion_without_an_answer_is_made_again(client, log, store, applied):
     fill(log, store, 1)
     Member(client).live()
-    lost = []
-
-    def trouble(operation):
-        if type(operation) is RemoveSubscription and not lost:
-            lost.append(operation)
-            if applied:
-                store.store.execute(operation)
-            raise OutcomeUnknown("no answer")
-
-    store.trouble = trouble
+    lost = lose_answers(store, RemoveSubscription, 1, stored=applied)
     (name,) = client.subscriptions(log.name)
     client.delete_subscription(log.name, name)
     assert lost
@@ -471,8 +472,7 @@ def test_no_more_is_read_while_many_wait(client, log, store):
     member = Member(client, listener, policy=RetryPolicy(0, lambda _: 100.0), pace=MemberOptions(buffer=50))
     member.live()
     waiting = len(member.subscription._owned.backlogs)
-    reads = []
-    store.trouble = lambda op: reads.append(op) if type(op) is ReadRecordPage else None
+    reads = noted(store, ReadRecordPage)
     fill(log, store, 100, start=2000)
     member.live()
     assert waiting >= 50
@@ -542,13 +542,19 @@ def test_a_member_that_leaves_gives_back_at_once(client):
     assert second.partitions == [0, 1, 2, 3]
 
 
+def half_way(client, log, store):
+    """A member that has handled five of forty records, and has the others in hand."""
+    fill(log, store, 40)
+    member = Member(client)
+    member.pulse()
+    while len(member.handled) < 5:
+        member.step()
+    return member
+
+
 def test_a_paused_owner_calls_no_listener_and_moves_no_position(client, log, store):
     """The owner wakes up with records in hand after a takeover, and finds out before it goes on."""
-    fill(log, store, 40)
-    paused = Member(client)
-    paused.pulse()
-    while len(paused.handled) < 5:
-        paused.step()
+    paused = half_way(client, log, store)
     store.pass_time(seconds=10)
     other = Member(client)
     other.live()
@@ -567,11 +573,7 @@ def test_a_paused_owner_calls_no_listener_and_moves_no_position(client, log, sto
 
 def test_a_paused_owner_whose_heart_beats_before_it_looks_is_no_safer(client, log, store):
     """Its heartbeat thread may run first: ownership from before the gap is not trusted."""
-    fill(log, store, 40)
-    paused = Member(client)
-    paused.pulse()
-    while len(paused.handled) < 5:
-        paused.step()
+    paused = half_way(client, log, store)
     store.pass_time(seconds=10)
     other = Member(client)
     other.live(3)
@@ -583,11 +585,7 @@ def test_a_paused_owner_whose_heart_beats_before_it_looks_is_no_safer(client, lo
 
 def test_a_paused_owner_that_nobody_missed_goes_on(client, log, store):
     """The owner renews its fences, so that no other member takes over in that moment."""
-    fill(log, store, 40)
-    member = Member(client)
-    member.pulse()
-    while len(member.handled) < 5:
-        member.step()
+    member = half_way(client, log, store)
     slow = Member(client)
     store.pass_time(seconds=10)
     slow.pulse()  # sees the other one dead, and is slow to act on it
@@ -733,17 +731,7 @@ def test_a_checkpoint_without_an_answer_is_settled_by_a_serial_read(client, log,
     """The member goes on with any of three outcomes, and repeats nothing."""
     fill(log, store, 40)
     member = Member(client)
-    lost = [3]
-    execute = type(store).__mro__[1].execute
-
-    def trouble(operation):
-        if type(operation) is ChangePositions and lost[0]:
-            lost[0] -= 1
-            if applied:
-                execute(store, operation)
-            raise OutcomeUnknown("no answer")
-
-    store.trouble = trouble
+    lose_answers(store, ChangePositions, 3, stored=applied)
     member.live()
     fill(log, store, 40, start=40)
     member.live()
@@ -753,11 +741,7 @@ def test_a_checkpoint_without_an_answer_is_settled_by_a_serial_read(client, log,
 
 
 def test_nothing_is_handled_while_it_cannot_be_known_who_owns_it(client, log, store):
-    fill(log, store, 40)
-    member = Member(client)
-    member.pulse()
-    while len(member.handled) < 5:
-        member.step()
+    member = half_way(client, log, store)
     store.pass_time(seconds=10)
 
     def trouble(operation):

@@ -4,7 +4,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -36,14 +36,36 @@ def test_a_killed_dispatcher_loses_no_tick(keyspace, tmp_path, auto_commit):
         schedule = queue.schedules.get("tick")
         for child in children:
             child.send_signal(signal.SIGTERM)
+        for child in children:
+            _end(child)
     distinct = sorted(set(ticks))
     assert [tick - distinct[0] for tick in distinct] == [n * SECOND for n in range(len(distinct))], "lost"
     assert len(ticks) - len(distinct) <= 1, "doubled"
     assert schedule.fired - len(distinct) in {-1, 0, 1}
 
 
+@contextmanager
 def _child(url, name, journal):
-    return subprocess.Popen([sys.executable, str(CHILD), url, name, str(journal)])
+    with subprocess.Popen(
+        [sys.executable, "-X", "faulthandler", str(CHILD), url, name, str(journal)]
+    ) as child:
+        try:
+            yield child
+        finally:
+            child.kill()
+
+
+def _end(child):
+    """Wait until a process has heard SIGTERM. One that goes on says where its threads are."""
+    try:
+        child.wait(60)
+    except subprocess.TimeoutExpired:
+        status = Path(
+            f"/proc/{child.pid}/status"
+        ).read_text()  # which signals are pending, blocked and caught
+        child.send_signal(signal.SIGABRT)
+        child.wait()
+        pytest.fail(f"SIGTERM did not end it:\n{status}")
 
 
 def _wait(journal, enough):

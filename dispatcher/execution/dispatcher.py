@@ -6,6 +6,7 @@ more than once: a second call with less grace shortens the first one's.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -30,6 +31,8 @@ LONGEST_WAIT: Final = timedelta(days=365)
 """Longest grace and timeout, 365 days: far beyond use, and well within what the platform's waits accept."""
 DEFAULT_GRACE: Final = timedelta(seconds=30)
 """Time that running handlers get at a stop, 30 s: the default patience of Kubernetes before it kills."""
+SIGNAL_S: Final = 1.0
+"""Longest single wait of `join`, 1 s: Python handles a signal that comes just before a wait only after it."""
 
 
 class Dispatcher:
@@ -123,8 +126,11 @@ class Dispatcher:
 
     def join(self, timeout: timedelta | None = None) -> bool:
         """Wait until the dispatcher has stopped; return False if `timeout` (0 to 365 days) passes first."""
-        seconds = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_WAIT)
-        return self._stopped.wait(seconds)
+        deadline_s = _deadline_s(timeout)
+        while not self._stopped.wait(min(SIGNAL_S, deadline_s - time.monotonic())):
+            if time.monotonic() >= deadline_s:
+                return False
+        return True
 
     def drain(self, timeout: timedelta | None = None) -> bool:
         """Wait until no queue has anything due, and all is settled; return False if `timeout` passes first.
@@ -132,11 +138,10 @@ class Dispatcher:
         The dispatcher goes on receiving; call `stop` afterwards. `drain` does not wait for messages that are
         due later, or that other processes hold.
         """
-        seconds = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_WAIT)
-        deadline_s = None if seconds is None else time.monotonic() + seconds
+        deadline_s = _deadline_s(timeout)
         self.engine.mark_busy()  # what was sent before this call counts
         while not self.engine.is_drained():
-            if deadline_s is not None and time.monotonic() >= deadline_s:
+            if time.monotonic() >= deadline_s:
                 return False
             if self._stopped.wait(LOOK_S):
                 return self.engine.is_drained()
@@ -192,6 +197,17 @@ class Dispatcher:
                 deadline_s = time.monotonic() + self._graces.get_nowait()
                 self._deadline_s = min(self._deadline_s, deadline_s)
         return self._deadline_s - time.monotonic()
+
+
+def _deadline_s(timeout: timedelta | None) -> float:
+    """Return the monotonic time at which a timeout (0 to 365 days) passes; infinite for None.
+
+    Raises:
+        BadInput: the timeout is out of range.
+    """
+    if timeout is None:
+        return math.inf
+    return time.monotonic() + check_duration("timeout", timeout, timedelta(), LONGEST_WAIT)
 
 
 def _checked(queues: Source | Iterable[Source]) -> list[Source]:

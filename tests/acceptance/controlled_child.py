@@ -2,8 +2,9 @@
 
 Usage: controlled_child.py URL QUEUE JOURNAL
 
-It writes a line for each message: `received` or `cancelled`, the time in ns, and the body. A message whose
-body begins with `hold` it holds, and extends every second, until that says that the message was cancelled.
+It writes a line for each message: `received` or `cancelled`, when the call for that began and when the line
+was written, in ns, and the body. A message whose body begins with `hold` it holds, and extends every second,
+until that says that the message was cancelled.
 """
 
 import os
@@ -18,27 +19,29 @@ def main(url: str, name: str, journal: str) -> None:
     """Receive until killed."""
     out = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
-    def say(what: str, messages: list[cqueue.ReceivedMessage]) -> None:
-        lines = [b"%s %d %s\n" % (what.encode(), time.time_ns(), one.body) for one in messages]
+    def say(what: str, began: int, messages: list[cqueue.ReceivedMessage]) -> None:
+        lines = [b"%s %d %d %s\n" % (what.encode(), began, time.time_ns(), one.body) for one in messages]
         os.write(out, b"".join(lines))
 
     held: list[cqueue.ReceivedMessage] = []
     extended_s = time.monotonic()
     with cqueue.connect(url) as client, client.queue(name).consumer() as consumer:
         while True:
+            began = time.time_ns()
             messages = consumer.receive(20, wait=timedelta(milliseconds=200))
-            say("received", messages)
+            say("received", began, messages)
             held += [one for one in messages if one.body.startswith(b"hold")]
             consumer.ack([one for one in messages if not one.body.startswith(b"hold")])
             if time.monotonic() - extended_s < 1:
                 continue
             extended_s = time.monotonic()
             for message in list(held):
+                began = time.time_ns()
                 try:
                     message.extend(timedelta(seconds=5))
                 except cqueue.LeaseLost:
                     assert message.is_cancelled
-                    say("cancelled", [message])
+                    say("cancelled", began, [message])
                     held.remove(message)
 
 

@@ -67,10 +67,10 @@ class Crowd:
         self.all.append(child)
         self.running.append(child)
 
-    def disturb(self, seconds):
-        """Kill, stop, resume and end children for some seconds."""
+    def disturb(self, seconds, enough=lambda: True):
+        """Kill, stop, resume and end children for some seconds; longer, if that was not `enough`."""
         end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
+        while (now_s := time.monotonic()) < end_s or (now_s < end_s + PATIENCE_S and not enough()):
             time.sleep(self._rng.uniform(0.3, 1.5))
             self._resume(time.monotonic())
             awake = [child for child in self.running if child.has_begun and not child.resume_s]

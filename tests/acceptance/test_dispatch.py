@@ -18,8 +18,8 @@ from tests.acceptance.daemons import Site, at
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(400)]
 
-OBEYED_S = 2.0 + 3.0
-"""Within two seconds a pause is obeyed; three more for a busy machine to handle what was received before."""
+OBEYED_S = 2.0 + 8.0
+"""Within two seconds a pause is obeyed; eight more for a busy machine to handle what was received before."""
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_a_cron_fires_every_tick_though_one_of_three_daemons_is_killed(site):
 def test_sigterm_drains_what_runs_and_leaves_the_rest_at_once_with_no_attempt_used(site):
     """With a hundred in flight: what runs ends within the grace, what was not started is there for others."""
     site.send("slow", 100)
-    daemon = site.start("--queues", "slow", "--threads", 10, "--grace", "10s")
+    daemon = site.start("--queues", "slow", "--threads", 10, "--grace", "60s")
     site.wait(lambda: len(site.journal("began")) >= 15, 60)
     daemon.signal()
     assert daemon.end() == 0  # 1 if the grace had passed
@@ -140,7 +140,7 @@ def test_a_second_signal_leaves_at_once(site):
     daemon.signal(signal.SIGTERM)
     daemon.until("daemon_stopping")
     daemon.signal(signal.SIGINT)
-    assert daemon.end(20) == 130
+    assert daemon.end() == 130
 
 
 def test_the_grace_passes_with_a_handler_running_and_the_code_is_1(site):
@@ -148,7 +148,7 @@ def test_the_grace_passes_with_a_handler_running_and_the_code_is_1(site):
     daemon = site.start("--queues", "slow", "--grace", "500ms")
     site.wait(lambda: site.journal("began"), 60)
     daemon.signal()
-    assert daemon.end(20) == 1
+    assert daemon.end() == 1  # 0 if it had waited for the handler
 
 
 def test_sighup_replaces_all_processes_and_no_message_runs_twice(site):
@@ -259,13 +259,13 @@ def test_probes_and_metrics_of_several_processes(site):
     site.wait(lambda: len(site.journal("quick")) == 30)
 
     def get(path):
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
             return answer.read().decode()
 
     assert json.loads(get("/livez"))["alive"]
     assert json.loads(get("/readyz"))["ready"]
     done = 'cqueue_messages_total{outcome="succeeded",queue="quick"} 30.0'
-    site.wait(lambda: done in get("/metrics"), 20)
+    site.wait(lambda: done in get("/metrics"))
     assert "cqueue_processes 2.0" in get("/metrics")
 
 

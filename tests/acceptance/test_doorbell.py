@@ -17,11 +17,11 @@ from cqueue.schema import apply, load_migrations
 from cqueue.store.control import ReadDigests, ReadListeners
 from tests.fix_dispatcher import until
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(300)]
 
 CHILD = Path(__file__).with_name("waiting_child.py")
-RARELY_S = 60.0
-SOON_S = 25.0
+RARELY_S = 150.0
+SOON_S = 60.0
 """Much less than the consumer waits between two polls, and enough for a machine with other things to do."""
 
 
@@ -57,7 +57,7 @@ def test_a_send_wakes_a_consumer_of_another_process(client, keyspace):
     """Long before it would poll; the first one of a sender that does not know yet who listens as well."""
     queue = client.create_queue("awake")
     with consumer(keyspace.url, "awake") as line:
-        until(lambda: listening(client, "awake"))
+        until(lambda: listening(client, "awake"), SOON_S)
         for number in range(5):
             assert line() == "waiting"
             queue.send(b"%d" % number)
@@ -69,7 +69,7 @@ def test_the_command_line_wakes_a_consumer_of_another_process(client, keyspace):
     """A process that ends as soon as its message is stored tells somebody all the same."""
     client.create_queue("told")
     with consumer(keyspace.url, "told") as line:
-        until(lambda: listening(client, "told"))
+        until(lambda: listening(client, "told"), SOON_S)
         assert line() == "waiting"
         send = [sys.executable, "-m", "cqueue", "--url", keyspace.url, "send", "told", "hello"]
         subprocess.run(send, check=True, capture_output=True, timeout=60)
@@ -90,7 +90,7 @@ def test_a_killed_listener_is_forgotten(client, keyspace):
     """Its row goes by itself: nobody rings it for longer than its time to live."""
     client.create_queue("killed")
     with consumer(keyspace.url, "killed"):
-        until(lambda: listening(client, "killed"))
+        until(lambda: listening(client, "killed"), SOON_S)
     until(lambda: not listening(client, "killed"), 60)
 
 

@@ -69,11 +69,14 @@ class Reader:
 
     def dispatch(self, words):
         """Run it until it has no more to do; then press Ctrl-C."""
-        daemon = self.start("-m", "cqueue", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        with cqueue.connect() as client:
-            until(lambda: _idle(client.queue(self.queue)), seconds=60)
-        daemon.send_signal(signal.SIGINT)
-        out, log = daemon.communicate(timeout=30)
+        with self.start("-m", "cqueue", *words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as daemon:
+            try:
+                with cqueue.connect() as client:
+                    until(lambda: _idle(client.queue(self.queue)), seconds=120)
+                daemon.send_signal(signal.SIGINT)
+                out, log = daemon.communicate(timeout=60)
+            finally:
+                daemon.kill()
         assert daemon.returncode == 0, log
         self.printed.append((out, log))
 

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.cassandra
 
 ROOT = Path(__file__).parents[2]
 COUNT = 40
-SOON = timedelta(seconds=10)
+SOON = timedelta(seconds=60)
 
 
 @pytest.mark.parametrize("acked_between", [False, True])
@@ -58,6 +58,7 @@ def bury(queue, bodies):
     with queue.consumer() as consumer:
         while left:
             messages = consumer.receive(left, wait=SOON)
+            assert messages, f"{left} did not come"
             consumer.dead(messages, "why")
             left -= len(messages)
 

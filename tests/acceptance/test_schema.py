@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import timedelta
 
@@ -277,13 +278,13 @@ def test_bootstraps_at_once_do_it_once(connection, new_keyspace):
     made = new_keyspace(schema=False)
     everybody = threading.Barrier(4)
 
-    def bootstrap(_):
-        with open_session(made.settings, use_keyspace=False) as opened:
-            everybody.wait()
-            return apply(opened, made.settings)
+    def bootstrap(opened):
+        everybody.wait()
+        return apply(opened, made.settings)
 
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(bootstrap, range(4)))
+    with ExitStack() as stack, ThreadPoolExecutor(4) as pool:
+        sessions = [stack.enter_context(open_session(made.settings, use_keyspace=False)) for _ in range(4)]
+        results = list(pool.map(bootstrap, sessions))
     run = [cql for result in results for cql in result.statements]
     assert sum("CREATE TABLE IF NOT EXISTS messages" in cql for cql in run) == 1
     assert sum(cql.startswith("INSERT INTO deployment") for cql in run) == 1
@@ -316,10 +317,10 @@ def test_the_command_line_tells_drift_by_its_exit_code(capsys, new_keyspace):
 
 def test_a_crashed_holder_s_lock_expires(connection, keyspace):
     """The next one waits, says for whom, and goes on when the lease has run out."""
-    crashed = SchemaLock(connection.session, keyspace.name, lease_s=2)
+    crashed = SchemaLock(connection.session, keyspace.name, lease_s=4)
     assert crashed._try_acquire()
     said = []
-    with SchemaLock(connection.session, keyspace.name, wait_s=20).held(said.append):
+    with SchemaLock(connection.session, keyspace.name, wait_s=60).held(said.append):
         assert "process" in said[0]
     assert said[0].startswith("Another `cqueue schema apply` is at work")
 
@@ -340,7 +341,7 @@ def test_a_holder_that_lost_its_lease_stops(connection, keyspace):
     with lock.held(print):
         cql = f"DELETE FROM {keyspace.name}.schema_lock WHERE name = 'cqueue' IF EXISTS"  # noqa: S608
         execute(connection, cql)
-        for _ in range(50):
+        for _ in range(600):
             if lock._renewed < 0:
                 break
             threading.Event().wait(0.1)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.cassandra
 
 ROOT = Path(__file__).parents[2]
 COUNT = 40
-SOON = timedelta(seconds=10)
+SOON = timedelta(seconds=60)
 MOMENT = timedelta(milliseconds=500)
 POINTS = [
     f"{point} {nth}" for point in ("inserting", "inserted", "committing", "committed") for nth in (1, 3)

@@ -19,7 +19,8 @@ def main(url, name, journal):
 
     with cqueue.connect(url) as client, cqueue.Dispatcher(client.queue(name), handle, threads=2):
         os.write(out, f"{os.getpid()} ready\n".encode())
-        stop.wait()
+        while not stop.wait(1):  # in turns: a signal just before a wait is handled after it
+            pass
 
 
 if __name__ == "__main__":

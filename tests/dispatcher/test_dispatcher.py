@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -610,6 +611,18 @@ def test_the_grace_begins_with_the_stop(work, dispatch):
     assert dispatcher.join(SOON)
     assert dispatcher.stats().total.succeeded == 1
     assert dispatcher.stats().total.interrupted == 0
+
+
+def test_join_hears_a_signal_that_did_not_wake_it(work, dispatch):
+    """Such as one that comes between Python's last look at its signals and the wait."""
+    dispatcher = dispatch(work, fail)
+    before = signal.signal(signal.SIGUSR1, lambda *_: dispatcher.stop(wait=False))
+    try:
+        other = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGUSR1))
+        other.start()  # its thread gets the signal, so the main thread sleeps on
+        assert dispatcher.join(SOON)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_a_handler_that_begins_as_all_are_ended_is_ended_as_well(work, dispatch):

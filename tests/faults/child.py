@@ -111,6 +111,13 @@ def _send(recorded, bodies, plan):
     return [bodies[place] for place, error in failed if isinstance(error, kinds)]
 
 
+def join(threads):
+    """Wait for threads, in turns: a signal that comes just before a wait is handled after it."""
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(1)
+
+
 def race(recorded, plan):
     """Send unique messages: each of `threads` threads one of each key, as soon as the file `go` exists."""
 
@@ -124,8 +131,7 @@ def race(recorded, plan):
         time.sleep(0.01)
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(threads)
 
 
 def spool(plan):
@@ -149,8 +155,7 @@ def consume(recorded, plan):
     ]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    join(threads)
 
 
 def _consume(recorded, plan, number):

@@ -16,6 +16,7 @@ import cqueue
 from cqueue import ids
 from cqueue.testing.events import OK, calls, read
 from cqueue.testing.report import EXPIRED, REMADE
+from tests.faults.clusters import wait_until
 from tests.faults.lengths import NOISE_S, full
 from tests.faults.stores import last_group, open_client
 
@@ -84,13 +85,15 @@ def test_killed_consumers_delay_and_repeat_no_more_than_they_held(start_run, row
 
 def _kill_holding(child):
     """Kill it in a moment when it holds messages."""
-    while True:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
         child.signal(signal.SIGSTOP)
         if _held(child.history):
             child.kill()
             return
         child.signal(signal.SIGCONT)
         time.sleep(0.005)
+    pytest.fail("it never held anything")
 
 
 def _held(history):
@@ -115,6 +118,7 @@ def test_repeating_what_a_killed_producer_wrote_makes_no_second_copy(start_run, 
         journal = tmp_path / f"journal-{turn}"
         child = run.start("produce", journal=str(journal))
         time.sleep(0.5 + rng.random())
+        wait_until(lambda journal=journal: last_group(journal), 60, "it sent nothing")
         child.kill()
         with open_client(run.url) as client:
             group = last_group(journal)
@@ -143,7 +147,7 @@ def test_a_stopped_lock_holder_does_nothing_stale(start_run, row, point):
     )
     run.start("produce", count=300).join()
     holder = run.start("nack_all", batch=20, stop_after=point)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not holder.is_stopped():
         assert time.monotonic() < deadline, "the holder never came to that point"
         time.sleep(0.01)

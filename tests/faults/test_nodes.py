@@ -47,11 +47,11 @@ def test_a_stopped_coordinator_leaves_no_outcome_misjudged(start_run, cluster, r
     time.sleep(6)
     own.kill(1, signal.SIGCONT)
     time.sleep(full(8, 4))
+    _await_new_send(producers, stopped + 6)
     report = run.finish()
     sends = sends_of([child.history for child in producers])
     hurt = sum(not ok for _, _, ok in sends)
     assert report.clean, str(report)
-    assert any(ok for began, _, ok in sends if began > stopped + 6), "no send succeeded afterwards"
     row(
         nodes=nodes,
         messages=report.sends,
@@ -114,7 +114,7 @@ def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluste
     time.sleep(1)
     own.start()
     up = time.monotonic()
-    _await_new_send(producer, up)
+    _await_new_send([producer], up)
     resumed_s = time.monotonic() - up
     assert consumer is None or consumer.process.poll() is None
     time.sleep(5)
@@ -137,10 +137,11 @@ def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluste
     )
 
 
-def _await_new_send(producer, since):
-    deadline = time.monotonic() + 60
-    while not any(ok and began > since for began, _, ok in sends_of([producer.history])):
-        assert time.monotonic() < deadline, "no send succeeded after the restart"
+def _await_new_send(producers, since):
+    """Wait until a send of one of them has succeeded that began later."""
+    deadline, histories = time.monotonic() + 60, [producer.history for producer in producers]
+    while not any(ok and began > since for began, _, ok in sends_of(histories)):
+        assert time.monotonic() < deadline, "no send succeeded afterwards"
         time.sleep(0.5)
 
 

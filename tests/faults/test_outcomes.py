@@ -11,7 +11,7 @@ import pytest
 from tests.faults.lengths import FULL, full
 from tests.faults.stores import WRITES
 
-pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.quick, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.quick, pytest.mark.timeout(480)]
 
 ENOUGH = 10  # percent at which each kind of statement is hit in both ways; at 30 too few are sent for it
 

@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.cassandra,
     pytest.mark.fault,
     pytest.mark.quick,
-    pytest.mark.timeout(full(3000, 300)),
+    pytest.mark.timeout(full(3000, 480)),
 ]
 
 # Longer than Cassandra is away, so that what consumers hold meanwhile is not given to somebody else.

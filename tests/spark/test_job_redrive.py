@@ -19,7 +19,7 @@ from cqueue.spark.jobs.redrive import Redrive
 from cqueue.spark.jobs.target import take_derived
 from cqueue.store.operations import DeleteBodies
 
-SOON = timedelta(seconds=5)
+SOON = timedelta(seconds=30)
 HOUR_US = 3_600_000_000
 
 

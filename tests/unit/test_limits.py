@@ -72,6 +72,7 @@ def test_a_call_whose_time_is_over_asks_for_nothing_more(clock):
     assert not store.took
 
 
+@pytest.mark.usefixtures("clock")
 def test_an_inner_limit_never_lengthens_an_outer_one():
     """The innermost limit counts only where it is the shorter one, and ends with its block."""
     assert limits.left_s(30) == 30

@@ -14,14 +14,16 @@ def send(client, *, queue, numbers):
     return len(numbers) - len(result.failed)
 
 
-def consume(client, *, queue, idle_s):
+def consume(client, *, queue, idle_s, least=0):
     """Take everything until nothing has come for a while; the deliveries as [number, attempt, verb].
 
-    Of ten messages one is retried at its first delivery, and one never succeeds.
+    For `least` deliveries it waits two minutes. Of ten messages one is retried at its first delivery, and
+    one never succeeds.
     """
     done, last_s = [], time.monotonic()
+    limit_s = last_s + 120
     with client.queue(queue).consumer() as consumer:
-        while time.monotonic() - last_s < idle_s:
+        while time.monotonic() - last_s < idle_s or (len(done) < least and time.monotonic() < limit_s):
             for message in consumer.receive(20, wait=timedelta(milliseconds=200)):
                 number = int(message.body)
                 verb = "nack" if number % 10 == 3 or (number % 10 == 7 and message.attempt == 1) else "ack"

@@ -58,5 +58,8 @@ class Client:
 
     def close(self):
         self.process.stdin.close()
-        self.process.wait(30)
-        self.process.stdout.close()
+        try:
+            self.process.wait(30)
+        finally:
+            self.process.kill()
+            self.process.stdout.close()

@@ -139,6 +139,8 @@ class Engine:
         if self.backlog.waiting or self.backlog.running or self.settlement_writer.pending:
             self.mark_busy()
             return False
+        # A message may have come and been retried since the last call: polls before that prove nothing.
+        self.poll_schedule.busy_s = max(self.poll_schedule.busy_s, self.settlement_writer.stored_s)
         return self.poll_schedule.is_quiet()
 
     def stats(self, state: str) -> Stats:

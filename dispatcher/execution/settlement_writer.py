@@ -57,6 +57,7 @@ class SettlementWriter:
         self._telemetry = telemetry
         self._clock = clock
         self._history = history
+        self.stored_s = 0.0  # monotonic time of the last settlement
         self._trouble = Trouble(telemetry, Event.SETTLE_FAILED, Event.SETTLE_RESUMED)
         self._before, self._after = hooks(middleware, "before_ack"), hooks(middleware, "after_ack")
         many = Bounds(options.ack_batch, linger_s=options.ack_interval.total_seconds())
@@ -123,6 +124,7 @@ class SettlementWriter:
         failed: Failures = {}
         for alike in groups.values():
             failed |= self._tell(alike)
+        self.stored_s = time.monotonic()
         return [failed.get(delivery) for delivery in deliveries] if failed else [None] * len(deliveries)
 
     def _likeness(self, delivery: Delivery) -> Hashable:

@@ -613,6 +613,16 @@ def test_the_grace_begins_with_the_stop(work, dispatch):
     assert dispatcher.stats().total.interrupted == 0
 
 
+def test_what_was_settled_between_two_looks_is_not_taken_for_drained(work, dispatch):
+    """A retry of it may be due, which polls that began before it cannot have seen."""
+    dispatcher = dispatch(work, fail)
+    assert dispatcher.drain(SOON)
+    dispatcher.engine.settlement_writer.stored_s = time.monotonic() + SOON_S
+    assert not dispatcher.drain(timedelta(seconds=0.3))
+    dispatcher.engine.settlement_writer.stored_s = 0.0
+    assert dispatcher.drain(SOON)
+
+
 def test_join_hears_a_signal_that_did_not_wake_it(work, dispatch):
     """Such as one that comes between Python's last look at its signals and the wait."""
     dispatcher = dispatch(work, fail)

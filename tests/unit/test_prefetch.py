@@ -286,6 +286,7 @@ def test_a_fetch_that_fails_is_no_error_but_of_the_receive_that_fails_as_well(qu
 
 
 def test_a_receive_that_waits_for_a_fetch_ends_at_close(queue, store):
+    queue.alter(visibility=timedelta(minutes=1))  # what a slow machine fetches late is not given back
     send(queue, *[b"x"] * 40)
     consumer = queue.consumer(prefetch=20)
     gate = threading.Event()

@@ -618,7 +618,7 @@ def test_what_was_settled_between_two_looks_is_not_taken_for_drained(work, dispa
     dispatcher = dispatch(work, fail)
     assert dispatcher.drain(SOON)
     dispatcher.engine.settlement_writer.stored_s = time.monotonic() + SOON_S
-    assert not dispatcher.drain(timedelta(seconds=0.3))
+    assert not dispatcher.drain(timedelta(seconds=1))
     dispatcher.engine.settlement_writer.stored_s = 0.0
     assert dispatcher.drain(SOON)
 

@@ -93,7 +93,7 @@ def test_a_letter_says_that_its_holder_was_killed(client, keyspace, tmp_path):
 
 def test_a_queue_is_listed_while_consumers_are_killed(client, keyspace, tmp_path):
     """Page by page, by what holds and what waits: no message that stays is missed or comes twice."""
-    # So long that what the killed process held is claimed until the end, on any machine.
+    # The killed process holds its messages for ten minutes, so they are still claimed at the end of the test.
     queue = client.create_queue("listed", cqueue.QueueConfig(visibility=timedelta(minutes=10)))
     stays = [
         cqueue.Message(b"%d" % n, delay=timedelta(hours=1), headers={"n": str(n % 2)}) for n in range(900)

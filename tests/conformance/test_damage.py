@@ -511,17 +511,19 @@ def subscribed(client, name):
 
 def read_all(client, log, count, rest_s=0.0):
     """Bodies that a member gets, until there are `count`, and for `rest_s` longer; fewer come in a minute."""
-    found, enough = [], threading.Event()
+    found, enough, further = [], threading.Event(), threading.Event()
 
     def listen(record):
         found.append(record.body)
         if len(found) >= count:
             enough.set()
+        if len(found) > count:
+            further.set()
 
     subscription = client.subscribe(log, name="s", listeners=[listen])
     subscription.start()
     enough.wait(60)
-    time.sleep(rest_s)
+    further.wait(rest_s)
     subscription.stop(timedelta(seconds=10))
     return sorted(found)
 

@@ -18,7 +18,19 @@ from cqueue.store.log_operations import AppendRecords
 SOON = timedelta(seconds=20)
 DAY = timedelta(days=1)
 TOLD_S = 20.0
-"""Seconds until an event can be read, at most: half a second to the append, 2.5 s until that is stable."""
+"""Seconds until an event can be read, at most: half a second to the append, W + ε until that is stable."""
+
+
+@pytest.fixture
+def memory_client(brief_settling):
+    with cqueue.connect("memory://") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def cassandra_client(new_keyspace):
+    with cqueue.connect(new_keyspace(settle_ms=1500, skew_ms=200).url) as client:
+        yield client
 
 
 @pytest.fixture
@@ -126,8 +138,8 @@ def test_firings_are_told_by_schedule(app, queue):
     def tick() -> None: ...
 
     app.setup()
-    run(app, timedelta(seconds=3))
-    events = told(queue, 2, schedule="tick")
+    with app.dispatcher(threads=2, consumers=1):
+        events = told(queue, 2, schedule="tick")
     assert set(states(events)) == {"succeeded"}
     times = [event.fired_at for event in events]
     assert times == sorted(set(times))
@@ -143,9 +155,9 @@ def test_a_skipped_firing_is_told_as_skipped(app, queue):
         task=task(app, lambda: None).name,
         codec="json",
     )
-    time.sleep(2)
-    run(app)
-    event = told(queue, 1, schedule="late")[0]
+    time.sleep(1)
+    with app.dispatcher(threads=2, consumers=1):
+        event = told(queue, 1, schedule="late")[0]
     assert event.state == "skipped"
     assert "later than its schedule allows" in event.reason
 

@@ -15,7 +15,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
 from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.letter_view import print_groups, print_letter, print_letters
-from cqueue.cli.opening import find_queue, open_client, say_left_out
+from cqueue.cli.opening import reading
 from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes
 from cqueue.cli.short_ids import grouped, letter_ids
 from cqueue.cli.values import counted
@@ -23,7 +23,6 @@ from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetters, LettersResult
-    from cqueue.queue import Queue
 
 app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
 
@@ -87,7 +86,7 @@ def list_letters(
 ) -> None:
     """List the dead letters of a queue, the oldest first. With --json an object a line."""
     check_kind(reason, kind)
-    with _open(cli, name) as queue:
+    with reading(cli, name) as queue:
         with cli.status("Looking…"):
             found = queue.dead_letters.list(limit, reason=reason, task=task, kind=kind)
         such = " such" if (task, reason, kind) != (None, None, None) else ""
@@ -104,7 +103,7 @@ def groups(cli: CliContext, name: QueueName, *, task: Task = None, reason: Reaso
     count of attempts is left out. `list`, `redrive` and `drop` take it as --kind, also an empty one. All
     letters are read. With --json an object a line.
     """
-    with _open(cli, name) as queue:
+    with reading(cli, name) as queue:
         with cli.status("Looking…"):
             found = queue.dead_letters.groups(reason=reason, task=task)
         such = " such" if task is not None or reason is not None else ""
@@ -118,7 +117,7 @@ def show(
     id_: Annotated[str, "ID", "Of the letter or of the message that it was; whole or short."],
 ) -> None:
     """Show one dead letter with its traceback and its body."""
-    with _open(cli, name) as queue:
+    with reading(cli, name) as queue:
         with cli.status("Looking…"):
             letter = queue.dead_letters.get(*letter_ids(queue.dead_letters, [id_]))
         print_letter(cli, letter, queue=name)
@@ -164,18 +163,10 @@ def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) 
 
 
 @contextmanager
-def _open(cli: CliContext, name: str) -> Iterator[Queue]:
-    """Open a queue; at the end, say which rows were left out because they could not be read."""
-    with open_client(cli) as client:
-        yield find_queue(client, name)
-        say_left_out(cli, client, "messages")
-
-
-@contextmanager
 def _choosing(cli: CliContext, name: str, chosen: Chosen) -> Iterator[tuple[DeadLetters, dict[str, Any]]]:
     """Yield the dead letters of a queue, and the options of `redrive` and `drop` that choose some."""
     chosen.check()
-    with _open(cli, name) as queue:
+    with reading(cli, name) as queue:
         with cli.status("Looking…"):
             named = letter_ids(queue.dead_letters, chosen.ids) if chosen.ids else None
         some = {"task": chosen.task, "reason": chosen.reason, "kind": chosen.kind}

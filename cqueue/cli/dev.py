@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,20 +24,14 @@ Directory = Annotated[
 ]
 
 
-class SyncMode(StrEnum):
-    """When the commit log is synced, as cassandra.yaml calls it."""
-
-    BATCH = "batch"
-    PERIODIC = "periodic"
-
-
 @command(app, json=False)
 def start(
     cli: CliContext,
     *,
     nodes: Annotated[int | None, "1 to 9, by default 1; fixed until `wipe`."] = None,
     commitlog_sync: Annotated[
-        SyncMode | None, "By default `batch`; `periodic` loses acknowledged writes when a node is killed."
+        Literal["batch", "periodic"] | None,
+        "By default `batch`; `periodic` loses acknowledged writes when a node is killed.",
     ] = None,
     heap: Annotated[str | None, "Of each node; by default 512m, or 640m if there are several."] = None,
     directory: Directory = None,
@@ -63,7 +55,7 @@ def start(
     cluster = DevCluster(
         directory,
         nodes=nodes,
-        commitlog_sync=commitlog_sync.value if commitlog_sync else None,
+        commitlog_sync=commitlog_sync,
         heap=heap,
         cql_port=cql_port,
         storage_port=storage_port,
@@ -125,7 +117,7 @@ def jars(cli: CliContext) -> None:
 
 
 def _show(cli: CliContext, current: Status) -> None:
-    cli.emit(asdict(current), lambda: _print(cli, current))
+    cli.emit(current, lambda: _print(cli, current))
 
 
 def _print(cli: CliContext, current: Status) -> None:

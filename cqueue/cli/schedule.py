@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cqueue.cli.arguments import encoded
+from cqueue.cli.bodies import encoded
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
@@ -140,7 +140,7 @@ def add(
     content, codec = _body(body, args, task)
     with open_queue(cli, queue) as opened:
         schedule = opened.schedules.add(
-            key, trigger, content, task=task, codec=codec, headers=parse_headers(header or ()) or None,
+            key, trigger, content, task=task, codec=codec, headers=parse_headers(header),
             priority=priority, exist_ok=exist_ok, replace=replace,
         )  # fmt: skip
         _emit(cli, schedule, f"Schedule {key} is there; it fires at {_next(schedule)}.")

@@ -37,15 +37,10 @@ def start(
     directory: Directory = None,
     cql_port: Annotated[int | None, "Where clients connect; by default 9042."] = None,
     storage_port: Annotated[int | None, "Where nodes connect; by default 7000."] = None,
-    auth: Annotated[
-        bool | None, typer.Option("--auth/--no-auth", help="Ask for a password, and check grants.")
-    ] = None,
-    tls: Annotated[
-        bool | None, typer.Option("--tls/--no-tls", help="Encrypt connections (needs OpenSSL 3).")
-    ] = None,
+    auth: Annotated[bool | None, "--auth/--no-auth", "Ask for a password, and check grants."] = None,
+    tls: Annotated[bool | None, "--tls/--no-tls", "Encrypt connections (needs OpenSSL 3)."] = None,
     client_certificates: Annotated[
-        bool | None,
-        typer.Option("--client-certs/--no-client-certs", help="With --tls: want a client's certificate."),
+        bool | None, "--client-certs/--no-client-certs", "With --tls: want a client's certificate."
     ] = None,
 ) -> None:
     """Start the cluster, or what is missing of it, and wait until it answers.

@@ -55,12 +55,9 @@ class Changeable:
     ] = None
     ttl: Annotated[
         timedelta | None,
-        typer.Option(
-            metavar="DURATION",
-            parser=parse_ttl,
-            help=f"How long records are kept, 1m to 3650d, or {FOR_EVER}; "
-            f"at first {show_duration(DEFAULT_TTL)}; kept if not given.",
-        ),
+        parse_ttl,
+        f"How long records are kept, 1m to 3650d, or {FOR_EVER}; at first {show_duration(DEFAULT_TTL)}; "
+        "kept if not given.",
     ] = None
 
     def given(self) -> dict[str, Any]:

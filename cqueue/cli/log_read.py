@@ -39,24 +39,16 @@ def parse_position(text: str) -> str | datetime:
     stripped = text.strip()
     if _TIME_OR_AGO.match(stripped):
         return parse_since(stripped)
-    if stripped not in {EARLIEST, LATEST}:
-        _check_id(stripped)
-    return stripped
-
-
-def _check_id(text: str) -> None:
+    if stripped in {EARLIEST, LATEST}:
+        return stripped
     try:
-        LogId(text).locate()
+        LogId(stripped).locate()
     except InvalidLogId as exc:
         raise typer.BadParameter(
-            f"{text!r} is not a position. Write earliest, latest, a time such as 2030-01-31T08:00Z, "
+            f"{stripped!r} is not a position. Write earliest, latest, a time such as 2030-01-31T08:00Z, "
             "a duration before now such as 10m, or a record's id."
         ) from exc
-
-
-def position(text: str, *names: str) -> Any:
-    """Make an option that takes a position; text: its help."""
-    return typer.Option(*names, metavar="POSITION", parser=parse_position, help=text, show_default=False)
+    return stripped
 
 
 Topics = Annotated[list[str] | None, "--topic TOPIC", "Of this topic only; may be repeated."]
@@ -69,10 +61,9 @@ def tail(
     *,
     start: Annotated[
         str | None,
-        position(
-            "Begin at earliest, latest (the default), a time, a duration before now, or a record's id.",
-            "--from",
-        ),
+        parse_position,
+        "--from POSITION",
+        "Begin at earliest, latest (the default), a time, a duration before now, or a record's id.",
     ] = None,
     topic: Topics = None,
     partition: Partitions = None,
@@ -103,13 +94,15 @@ def scan(
     *,
     start: Annotated[
         str | None,
-        position(
-            "Begin at earliest (the default), a time, a duration before now, or a record's id.", "--from"
-        ),
+        parse_position,
+        "--from POSITION",
+        "Begin at earliest (the default), a time, a duration before now, or a record's id.",
     ] = None,
     end: Annotated[
         str | None,
-        position("End before a time, or with a record's id; by default with what is stable.", "--to"),
+        parse_position,
+        "--to POSITION",
+        "End before a time, or with a record's id; by default with what is stable.",
     ] = None,
     topic: Topics = None,
     partition: Partitions = None,

@@ -13,8 +13,8 @@ import typer
 
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
+from cqueue.cli.dead import print_letter
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.letter_view import print_letter
 from cqueue.cli.opening import find_queue, open_client, open_queue, reading, say_left_out
 from cqueue.cli.options import InQueue, OfKey, QueueName, SomeMessage, given, number
 from cqueue.cli.render import emit_one, header_pairs, print_list

@@ -14,7 +14,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import Interrupts, accounted
 from cqueue.cli.messages import message_fields
 from cqueue.cli.opening import reading
-from cqueue.cli.options import QueueName
+from cqueue.cli.options import QueueName, number
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import counted, show_moment
 from cqueue.errors import BadInput, LeaseLost
@@ -97,17 +97,15 @@ def receive(
     *,
     max_: Annotated[
         int | None,
-        typer.Option(
-            "--max",
-            min=1,
-            metavar="N",
-            help=f"At most this many; by default {DEFAULT_MAX}, without limit under --follow.",
+        number(
+            f"At most this many; by default {DEFAULT_MAX}, without limit under --follow.", 1, None, "--max"
         ),
     ] = None,
     wait: Annotated[timedelta | None, "How long to wait for the first message; by default 0s."] = None,
     ack: Annotated[
         bool | None,
-        typer.Option("--ack/--no-ack", help="Ack what is printed (the default), or leave it to its timeout."),
+        "--ack/--no-ack",
+        "Ack what is printed (the default), or leave it to its timeout.",
     ] = None,
     nack: Annotated[bool, "Give all of them back at the end instead; the attempt counts."] = False,
     follow: Annotated[bool, "--follow -f", "Go on until Ctrl-C."] = False,

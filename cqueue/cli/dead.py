@@ -181,7 +181,7 @@ def _going_on(cli: CliContext) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        after_ctrl_c(cli.err_console)
+        after_ctrl_c(cli)
         cli.remark("What is done stays done; the same command goes on.")
         raise
 

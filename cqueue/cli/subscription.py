@@ -181,7 +181,7 @@ def _run(cli: CliContext, subscription: Subscription) -> None:
             if thread.ident is None:
                 raise  # nothing was begun
             stopped = True
-            after_ctrl_c(cli.err_console)
+            after_ctrl_c(cli)
             cli.remark("Stopping after the call under way; once more ends it at once.")
             subscription.stop()
             _await(ended)

@@ -1,28 +1,107 @@
-"""Change messages by id, in any queue: what `cancel`, `reschedule`, `set-priority` and `extend` share."""
+"""`cqueue cancel`, `reschedule`, `set-priority` and `extend`: change messages by id, in any queue."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
-from cqueue.cli.find import check_key, look, missing
+from cqueue.cli.messages import check_key, look, missing
 from cqueue.cli.opening import find_queue, open_client, open_queue
+from cqueue.cli.options import InQueue, MessageIds, OfKey, SomeMessages
 from cqueue.cli.short_ids import grouped, queue_of, short
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, CqueueError
+from cqueue.message import MessageId, check_extension, check_priority, due_us
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetter
-    from cqueue.message import MessageId
     from cqueue.queue import Queue, StoredMessage
     from cqueue.sending.changes import ChangeResult
 
-Change = Callable[["Queue", Sequence["MessageId"]], "ChangeResult"]
+app = typer.Typer()
+
+Change = Callable[["Queue", Sequence[MessageId]], "ChangeResult"]
+
+
+@command(app)
+def cancel(cli: CliContext, texts: SomeMessages = None, *, key: OfKey = None, queue: InQueue = None) -> None:
+    """Delete messages, so that they do not come any more, whether they are due or not.
+
+    A handler that has one goes on until it asks; the message does not come again after it. A dead letter is
+    left alone: `cqueue dead drop` deletes it. Exit code 1: one is not there (any more).
+    """
+    if key is not None or not texts:
+        change_key(cli, (texts, key, queue), lambda own, key: own.delete_by_key(key), "cancelled")
+    elif change(cli, texts, queue, lambda own, ids: own.cancel_many(ids), "cancelled"):
+        cli.remark("A consumer holds it: its handler goes on until it asks; the message does not come again.")
+
+
+@command(app)
+def reschedule(
+    cli: CliContext,
+    texts: SomeMessages = None,
+    *,
+    due: Annotated[datetime | None, "When they are to be due."] = None,
+    in_: Annotated[timedelta | None, "--in DURATION", "So long from now; 0s: at once."] = None,
+    key: OfKey = None,
+    queue: InQueue = None,
+) -> None:
+    """Make messages due at another time, earlier or later, by --due or --in.
+
+    One that a consumer holds stays with it, with exit code 3. Exit code 1: one is not there (any more).
+    """
+    when = due if in_ is None else in_
+    if when is None or (due is not None and in_ is not None):
+        raise BadInput("Say when: --due TIME, or --in DURATION; one of these.")
+    due_us(when, time.time_ns() // 1000)  # refuses a time out of range before anything is looked for
+    if key is not None or not texts:
+        change_key(cli, (texts, key, queue), lambda own, key: own.reschedule_by_key(key, when), "rescheduled")
+    else:
+        change(cli, texts, queue, lambda own, ids: own.reschedule_many(ids, when), "rescheduled")
+
+
+@command(app, "set-priority")
+def set_priority(
+    cli: CliContext,
+    priority: Annotated[int, "PRIORITY", "0 (most urgent) to 9."],
+    texts: MessageIds,
+    *,
+    queue: InQueue = None,
+) -> None:
+    """Give messages another priority; each gets a new id.
+
+    One that a consumer holds stays as it is, with exit code 3. Exit code 1: one is not there (any more).
+    """
+    check_priority(priority)
+
+    def act(own: Queue, ids: Sequence[MessageId]) -> ChangeResult:
+        return own.set_priority_many(ids, priority)
+
+    change(cli, texts, queue, act, "changed", priority=priority)
+
+
+@command(app)
+def extend(
+    cli: CliContext,
+    texts: MessageIds,
+    *,
+    by: Annotated[timedelta, "--for DURATION", "From now on, 2s to 12h; a timeout is never shortened."],
+    queue: InQueue = None,
+) -> None:
+    """Keep messages that a consumer holds from being given to another one, for --for from now on.
+
+    Exit code 5: nobody holds one, or its visibility timeout has passed. Exit code 1: one is not there.
+    """
+    check_extension(by)
+    change(cli, texts, queue, lambda own, ids: own.extend_many(ids, by), "extended")
 
 
 def change(

@@ -5,6 +5,7 @@
 
 A parameter says its type and its help: `Annotated[bool, "Do not ask."]`. A text between the two says how it
 is written, where the names of parameter and type do not: `Annotated[str | None, "--from POSITION", "…"]`.
+A function before the texts reads what is written.
 Parameters behind `*` are options. What Typer alone can say stands as `typer.Option(…)` instead.
 """
 
@@ -107,10 +108,13 @@ def _for_typer(parameter: inspect.Parameter) -> inspect.Parameter:
     kind, *told = get_args(parameter.annotation)
     if not isinstance(told[-1], str):
         return parameter
-    words = told[0].split() if len(told) > 1 else []
+    *written, text = [each for each in told if isinstance(each, str)]
+    words = written[0].split() if written else []
     names = [word for word in words if word.startswith("-")]
     plain = next((one for one in get_args(kind) if one is not type(None)), kind)
-    how: dict[str, Any] = {"help": told[-1], **_OF_TYPES.get(plain, {})}
+    how: dict[str, Any] = {"help": text, **_OF_TYPES.get(plain, {})}
+    if callable(told[0]):
+        how["parser"] = told[0]
     if metavar := " ".join(word for word in words if word not in names):
         how["metavar"] = metavar
     if parameter.kind is not _OPTION:

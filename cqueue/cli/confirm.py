@@ -21,7 +21,7 @@ def confirm(cli: CliContext, question: str, *, yes: bool, otherwise: str = "Noth
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as exc:
-        after_ctrl_c(cli.err_console)
+        after_ctrl_c(cli)
         cli.remark(otherwise)
         raise typer.Exit(ExitCode.INTERRUPTED) from exc
     if not agreed:

@@ -10,16 +10,19 @@ import json as json_module
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from cqueue.settings import Settings
     from cqueue.store.connection import Connection
+
+AS_IT_IS: Final[Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
+"""Options of consoles: names, keys, addresses and bodies may look like Rich's markup."""
 
 
 @dataclass
@@ -35,9 +38,8 @@ class CliContext:
     given_url: str | None = None
     json: bool = False
     verbose: bool = False
-    _consoles: dict[bool, Console] = field(default_factory=dict, repr=False)
 
-    @property
+    @cached_property
     def url(self) -> str | None:
         """Return the URL: the one given, or that of a running `cqueue dev` server if none is configured.
 
@@ -45,10 +47,8 @@ class CliContext:
         program that calls `cqueue.connect()` must not go to other data because somebody runs a development
         server on its machine.
         """
-        return self.given_url or self._embedded
-
-    @cached_property
-    def _embedded(self) -> str | None:
+        if self.given_url:
+            return self.given_url
         from cqueue.settings import DEFAULT_URL, is_given  # noqa: PLC0415 - keeps `cqueue --help` quick
 
         if is_given():
@@ -60,15 +60,19 @@ class CliContext:
             self.remark(f"Using the server of `cqueue dev`: {url}")
         return url
 
-    @property
+    @cached_property
     def console(self) -> Console:
         """Return the console for results, on standard output."""
-        return self._console(stderr=False)
+        from rich.console import Console  # noqa: PLC0415 - as above
 
-    @property
+        return Console(**AS_IT_IS)
+
+    @cached_property
     def err_console(self) -> Console:
         """Return the console for progress, remarks and errors, on standard error."""
-        return self._console(stderr=True)
+        from rich.console import Console  # noqa: PLC0415 - as above
+
+        return Console(stderr=True, **AS_IT_IS)
 
     def settings(self) -> Settings:
         """Return where to connect.
@@ -105,16 +109,16 @@ class CliContext:
             return
         text = human() if callable(human) else value if human is None else human
         if text is not None:
-            self.console.print(text, soft_wrap=True)
+            self.console.print(text, highlight=True)
 
     def line(self, text: str, *, style: str | None = None, fold: bool = False) -> None:
-        """Print a text as it is, without markup; fold: break it to the width of the terminal."""
-        self.console.print(text, style=style, markup=False, highlight=False, soft_wrap=not fold)
+        """Print a text; fold: break it to the width of the terminal."""
+        self.console.print(text, style=style, soft_wrap=not fold)
 
     def remark(self, text: str) -> None:
         """Print a remark beside the result, on standard error; not with --json."""
         if not self.json:
-            self.err_console.print(text, style="dim", soft_wrap=True, markup=False, highlight=False)
+            self.err_console.print(text, style="dim")
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
@@ -144,13 +148,6 @@ class CliContext:
             yield lambda done, total=None, text=None: bars.update(
                 task, completed=done, total=total, description=text
             )
-
-    def _console(self, *, stderr: bool) -> Console:
-        if stderr not in self._consoles:
-            from rich.console import Console  # noqa: PLC0415 - as above
-
-            self._consoles[stderr] = Console(stderr=stderr)
-        return self._consoles[stderr]
 
 
 def json_line(value: Any) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,20 +15,21 @@ from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
 from cqueue.cli.interrupts import after_ctrl_c
-from cqueue.cli.letter_view import print_groups, print_letter, print_letters
-from cqueue.cli.opening import find_queue, open_client, say_left_out
+from cqueue.cli.opening import reading
 from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes
-from cqueue.cli.short_ids import grouped, letter_ids
-from cqueue.cli.values import counted
-from cqueue.errors import BadInput
+from cqueue.cli.render import emit_one, header_pairs, print_list
+from cqueue.cli.short_ids import grouped, letter_ids, short
+from cqueue.cli.values import body_text, counted
+from cqueue.errors import BadInput, NotDone
 
 if TYPE_CHECKING:
-    from cqueue.dead_letters import DeadLetters, LettersResult
-    from cqueue.queue import Queue
+    from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
 
 app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
 
 DEFAULT_LIMIT = 50
+ABANDONED = "unknown: it was killed, it hung, or it lost its connection"
+"""What the sheet of a letter says of a holder that let the message expire."""
 
 Task = Annotated[str | None, "--task NAME", "Letters of this task."]
 Reason = Annotated[str | None, "--reason TEXT", "Letters whose reason contains this; case is ignored."]
@@ -87,7 +89,7 @@ def list_letters(
 ) -> None:
     """List the dead letters of a queue, the oldest first. With --json an object a line."""
     check_kind(reason, kind)
-    with _open(cli, name) as queue:
+    with reading(cli, name) as queue:
         with cli.status("Looking…"):
             found = queue.dead_letters.list(limit, reason=reason, task=task, kind=kind)
         such = " such" if (task, reason, kind) != (None, None, None) else ""
@@ -104,7 +106,7 @@ def groups(cli: CliContext, name: QueueName, *, task: Task = None, reason: Reaso
     count of attempts is left out. `list`, `redrive` and `drop` take it as --kind, also an empty one. All
     letters are read. With --json an object a line.
     """
-    with _open(cli, name) as queue:
+    with reading(cli, name) as queue:
         with cli.status("Looking…"):
             found = queue.dead_letters.groups(reason=reason, task=task)
         such = " such" if task is not None or reason is not None else ""
@@ -118,7 +120,7 @@ def show(
     id_: Annotated[str, "ID", "Of the letter or of the message that it was; whole or short."],
 ) -> None:
     """Show one dead letter with its traceback and its body."""
-    with _open(cli, name) as queue:
+    with reading(cli, name) as queue:
         with cli.status("Looking…"):
             letter = queue.dead_letters.get(*letter_ids(queue.dead_letters, [id_]))
         print_letter(cli, letter, queue=name)
@@ -164,18 +166,10 @@ def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) 
 
 
 @contextmanager
-def _open(cli: CliContext, name: str) -> Iterator[Queue]:
-    """Open a queue; at the end, say which rows were left out because they could not be read."""
-    with open_client(cli) as client:
-        yield find_queue(client, name)
-        say_left_out(cli, client, "messages")
-
-
-@contextmanager
 def _choosing(cli: CliContext, name: str, chosen: Chosen) -> Iterator[tuple[DeadLetters, dict[str, Any]]]:
     """Yield the dead letters of a queue, and the options of `redrive` and `drop` that choose some."""
     chosen.check()
-    with _open(cli, name) as queue:
+    with reading(cli, name) as queue:
         with cli.status("Looking…"):
             named = letter_ids(queue.dead_letters, chosen.ids) if chosen.ids else None
         some = {"task": chosen.task, "reason": chosen.reason, "kind": chosen.kind}
@@ -187,7 +181,7 @@ def _going_on(cli: CliContext) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        after_ctrl_c(cli.err_console)
+        after_ctrl_c(cli)
         cli.remark("What is done stays done; the same command goes on.")
         raise
 
@@ -207,3 +201,80 @@ def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: s
         raise typer.Exit(exit_code(worst(error for _, error in result.failed)))
     if result.held:
         raise typer.Exit(ExitCode.NOT_DONE)
+
+
+_COLUMNS: Mapping[str, Callable[[DeadLetter], Any]] = {
+    "id": lambda letter: short(letter.id),
+    "died": attrgetter("died_at"),
+    "task": attrgetter("task"),
+    "attempts": attrgetter("attempts"),
+    "reason": attrgetter("reason"),
+}
+_GROUP_COLUMNS: Mapping[str, Callable[[LetterGroup], Any]] = {
+    "letters": attrgetter("count"),
+    "task": attrgetter("task"),
+    "last died": attrgetter("last"),
+    "redriven": attrgetter("redriven"),
+    "example": lambda group: short(group.example),
+    "reason": attrgetter("reason"),
+}
+
+
+def letter_fields(letter: DeadLetter) -> dict[str, Any]:
+    """Return what --json shows of a letter in a list."""
+    return {
+        "id": letter.id,
+        "original_id": letter.original_id,
+        "state": "dead",
+        "task": letter.task,
+        "key": letter.key,
+        "reason": letter.reason,
+        "attempts": letter.attempts,
+        "died_at": letter.died_at,
+        "redrives": letter.redrives,
+        "holder": letter.holder,
+        "fence": letter.fence,
+        "holder_lost": letter.holder_lost,
+        "held": letter.held,
+        "priority": letter.priority,
+        "headers": dict(letter.headers),
+        "size": letter.size,
+    }
+
+
+def print_letters(cli: CliContext, letters: Sequence[DeadLetter], *, none: str) -> None:
+    """Print a line of JSON for each letter, or a table."""
+    print_list(cli, letters, letter_fields, _COLUMNS, none=none, lines=True, spare=("attempts",), cut=True)
+
+
+def print_groups(cli: CliContext, groups: Sequence[LetterGroup], *, none: str) -> None:
+    """Print a line of JSON for each group of letters, or a table."""
+    print_list(cli, groups, asdict, _GROUP_COLUMNS, none=none, lines=True, spare=("redriven",), cut=True)
+
+
+def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:
+    """Print all that is known of a letter, with its traceback and its body."""
+    text, encoding, trouble = _body(letter)
+    more = {"traceback": letter.traceback, "codec": letter.codec, "body": text, "encoding": encoding}
+    held = ", held by a consumer of the dead-letter queue" if letter.held else ""
+    told = {
+        "id": f"{letter.id} ({short(letter.id)})",
+        "state": f"dead{held}",
+        "headers": ", ".join(header_pairs(letter.headers)),
+        "holder": ABANDONED if letter.holder_lost else letter.holder,
+        "fence": None if letter.fence is None else str(letter.fence),
+        "redrives": letter.redrives or None,
+        "body": trouble or text,
+        **dict.fromkeys(("held", "holder_lost", "size", "codec", "encoding")),
+    }
+    emit_one(cli, {"queue": queue, **letter_fields(letter), **more}, told)
+
+
+def _body(letter: DeadLetter) -> tuple[str | None, str | None, str | None]:
+    """Return the body as text and its encoding, or why there is none: the rest is shown in any case."""
+    if letter.body_lost:
+        return None, None, "lost: no replica had it"
+    try:
+        return *body_text(letter.body), None
+    except NotDone as exc:
+        return None, None, str(exc)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -26,34 +24,23 @@ Directory = Annotated[
 ]
 
 
-class SyncMode(StrEnum):
-    """When the commit log is synced, as cassandra.yaml calls it."""
-
-    BATCH = "batch"
-    PERIODIC = "periodic"
-
-
 @command(app, json=False)
 def start(
     cli: CliContext,
     *,
     nodes: Annotated[int | None, "1 to 9, by default 1; fixed until `wipe`."] = None,
     commitlog_sync: Annotated[
-        SyncMode | None, "By default `batch`; `periodic` loses acknowledged writes when a node is killed."
+        Literal["batch", "periodic"] | None,
+        "By default `batch`; `periodic` loses acknowledged writes when a node is killed.",
     ] = None,
     heap: Annotated[str | None, "Of each node; by default 512m, or 640m if there are several."] = None,
     directory: Directory = None,
     cql_port: Annotated[int | None, "Where clients connect; by default 9042."] = None,
     storage_port: Annotated[int | None, "Where nodes connect; by default 7000."] = None,
-    auth: Annotated[
-        bool | None, typer.Option("--auth/--no-auth", help="Ask for a password, and check grants.")
-    ] = None,
-    tls: Annotated[
-        bool | None, typer.Option("--tls/--no-tls", help="Encrypt connections (needs OpenSSL 3).")
-    ] = None,
+    auth: Annotated[bool | None, "--auth/--no-auth", "Ask for a password, and check grants."] = None,
+    tls: Annotated[bool | None, "--tls/--no-tls", "Encrypt connections (needs OpenSSL 3)."] = None,
     client_certificates: Annotated[
-        bool | None,
-        typer.Option("--client-certs/--no-client-certs", help="With --tls: want a client's certificate."),
+        bool | None, "--client-certs/--no-client-certs", "With --tls: want a client's certificate."
     ] = None,
 ) -> None:
     """Start the cluster, or what is missing of it, and wait until it answers.
@@ -63,7 +50,7 @@ def start(
     cluster = DevCluster(
         directory,
         nodes=nodes,
-        commitlog_sync=commitlog_sync.value if commitlog_sync else None,
+        commitlog_sync=commitlog_sync,
         heap=heap,
         cql_port=cql_port,
         storage_port=storage_port,
@@ -125,7 +112,7 @@ def jars(cli: CliContext) -> None:
 
 
 def _show(cli: CliContext, current: Status) -> None:
-    cli.emit(asdict(current), lambda: _print(cli, current))
+    cli.emit(current, lambda: _print(cli, current))
 
 
 def _print(cli: CliContext, current: Status) -> None:

@@ -83,8 +83,7 @@ def dispatch(
         app_dir="" if app_dir is None else str(app_dir),
     )
     address = None if health_port is None else (health_host, health_port)
-    code = _run(settings, processes or (1 if watch else None), watch, address)
-    _exit(code)
+    _exit(_run(settings, processes or (1 if watch else None), watch, address))
 
 
 def _names(text: str | None) -> tuple[str, ...]:

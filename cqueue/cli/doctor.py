@@ -6,7 +6,6 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -70,11 +69,7 @@ def _emit(cli: CliContext, address: str, found: Sequence[Finding]) -> None:
     elif counts["not checked"]:
         code = ExitCode.NOT_DONE
     numbers = {name.replace(" ", "_"): counts[name] for name in STYLES}
-    findings = [
-        {**asdict(finding), "severity": finding.severity.value, "figures": dict(finding.figures)}
-        for finding in found
-    ]
-    document = {"cluster": address, "findings": findings, **numbers, "exit_code": int(code)}
+    document = {"cluster": address, "findings": found, **numbers, "exit_code": int(code)}
     cli.emit(document, lambda: _print_all(cli, address, found, counts))
     raise typer.Exit(code)
 
@@ -94,7 +89,7 @@ def _print_all(cli: CliContext, address: str, found: Sequence[Finding], counts: 
 def _print(cli: CliContext, finding: Finding) -> None:
     """Print one finding: a paragraph on a terminal, a line in a pipe."""
     severity, texts = finding.severity.value, _texts(finding)
-    cli.console.print(severity.ljust(INDENT), style=STYLES[severity], end="", markup=False, highlight=False)
+    cli.console.print(severity.ljust(INDENT), style=STYLES[severity], end="")
     if not cli.console.is_terminal:
         cli.line(" ".join(texts))
         return

@@ -31,6 +31,7 @@ class ExitCode(IntEnum):
 
 
 _CODES: Final = (
+    (KeyboardInterrupt, ExitCode.INTERRUPTED),
     (BadInput, ExitCode.USAGE),
     (NotDone, ExitCode.NOT_DONE),
     (OutcomeUnknown, ExitCode.UNKNOWN),
@@ -53,17 +54,13 @@ def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
         _write("This is a bug in cqueue, or an error of the system that it should have understood.")
     else:
         context.err_console.print("Error:", style="bold red", end=" ")
-        context.err_console.print(str(exc), markup=False, highlight=False, soft_wrap=True)
+        context.err_console.print(str(exc))
     return code
 
 
 def exit_code(exc: BaseException) -> ExitCode:
     """Return the exit code of an error."""
-    if isinstance(exc, KeyboardInterrupt):
-        return ExitCode.INTERRUPTED
-    if isinstance(exc, CqueueError):
-        return next((code for kind, code in _CODES if isinstance(exc, kind)), ExitCode.BUG)
-    return ExitCode.BUG
+    return next((code for kind, code in _CODES if isinstance(exc, kind)), ExitCode.BUG)
 
 
 def worst(errors: Iterable[CqueueError]) -> CqueueError:

@@ -1,7 +1,8 @@
 """Commands that are imported when they are used, so that `cqueue --help` need not import all of them.
 
 To add one, add a line to `ENTRIES`; its module exports `app`, a `typer.Typer`. An `app` with a single command
-and no callback becomes that command; others become a group.
+and no callback becomes that command, and so does a command of `app` that has the entry's name; others become
+groups.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ ENTRIES: Final = (
     Entry("queue", "cqueue.cli.queue", "Make, look at, change and remove queues."),
     Entry("send", "cqueue.cli.send", "Send a message, or one a line."),
     Entry("receive", "cqueue.cli.receive", "Receive messages, print them, ack them."),
-    Entry("peek", "cqueue.cli.peek", "Look at the first messages without receiving them."),
-    Entry("list", "cqueue.cli.listing", "List messages by state, task, headers, age or priority."),
-    Entry("find", "cqueue.cli.find", "Show where a message stands, in any queue."),
-    Entry("cancel", "cqueue.cli.cancel", "Delete messages, so that they do not come any more."),
-    Entry("reschedule", "cqueue.cli.reschedule", "Make messages due at another time."),
-    Entry("set-priority", "cqueue.cli.set_priority", "Give messages another priority."),
-    Entry("extend", "cqueue.cli.extend", "Keep what a consumer holds invisible for longer."),
+    Entry("peek", "cqueue.cli.messages", "Look at the first messages without receiving them."),
+    Entry("list", "cqueue.cli.messages", "List messages by state, task, headers, age or priority."),
+    Entry("find", "cqueue.cli.messages", "Show where a message stands, in any queue."),
+    Entry("cancel", "cqueue.cli.changes", "Delete messages, so that they do not come any more."),
+    Entry("reschedule", "cqueue.cli.changes", "Make messages due at another time."),
+    Entry("set-priority", "cqueue.cli.changes", "Give messages another priority."),
+    Entry("extend", "cqueue.cli.changes", "Keep what a consumer holds invisible for longer."),
     Entry("history", "cqueue.cli.history", "Show what became of a queue's messages."),
     Entry("dead", "cqueue.cli.dead", "Look at dead letters, send them back, drop them."),
     Entry("stats", "cqueue.cli.stats", "Show what queues hold."),
@@ -71,7 +72,8 @@ class Deferred(TyperCommand):
 
     def load(self) -> Any:
         """Import the real command."""
-        command = typer.main.get_command(importlib.import_module(self._entry.module).app)
+        command: Any = typer.main.get_command(importlib.import_module(self._entry.module).app)
+        command = getattr(command, "commands", {}).get(self._entry.name, command)
         command.name = self._entry.name
         # Made as if it were a program of its own; completion belongs to `cqueue`.
         command.params = [param for param in command.params if not str(param.name).endswith("_completion")]

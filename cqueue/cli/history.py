@@ -38,11 +38,9 @@ def history(
     schedule: Annotated[str | None, "--schedule KEY", "Only of firings of this schedule."] = None,
     since: Annotated[
         datetime | None,
-        typer.Option(
-            metavar="TIME|DURATION",
-            parser=parse_since,
-            help="Only since a time, or a duration before now such as 10m.",
-        ),
+        parse_since,
+        "TIME|DURATION",
+        "Only since a time, or a duration before now such as 10m.",
     ] = None,
     limit: Annotated[int, number("How many of the last events.", 1, MAX_LIMIT)] = 100,
 ) -> None:

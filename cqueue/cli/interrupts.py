@@ -11,19 +11,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cqueue.cli.context import CliContext
 from cqueue.errors import CqueueError
 
-if TYPE_CHECKING:
-    from rich.console import Console
 
-
-def after_ctrl_c(console: Console) -> None:
+def after_ctrl_c(cli: CliContext) -> None:
     """Begin a new line behind the `^C` that the terminal shows."""
-    if console.is_terminal:
-        console.print()
+    if cli.err_console.is_terminal:
+        cli.err_console.print()
 
 
 class Interrupts:
@@ -94,6 +91,6 @@ def accounted(cli: CliContext, account: Callable[[], str]) -> Iterator[Interrupt
             yield interrupts
     except (KeyboardInterrupt, BrokenPipeError, CqueueError) as exc:
         if isinstance(exc, KeyboardInterrupt):
-            after_ctrl_c(cli.err_console)
+            after_ctrl_c(cli)
         cli.remark(account())
         raise

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli import log_read
+from cqueue.cli.bodies import check_source, open_source, read_body
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
@@ -18,7 +19,6 @@ from cqueue.cli.opening import open_client, open_log, say_left_out, suggesting
 from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, print_list
 from cqueue.cli.send_lines import Target, send_each
-from cqueue.cli.sources import check_source, lines_of, read_body
 from cqueue.cli.values import parse_duration, parse_headers
 from cqueue.config import to_ms
 from cqueue.errors import BadInput, DamagedRow, LogNotFound
@@ -55,12 +55,9 @@ class Changeable:
     ] = None
     ttl: Annotated[
         timedelta | None,
-        typer.Option(
-            metavar="DURATION",
-            parser=parse_ttl,
-            help=f"How long records are kept, 1m to 3650d, or {FOR_EVER}; "
-            f"at first {show_duration(DEFAULT_TTL)}; kept if not given.",
-        ),
+        parse_ttl,
+        f"How long records are kept, 1m to 3650d, or {FOR_EVER}; at first {show_duration(DEFAULT_TTL)}; "
+        "kept if not given.",
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -109,7 +106,7 @@ def list_logs(cli: CliContext) -> None:
 def show(cli: CliContext, name: LogName) -> None:
     """Show one log's configuration."""
     with open_log(cli, name) as log:
-        _emit_one(cli, log)
+        emit_one(cli, log_fields(log), fixed=("time_shard",))
 
 
 @command(app)
@@ -124,7 +121,7 @@ def alter(cli: CliContext, name: LogName, settings: Changeable) -> None:
         raise BadInput("Nothing to change: give --partitions or --ttl.")
     with open_log(cli, name) as log:
         log.alter(**changes)
-        _emit_one(cli, log)
+        emit_one(cli, log_fields(log), fixed=("time_shard",))
 
 
 @command(app)
@@ -174,13 +171,13 @@ def append(
     if len(bodies) > 1 and "-" in bodies:
         raise BadInput("- is all of standard input: it stands alone.")
     check_source(bodies[0] if bodies else None, file, lines=lines, verb="append")
-    headers = parse_headers(header or ()) or None
+    headers = parse_headers(header)
 
     def records(contents: list[bytes]) -> list[Record]:
         return [Record(topic, content, key, partition, headers) for content in contents]
 
     if lines:
-        with lines_of(file) as source, open_log(cli, name) as log:
+        with open_source(file) as source, open_log(cli, name) as log:
             target = Target(
                 "log", name, "record", "appended", lambda some: log.append_many(records(some)).failed
             )
@@ -205,7 +202,3 @@ def log_fields(log: Log) -> dict[str, Any]:
         "ttl_ms": None if config.ttl is None else to_ms(config.ttl),
         "time_shard_ms": config.time_shard_ms,
     }
-
-
-def _emit_one(cli: CliContext, log: Log) -> None:
-    emit_one(cli, log_fields(log), fixed=("time_shard",))

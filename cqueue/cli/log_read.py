@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -37,24 +39,16 @@ def parse_position(text: str) -> str | datetime:
     stripped = text.strip()
     if _TIME_OR_AGO.match(stripped):
         return parse_since(stripped)
-    if stripped not in {EARLIEST, LATEST}:
-        _check_id(stripped)
-    return stripped
-
-
-def _check_id(text: str) -> None:
+    if stripped in {EARLIEST, LATEST}:
+        return stripped
     try:
-        LogId(text).locate()
+        LogId(stripped).locate()
     except InvalidLogId as exc:
         raise typer.BadParameter(
-            f"{text!r} is not a position. Write earliest, latest, a time such as 2030-01-31T08:00Z, "
+            f"{stripped!r} is not a position. Write earliest, latest, a time such as 2030-01-31T08:00Z, "
             "a duration before now such as 10m, or a record's id."
         ) from exc
-
-
-def position(text: str, *names: str) -> Any:
-    """Make an option that takes a position; text: its help."""
-    return typer.Option(*names, metavar="POSITION", parser=parse_position, help=text, show_default=False)
+    return stripped
 
 
 Topics = Annotated[list[str] | None, "--topic TOPIC", "Of this topic only; may be repeated."]
@@ -67,10 +61,9 @@ def tail(
     *,
     start: Annotated[
         str | None,
-        position(
-            "Begin at earliest, latest (the default), a time, a duration before now, or a record's id.",
-            "--from",
-        ),
+        parse_position,
+        "--from POSITION",
+        "Begin at earliest, latest (the default), a time, a duration before now, or a record's id.",
     ] = None,
     topic: Topics = None,
     partition: Partitions = None,
@@ -101,13 +94,15 @@ def scan(
     *,
     start: Annotated[
         str | None,
-        position(
-            "Begin at earliest (the default), a time, a duration before now, or a record's id.", "--from"
-        ),
+        parse_position,
+        "--from POSITION",
+        "Begin at earliest (the default), a time, a duration before now, or a record's id.",
     ] = None,
     end: Annotated[
         str | None,
-        position("End before a time, or with a record's id; by default with what is stable.", "--to"),
+        parse_position,
+        "--to POSITION",
+        "End before a time, or with a record's id; by default with what is stable.",
     ] = None,
     topic: Topics = None,
     partition: Partitions = None,
@@ -136,10 +131,8 @@ def scan(
             on_expired="earliest" if or_earliest else "error",
         ) as scanner,
     ):
-        if arrow is not None:
-            _export(cli, scanner, arrow, "arrow")
-        elif parquet is not None:
-            _export(cli, scanner, parquet, "parquet")
+        if (file := arrow or parquet) is not None:
+            _export(cli, scanner, file, as_parquet=parquet is not None)
         else:
             _print(cli, name, scanner)
 
@@ -160,13 +153,42 @@ def _print(cli: CliContext, name: str, scanner: Scanner) -> None:
         cli.remark(f"Log {name} has nothing there that is stable.")
 
 
-def _export(cli: CliContext, scanner: Scanner, file: Path, form: str) -> None:
-    """Write all batches into one file; interrupted or failed, the file is not there."""
-    from cqueue.cli import log_export  # noqa: PLC0415 - pyarrow is an extra
+def _export(cli: CliContext, scanner: Scanner, file: Path, *, as_parquet: bool) -> None:
+    """Write all records into a file that data frames read: Arrow's IPC format, or Parquet."""
+    try:
+        import pyarrow as pa  # noqa: PLC0415 - an extra
+        from pyarrow import parquet  # noqa: PLC0415 - as above
 
-    write = log_export.write_arrow if form == "arrow" else log_export.write_parquet
-    rows = write(scanner, file)
+        from cqueue.log.arrow import SCHEMA  # noqa: PLC0415 - as above
+    except ImportError as exc:
+        raise BadInput("This needs pyarrow: pip install 'cassandra-cqueue[arrow]'") from exc
+
+    open_file = parquet.ParquetWriter if as_parquet else pa.ipc.new_file
+    rows = 0
+    with _complete(file) as part, open_file(part, SCHEMA) as writer:
+        for batch in scanner.to_arrow():
+            writer.write_batch(batch)
+            rows += batch.num_rows
     cli.emit({"file": str(file), "rows": rows}, f"{counted(rows, 'record')} written to {file}.")
+
+
+@contextmanager
+def _complete(file: Path) -> Iterator[str]:
+    """Yield the name of a file beside this one; at the end of the block it takes this one's name.
+
+    So nobody takes a part for the whole.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    part = file.with_name(f".{file.name}.part")
+    try:
+        yield str(part)
+        part.replace(file)
+    except OSError as exc:
+        raise BadInput(f"{file} cannot be written: {exc.strerror or exc}.") from exc
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def record_fields(record: LogRecord) -> dict[str, Any]:

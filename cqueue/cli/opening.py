@@ -45,6 +45,18 @@ def open_queue(cli: CliContext, name: str) -> Iterator[Queue]:
         yield find_queue(client, name)
 
 
+@contextmanager
+def reading(cli: CliContext, name: str) -> Iterator[Queue]:
+    """Open a queue; at the end, say which messages were left out because they could not be read.
+
+    Raises:
+        QueueNotFound: as `open_queue`.
+    """
+    with open_client(cli) as client:
+        yield find_queue(client, name)
+        say_left_out(cli, client, "messages")
+
+
 def find_queue(client: Client, name: str) -> Queue:
     """Return the queue, or raise an error that suggests the nearest name."""
     with suggesting("queue", name, client.queues):
@@ -85,8 +97,8 @@ def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:
         cli.err_console.print(
             f"{rows} left out: {left_out[0].address}: {left_out[0].reason}"
             f"{', …' if len(left_out) > 1 else ''}. `cqueue quarantine list` shows all.",
-            style="yellow", soft_wrap=True, markup=False, highlight=False,
-        )  # fmt: skip
+            style="yellow",
+        )
 
 
 def _hint(kind: str, name: str, names_of: Callable[[], list[str]]) -> str:

@@ -24,9 +24,9 @@ MaxRedrives = Annotated[int | None, "Leave those that were sent back this often 
 ExistOk = Annotated[bool, "Succeed if it exists with the same configuration."]
 
 
-def number(text: str, least: float, most: float | None = None) -> Any:
+def number(text: str, least: float, most: float | None = None, *names: str) -> Any:
     """Make an option that takes a number of this range; text: its help."""
-    return typer.Option(metavar="N", min=least, max=most, help=text)
+    return typer.Option(*names, metavar="N", min=least, max=most, help=text)
 
 
 def directory(text: str, *names: str) -> Any:

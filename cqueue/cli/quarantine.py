@@ -41,7 +41,9 @@ def list_damaged(
     with open_client(cli) as client, cli.status("Reading…") as show:
         found = _found(client, names or [], log or [], show)
     if found or cli.json:
-        cli.emit([_described(damage) for damage in found], lambda: _lines(found))
+        # Each address is alone on its line, so that it can be copied.
+        lines = [f"{damage.address}\n  {damage.reason}" for damage in found]
+        cli.emit([_described(damage) for damage in found], "\n".join(lines))
     if found:
         raise typer.Exit(ExitCode.CHECK_FAILED)
     cli.remark("No row is damaged.")
@@ -65,11 +67,6 @@ def _found(client: Client, names: list[str], logs: list[str], show: Any) -> list
 
 def _described(damage: Damage) -> dict[str, Any]:
     return {"address": damage.address, "table": damage.table, "owner": damage.owner, "reason": damage.reason}
-
-
-def _lines(found: list[Damage]) -> str:
-    """Return an address and a reason a row; each address alone on its line, so that it can be copied."""
-    return "\n".join(f"{damage.address}\n  {damage.reason}" for damage in found)
 
 
 @command(app)

@@ -118,7 +118,7 @@ def list_queues(cli: CliContext, *, all_: Annotated[bool, "Dead-letter queues as
 def show(cli: CliContext, name: QueueName) -> None:
     """Show one queue's configuration."""
     with open_queue(cli, name) as queue:
-        _emit_one(cli, queue)
+        emit_one(cli, queue_fields(queue), fixed=FIXED)
 
 
 @command(app)
@@ -135,7 +135,7 @@ def alter(cli: CliContext, name: QueueName, settings: Changeable) -> None:
         )
     with open_queue(cli, name) as queue:
         queue.alter(**changes)
-        _emit_one(cli, queue)
+        emit_one(cli, queue_fields(queue), fixed=FIXED)
 
 
 @command(app)
@@ -191,7 +191,3 @@ def queue_fields(queue: Queue) -> dict[str, Any]:
     if "history" in settings:  # none, and so no duration
         settings["history_ms"] = settings.pop("history")
     return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **settings}
-
-
-def _emit_one(cli: CliContext, queue: Queue) -> None:
-    emit_one(cli, queue_fields(queue), fixed=FIXED)

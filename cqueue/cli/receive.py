@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import Interrupts, accounted
-from cqueue.cli.message_view import received_printer
-from cqueue.cli.opening import find_queue, open_client, say_left_out
-from cqueue.cli.options import QueueName
-from cqueue.cli.values import counted
+from cqueue.cli.messages import message_fields
+from cqueue.cli.opening import reading
+from cqueue.cli.options import QueueName, number
+from cqueue.cli.render import BodyPrinter
+from cqueue.cli.values import counted, show_moment
 from cqueue.errors import BadInput, LeaseLost
 
 if TYPE_CHECKING:
-    from cqueue.cli.render import BodyPrinter
     from cqueue.consumer import Consumer
     from cqueue.message import MessageId
-    from cqueue.queue import Queue
     from cqueue.received import ReceivedMessage
 
 app = typer.Typer()
@@ -99,17 +97,15 @@ def receive(
     *,
     max_: Annotated[
         int | None,
-        typer.Option(
-            "--max",
-            min=1,
-            metavar="N",
-            help=f"At most this many; by default {DEFAULT_MAX}, without limit under --follow.",
+        number(
+            f"At most this many; by default {DEFAULT_MAX}, without limit under --follow.", 1, None, "--max"
         ),
     ] = None,
     wait: Annotated[timedelta | None, "How long to wait for the first message; by default 0s."] = None,
     ack: Annotated[
         bool | None,
-        typer.Option("--ack/--no-ack", help="Ack what is printed (the default), or leave it to its timeout."),
+        "--ack/--no-ack",
+        "Ack what is printed (the default), or leave it to its timeout.",
     ] = None,
     nack: Annotated[bool, "Give all of them back at the end instead; the attempt counts."] = False,
     follow: Annotated[bool, "--follow -f", "Go on until Ctrl-C."] = False,
@@ -129,26 +125,24 @@ def receive(
     how = Settle.NACK if nack else Settle.LEAVE if ack is False else Settle.ACK
     limit = max_ or (None if follow else DEFAULT_MAX)
     patience = FOLLOW_WAIT if follow else wait or timedelta()
-    printer = received_printer(cli)
+    printer = BodyPrinter(cli, received_fields, _about)
     receiving = Receiving(printer, how)
-    with open_client(cli) as client:
-        queue = find_queue(client, name)
-        with accounted(cli, receiving.account) as interrupts, _consumer(queue, how) as consumer:
+    with reading(cli, name) as queue, accounted(cli, receiving.account) as interrupts:
+        consumer = queue.consumer()
+        try:
             receiving.run(consumer, interrupts, limit, patience, follow=follow)
-        say_left_out(cli, client, "messages")
+        finally:  # with --no-ack, messages that it holds are not given back
+            consumer.close(give_back=how is not Settle.LEAVE)
     if not printer.printed:
         cli.remark(f"Queue {name} has nothing that is due.")
 
 
-@contextmanager
-def _consumer(queue: Queue, how: Settle) -> Iterator[Consumer]:
-    """Open a consumer; with --no-ack, close it without giving back the messages it holds."""
-    consumer = queue.consumer()
-    if how is not Settle.LEAVE:
-        with consumer:
-            yield consumer
-        return
-    try:
-        yield consumer
-    finally:
-        consumer.close(give_back=False)
+def received_fields(message: ReceivedMessage) -> dict[str, Any]:
+    """Return what --json shows of a message that was received."""
+    more = {"attempt": message.attempt, "visible_again": message.visible_again}
+    return {**message_fields(message), **more}
+
+
+def _about(message: ReceivedMessage) -> list[str]:
+    priority = [f"priority {message.priority}"] if message.priority else []
+    return [f"sent {show_moment(message.sent_at)}", f"attempt {message.attempt}", *priority]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cqueue.cli.arguments import encoded
+from cqueue.cli.bodies import encoded, read_body
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
@@ -140,7 +139,7 @@ def add(
     content, codec = _body(body, args, task)
     with open_queue(cli, queue) as opened:
         schedule = opened.schedules.add(
-            key, trigger, content, task=task, codec=codec, headers=parse_headers(header or ()) or None,
+            key, trigger, content, task=task, codec=codec, headers=parse_headers(header),
             priority=priority, exist_ok=exist_ok, replace=replace,
         )  # fmt: skip
         _emit(cli, schedule, f"Schedule {key} is there; it fires at {_next(schedule)}.")
@@ -148,17 +147,13 @@ def add(
 
 def _body(body: str | None, args: str | None, task: str | None) -> tuple[bytes, str | None]:
     """Return the body of the messages, and its codec."""
-    if args is None:
-        if body == "-":
-            return sys.stdin.buffer.read(), None
-        if task is not None and body is None:
-            return encoded(None)
-        return (body or "").encode("utf-8", "surrogateescape"), None
-    if body is not None:
+    if args is not None and body is not None:
         raise BadInput("Give --body or --args, not both.")
-    if task is None:
+    if args is not None and task is None:
         raise BadInput("--args are those of a task: give --task as well.")
-    return encoded(args)
+    if task is not None and body is None:
+        return encoded(args)
+    return read_body(body or "", None), None
 
 
 @command(app)

@@ -125,7 +125,7 @@ def verify_command(cli: CliContext) -> None:
 def roles_command(
     cli: CliContext,
     *,
-    make: Annotated[bool, typer.Option("--apply", help="Make them, as an operator who may.")] = False,
+    make: Annotated[bool, "--apply", "Make them, as an operator who may."] = False,
 ) -> None:
     """Print the roles of bootstrap, producer, consumer, dispatcher and reader, with what each may do.
 

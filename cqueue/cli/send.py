@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from cqueue.cli.arguments import encoded
+from cqueue.cli.bodies import check_source, encoded, open_source, read_body
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue
 from cqueue.cli.options import BodyFile, Headers, Priority, QueueName, TaskArgs, given
-from cqueue.cli.sources import check_source, lines_of, read_body
 from cqueue.cli.values import parse_headers
 from cqueue.errors import BadInput, CqueueError
 
@@ -69,7 +68,7 @@ def send(
         "delay": delay,
         "due": due,
         "priority": priority,
-        "headers": parse_headers(header or ()) or None,
+        "headers": parse_headers(header),
         "ttl": ttl,
         "key": key,
         "unique": _unique(unique, given(while_=while_, within=within, on_conflict=on_conflict)),
@@ -165,7 +164,7 @@ def _send_lines(cli: CliContext, name: str, file: Path | None, options: dict[str
     from cqueue.cli.send_lines import Target, send_each  # noqa: PLC0415 - only where it is needed
     from cqueue.message import Message  # noqa: PLC0415 - not needed for --help
 
-    with lines_of(file) as source, open_queue(cli, name) as queue:
+    with open_source(file) as source, open_queue(cli, name) as queue:
 
         def send(bodies: list[bytes]) -> list[tuple[int, CqueueError]]:
             return queue.send_many([Message(body, **options) for body in bodies]).failed

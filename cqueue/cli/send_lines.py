@@ -118,7 +118,7 @@ def _report(cli: CliContext, target: Target, tally: Tally, *, interrupted: bool 
         "failed": [{"line": line, **error_fields(error)} for line, error in tally.failed],
     }
     if interrupted:
-        after_ctrl_c(cli.err_console)
+        after_ctrl_c(cli)
     cli.emit(result, f"{counted(tally.sent, target.noun)} {target.done} to {target.name}.")
     for text in _remarks(target.done, tally, interrupted=interrupted):
         cli.remark(text)

@@ -22,8 +22,6 @@ from cqueue.cli.table import print_table
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from cqueue.spark.jobs.enqueue import Enqueue
-    from cqueue.spark.jobs.report import Reported
     from cqueue.spark.jobs.summary import Summary
 
 app = typer.Typer(
@@ -79,7 +77,7 @@ def report(
     """Count what a queue or a log holds: backlog, ages, shards, dead letters; topics, keys, times."""
     spark_run.need_spark()
     from cqueue.spark.jobs import report as module  # noqa: PLC0415 - PySpark is an extra
-    from cqueue.spark.jobs.report_page import write  # noqa: PLC0415 - as above
+    from cqueue.spark.jobs.report_page import shown, write  # noqa: PLC0415 - as above
 
     job = module.Report(
         queue=queue,
@@ -93,7 +91,9 @@ def report(
     )
     found = session.run(cli, "report", lambda spark: module.run(spark, job))
     if not cli.json:
-        _print_tables(cli, found)
+        for each in found.tables:
+            cli.line(f"\n{each.title}")
+            print_table(cli, each.columns, [[shown(value) for value in row] for row in each.rows])
     if html is not None:
         plots = write(found, html)
         cli.remark(f"{html} is written{'' if plots else ', without plots: they need matplotlib'}.")
@@ -193,7 +193,7 @@ def dedup(
 
     others = [("queue", each) for each in against_queue or ()] + [("log", each) for each in against_log or ()]
     job = module.Dedup(target=goes_to, against=tuple(others), since=since)
-    source: Enqueue = reading.Enqueue(
+    source = reading.Enqueue(
         paths=tuple(files), target=goes_to, format=file_format, options=spark_run.pairs(option, "--option")
     )
     session.run(
@@ -249,11 +249,3 @@ def stream(
             return module.run(spark, job, dry_run=dry_run, stopped=asked.is_set)
 
     session.run(cli, "stream", until_asked)
-
-
-def _print_tables(cli: CliContext, found: Reported) -> None:
-    from cqueue.spark.jobs.report_page import shown  # noqa: PLC0415 - PySpark is an extra
-
-    for each in found.tables:
-        cli.line(f"\n{each.title}")
-        print_table(cli, each.columns, [[shown(value) for value in row] for row in each.rows])

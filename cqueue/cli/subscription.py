@@ -18,7 +18,7 @@ from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.log_lines import LogFormat
-from cqueue.cli.log_read import Partitions, Topics, parse_position, position
+from cqueue.cli.log_read import Partitions, Topics, parse_position
 from cqueue.cli.opening import find_log, open_client, say_left_out
 from cqueue.cli.options import AppDir, LogName, Yes
 from cqueue.cli.table import print_table
@@ -65,12 +65,9 @@ def seek(
     name: Name,
     position: Annotated[
         str,
-        typer.Argument(
-            metavar="POSITION",
-            parser=parse_position,
-            help="earliest, latest, a time, a duration before now (10m), or after a record's id.",
-            show_default=False,
-        ),
+        parse_position,
+        "POSITION",
+        "earliest, latest, a time, a duration before now (10m), or after a record's id.",
     ],
     *,
     partition: Partitions = None,
@@ -120,7 +117,10 @@ def run(
     *,
     app_dir: AppDir = None,
     start: Annotated[
-        str | None, position("Where a new subscription begins; by default earliest.", "--from")
+        str | None,
+        parse_position,
+        "--from POSITION",
+        "Where a new subscription begins; by default earliest.",
     ] = None,
     topic: Topics = None,
     partition: Partitions = None,
@@ -181,7 +181,7 @@ def _run(cli: CliContext, subscription: Subscription) -> None:
             if thread.ident is None:
                 raise  # nothing was begun
             stopped = True
-            after_ctrl_c(cli.err_console)
+            after_ctrl_c(cli)
             cli.remark("Stopping after the call under way; once more ends it at once.")
             subscription.stop()
             _await(ended)

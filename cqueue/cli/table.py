@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.values import safe_for_terminal, shown
 
 GAP = "  "
-_AS_IT_IS: Any = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
 _NUMBERS = (int, float, timedelta)
 LEAST = 8
 """Characters that the last column gets at least, even if lines become wider than the terminal."""
@@ -52,7 +50,7 @@ def print_table(
         if cli.console.is_terminal and cut:
             end = _cut(end, room)
         line = GAP.join([*texts, _padded(end, widths[last], right=True) if last in right else end]).rstrip()
-        cli.console.print(line, style=None if number else "bold", **_AS_IT_IS)
+        cli.console.print(line, style=None if number else "bold")
 
 
 def _leave_out(widths: dict[str, int], spare: Sequence[str], room: int, *, cut: bool) -> None:
@@ -75,8 +73,8 @@ def print_sheet(cli: CliContext, fields: Mapping[str, object]) -> None:
     for name, value in fields.items():
         if value is not None and value != "":
             text = safe_for_terminal(shown(value))
-            cli.console.print(name.ljust(width), style="bold", end="", **_AS_IT_IS)
-            cli.console.print("\n" + text if "\n" in text else text, **_AS_IT_IS)
+            cli.console.print(name.ljust(width), style="bold", end="")
+            cli.console.print("\n" + text if "\n" in text else text)
 
 
 def one_line(text: str) -> str:

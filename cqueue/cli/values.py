@@ -75,21 +75,21 @@ def parse_since(text: str) -> datetime:
         raise typer.BadParameter(f"{text!r} is too long.") from exc
 
 
-def parse_headers(pairs: Iterable[str]) -> dict[str, str]:
-    """Parse headers from `name=value` texts.
+def parse_headers(pairs: Iterable[str] | None) -> dict[str, str] | None:
+    """Parse headers from `name=value` texts; None if there are none.
 
     Raises:
         BadParameter: one has no `=` or no name, or a name comes twice.
     """
     headers: dict[str, str] = {}
-    for pair in pairs:
+    for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals or not name:
             raise typer.BadParameter(f"{pair!r} is not a header. Write name=value.")
         if name in headers:
             raise typer.BadParameter(f"Header {name!r} is given twice.")
         headers[name] = value
-    return headers
+    return headers or None
 
 
 def body_text(body: bytes) -> tuple[str, str]:

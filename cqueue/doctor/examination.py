@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from threading import Thread
 from typing import Final
@@ -64,57 +64,57 @@ CHECKS: Final = tuple(
 """All checks, in the order in which equally bad findings are shown."""
 
 
-@dataclass(slots=True)
-class _Run:
-    """A check that runs, and what it has found until now."""
-
-    check: Check
-    found: list[Finding] = field(default_factory=list)
-    thread: Thread | None = None
-
-
 def examine(site: Site, checks: Sequence[Check] = CHECKS) -> list[Finding]:
     """Make all checks side by side. Return what they found, the worst first.
 
     A check that has not ended after `site.limit_s` seconds is left behind. What it found until then counts.
     """
-    runs = [_Run(check) for check in checks]
+    runs = [_Run(check, site) for check in checks]
     for run in runs:
-        run.thread = Thread(target=_make, args=(run, site), name=f"doctor-{run.check.subject}", daemon=True)
-        run.thread.start()
+        run.start()
     end_s = time.monotonic() + site.limit_s
-    found = [finding for run in runs for finding in _results(run, end_s, site.limit_s)]
+    found = [finding for run in runs for finding in run.results(end_s)]
     order = list(Severity)
     return sorted(found, key=lambda finding: order.index(finding.severity))  # stable: checks keep theirs
 
 
-def _make(run: _Run, site: Site) -> None:
-    subject = run.check.subject
-    try:
-        with limits.within(site.limit_s):
-            for finding in run.check.check(site):
-                run.found.append(finding)
-    except CqueueError as exc:
-        run.found.append(not_checked(subject, str(exc)))
-    except DRIVER_ERRORS as exc:
-        run.found.append(not_checked(subject, str(outcome.error(exc, Kind.READ))))
-    except Exception as exc:  # noqa: BLE001 - a bug in one check must not hide what the others find
-        logger("cqueue.doctor").error(
-            "doctor_check_failed", subject=subject, error=describe(exc), **trace(exc, is_final=True)
-        )
-        what = (
-            f"{type(exc).__name__} in the check itself, a bug in cqueue: `cqueue --verbose doctor` shows it"
-        )
-        run.found.append(not_checked(subject, what))
+class _Run(Thread):
+    """A check that runs, and what it has found until now."""
 
+    def __init__(self, check: Check, site: Site) -> None:
+        super().__init__(name=f"doctor-{check.subject}", daemon=True)
+        self._check = check
+        self._site = site
+        self._found: list[Finding] = []
 
-def _results(run: _Run, end_s: float, limit_s: float) -> list[Finding]:
-    assert run.thread is not None  # noqa: S101 - for mypy
-    run.thread.join(max(0.0, end_s - time.monotonic()))
-    if not run.thread.is_alive():
-        return run.found
-    found = list(run.found)
-    limit = show_duration(timedelta(seconds=limit_s))
-    what = "the rest: " if found else ""
-    why = f"{what}not done within {limit}; `--timeout` gives it more"
-    return [*found, not_checked(run.check.subject, why)]
+    def run(self) -> None:
+        """Make the check, within its time."""
+        try:
+            with limits.within(self._site.limit_s):
+                for finding in self._check.check(self._site):
+                    self._found.append(finding)
+        except CqueueError as exc:
+            self._not_checked(str(exc))
+        except DRIVER_ERRORS as exc:
+            self._not_checked(str(outcome.error(exc, Kind.READ)))
+        except Exception as exc:  # noqa: BLE001 - a bug in one check must not hide what the others find
+            told = trace(exc, is_final=True)
+            logger("cqueue.doctor").error(
+                "doctor_check_failed", subject=self._check.subject, error=describe(exc), **told
+            )
+            what = f"{type(exc).__name__} in the check itself, a bug in cqueue"
+            self._not_checked(f"{what}: `cqueue --verbose doctor` shows it")
+
+    def results(self, end_s: float) -> list[Finding]:
+        """Return what was found, once the check has ended or the time is over."""
+        self.join(max(0.0, end_s - time.monotonic()))
+        if not self.is_alive():
+            return self._found
+        found = list(self._found)
+        limit = show_duration(timedelta(seconds=self._site.limit_s))
+        what = "the rest: " if found else ""
+        why = f"{what}not done within {limit}; `--timeout` gives it more"
+        return [*found, not_checked(self._check.subject, why)]
+
+    def _not_checked(self, why: str) -> None:
+        self._found.append(not_checked(self._check.subject, why))

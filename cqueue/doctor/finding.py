@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partialmethod
 from typing import Any, Final
 
 _FAILED: Final = re.compile(r"The read failed: (?:[\w.:\[\]]+:\d+: )?")
@@ -65,21 +66,10 @@ class Subject(str):
         """Return a finding of this check."""
         return Finding(severity, self, found, reason, remedy, figures or {})
 
-    def error(self, found: str, **more: Any) -> Finding:
-        """Return a finding of something that is wrong; more: as `found` takes it."""
-        return self.found(Severity.ERROR, found, **more)
-
-    def warning(self, found: str, **more: Any) -> Finding:
-        """Return a finding of something that will go wrong."""
-        return self.found(Severity.WARNING, found, **more)
-
-    def info(self, found: str, **more: Any) -> Finding:
-        """Return a finding that asks for nothing."""
-        return self.found(Severity.INFO, found, **more)
-
-    def ok(self, found: str, **more: Any) -> Finding:
-        """Return the finding that all is in order."""
-        return self.found(Severity.OK, found, **more)
+    error: partialmethod[Finding] = partialmethod(found, Severity.ERROR)
+    warning: partialmethod[Finding] = partialmethod(found, Severity.WARNING)
+    info: partialmethod[Finding] = partialmethod(found, Severity.INFO)
+    ok: partialmethod[Finding] = partialmethod(found, Severity.OK)
 
 
 def not_checked(subject: str, why: str) -> Finding:

@@ -121,8 +121,6 @@ SWITCHES: Final = (
 )
 """Switches that must be true: name, what is refused otherwise, and whether cqueue works at all without."""
 
-_PROPERTIES: Final = ("compaction", "gc_grace_seconds")
-
 
 def check(site: Site) -> Iterator[Finding]:
     """Read the settings of each node."""
@@ -137,8 +135,7 @@ def judged(settings: values.NodeSettings, client: Settings) -> Iterator[Finding]
     found = [
         *(finding for rule in RULES for finding in _at_least(rule, settings)),
         *(finding for switch in SWITCHES for finding in _switch(*switch, settings)),
-        *_levels(settings, client),
-        *_properties(settings),
+        *_lists(settings, client),
         *_disk(settings),
     ]
     yield from found
@@ -174,19 +171,16 @@ def _switch(name: str, refused: str, fatal: bool, settings: values.NodeSettings)
         )
 
 
-def _levels(settings: values.NodeSettings, client: Settings) -> Iterator[Finding]:
-    """Judge consistency levels that may not be used."""
+def _lists(settings: values.NodeSettings, client: Settings) -> Iterator[Finding]:
+    """Judge the settings that list what may not be used: consistency levels, properties of tables."""
     own = {client.consistency.upper(), client.serial_consistency.upper()}
     rare = {"QUORUM", "SERIAL", "EACH_QUORUM", "LOCAL_ONE"} - own
     for name in ("read_consistency_levels_disallowed", "write_consistency_levels_disallowed"):
         yield from _disallowed(name, own, Severity.ERROR, "what every client does", settings)
         commands = "`cqueue schema apply`, `cqueue dc` or this check"
         yield from _disallowed(name, rare, Severity.WARNING, commands, settings)
-
-
-def _properties(settings: values.NodeSettings) -> Iterator[Finding]:
-    apply = "`cqueue schema apply`, which makes tables"
-    yield from _disallowed("table_properties_disallowed", _PROPERTIES, Severity.WARNING, apply, settings)
+    apply, properties = "`cqueue schema apply`, which makes tables", ("compaction", "gc_grace_seconds")
+    yield from _disallowed("table_properties_disallowed", properties, Severity.WARNING, apply, settings)
 
 
 def _disallowed(

@@ -52,7 +52,6 @@ class Figures:
         stragglers: those of them that stand below the cursor of their wide row.
         claims: the last claim in each wide row that was read.
         implausible: locks, cursors and timeouts that lie further ahead than any client can have put them.
-        rows: wide rows that were read.
         reads: reads of ids.
         partial: whether there are more.
     """
@@ -64,7 +63,6 @@ class Figures:
     stragglers: int = 0
     claims: dict[WideRow, int] = field(default_factory=dict)
     implausible: int = 0
-    rows: int = 0
     reads: int = 0
     partial: bool = False
 
@@ -92,7 +90,6 @@ def read(spec: QueueSpec) -> Proto[Figures]:
     begun = [one for one in registered if one[0].time_shard * 1000 <= found.now_us - LATE_US]
     found.partial = not whole or len(begun) > MAX_ROWS
     rows = begun[:MAX_ROWS]
-    found.rows = len(rows)
     for start in range(0, len(rows), AT_ONCE):
         some = rows[start : start + AT_ONCE]
         heads: list[Head] = yield from together(*(ReadHead(wide_row) for wide_row, _ in some))

@@ -56,10 +56,12 @@ def check(site: Site) -> Iterator[Finding]:
 
 def of_client(client: Client) -> Iterator[Finding]:
     """Check the queues that a client sees."""
-    listeners, workers = waiting(client)
+    # Those who wait for messages: listeners of the doorbell, and workers of dispatchers.
+    listeners, (workers, _) = listeners_of(client), listed(client)
     entries = client._catalog.all()  # noqa: SLF001 - the library's own
     names = {entry.row.name for entry in entries}
-    own = [entry for entry in entries if not _goes_with_its_queue(entry.row.name, names)]
+    dead_names = {name + DEAD_SUFFIX for name in names}  # looked at with their queues
+    own = [entry for entry in entries if entry.row.name not in dead_names]
     clean = 0
     for entry in own:
         found = list(_of_queue(client, entry, _serving(entry, listeners, workers), names))
@@ -70,11 +72,6 @@ def of_client(client: Client) -> Iterator[Finding]:
     if clean or not own:
         what = f"{clean:,} of {_counted(len(own), 'queue')}: nothing is late, nothing dead"
         yield SUBJECT.ok(what, figures={"clean": clean, "queues": len(own)})
-
-
-def _goes_with_its_queue(name: str, names: set[str]) -> bool:
-    """Return whether this is the dead-letter queue of another one, with which it is looked at."""
-    return name.endswith(DEAD_SUFFIX) and name.removesuffix(DEAD_SUFFIX) in names
 
 
 def _of_queue(client: Client, entry: QueueEntry, serving: int, names: set[str]) -> Iterator[Finding]:
@@ -93,11 +90,6 @@ def _serving(entry: QueueEntry, listeners: Iterable[ListenerRow], workers: Itera
     short = short_name(entry.spec.partition)
     known = {one.listener for one in listeners if names_contain(one.names, short)}
     return len(known | {worker.name for worker in workers if worker.polls(entry.row.name)})
-
-
-def waiting(client: Client) -> tuple[list[ListenerRow], list[Worker]]:
-    """Return the processes that wait for messages: listeners of the doorbell, and workers of dispatchers."""
-    return listeners_of(client), listed(client)[0]
 
 
 def _letters(client: Client, dead_queue: str) -> Letters:
@@ -178,7 +170,7 @@ def dead(name: str, letters: Letters) -> Iterator[Finding]:
     new = f", {letters.recent:,} of them in the last hour" if letters.recent else ""
     yield SUBJECT.found(
         Severity.WARNING if letters.recent else Severity.INFO,
-        f"{name}: {letters.count:,}{plus} dead letter{'' if letters.count == 1 else 's'}{new}{old}",
+        f"{name}: {_counted(letters.count, 'dead letter', plus)}{new}{old}",
         reason="Their messages are not tried any more.",
         remedy=f"cqueue dead list {name}",
         figures={
@@ -192,21 +184,17 @@ def dead(name: str, letters: Letters) -> Iterator[Finding]:
 
 def damaged(found: Sequence[Damage]) -> Iterator[Finding]:
     """Judge rows that cannot be read, one finding for each queue, log or table."""
-    for owner, some in _by_owner(found).items():
-        rows = "1 row" if len(some) == 1 else f"{len(some):,} rows"
+    by_owner: dict[str, list[Damage]] = {}
+    for damage in found:
+        by_owner.setdefault(damage.owner.partition("@")[0] or damage.table, []).append(damage)
+    for owner, some in by_owner.items():
         yield SUBJECT.error(
-            f"{owner}: {rows} of table {some[0].table} cannot be read: {some[0].reason}",
+            f"{owner}: {_counted(len(some), 'row')} of table {some[0].table} cannot be read: "
+            f"{some[0].reason}",
             reason="What such a row holds is not delivered until it is mended or dropped.",
             remedy=f"cqueue quarantine dump {some[0].address}",
             figures={"owner": owner, "rows": len(some), "table": some[0].table},
         )
-
-
-def _by_owner(found: Iterable[Damage]) -> dict[str, list[Damage]]:
-    grouped: dict[str, list[Damage]] = {}
-    for damage in found:
-        grouped.setdefault(damage.owner.partition("@")[0] or damage.table, []).append(damage)
-    return grouped
 
 
 def _age(seconds: float) -> str:

@@ -80,22 +80,14 @@ class Site:
         connection: opened without a keyspace, which need not exist.
         make_client: connects a client.
         limit_s: seconds that one check may take.
-        wall_us: this machine's wall clock in µs since 1970.
     """
 
     def __init__(
-        self,
-        settings: Settings,
-        connection: Connection,
-        make_client: Callable[[], Client],
-        *,
-        limit_s: float,
-        wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        self, settings: Settings, connection: Connection, make_client: Callable[[], Client], *, limit_s: float
     ) -> None:
         self.settings = settings
         self.connection = connection
         self.limit_s = limit_s
-        self.wall_us = wall_us
         self._make_client = make_client
         self._known: dict[str, Any] = {}
         self._silent: dict[str, Answer] = {}
@@ -105,6 +97,10 @@ class Site:
     def node_limit_s(self) -> float:
         """Seconds that one node may take to answer."""
         return self.limit_s * NODE_SHARE
+
+    def wall_us(self) -> int:
+        """Return this machine's wall clock in µs since 1970."""
+        return time.time_ns() // 1000
 
     def client(self) -> Client:
         """Return the client of all checks; the first call connects it.
@@ -151,7 +147,8 @@ class Site:
             CqueueError: it failed.
         """
         question = SimpleStatement(statement, consistency_level=ConsistencyLevel.LOCAL_ONE)
-        hosts = [host for host in self._near() if address_of(host) not in self._silent]
+        near = sorted(self.hosts(), key=lambda host: host.datacenter != self.settings.local_dc)
+        hosts = [host for host in near if address_of(host) not in self._silent]
         error: Exception = Unavailable("no node answers")
         for host in hosts[:READ_TRIES]:
             try:
@@ -171,11 +168,11 @@ class Site:
     def ask_each(self, statement: str) -> list[Answer]:
         """Ask every node of every data centre at the same time. Return an answer for each, in their order."""
         arrived: SimpleQueue[Answer | Host] = SimpleQueue()
-        hosts = self.hosts()
+        hosts = {address_of(host): host for host in self.hosts()}
         answers = dict(self._silent)  # a node that was waited for in vain is not waited for again
         end_s = time.monotonic() + self.node_limit_s
-        for host in hosts:
-            if address_of(host) not in answers:
+        for node, host in hosts.items():
+            if node not in answers:
                 self._send(statement, host, arrived)
         while len(answers) < len(hosts):
             try:
@@ -186,18 +183,15 @@ class Site:
                 answers[answer.node] = answer
             else:
                 self._send(statement, answer, arrived, again=False)
-        for host in hosts:
-            if address_of(host) not in answers:
-                answers[address_of(host)] = self._silent[address_of(host)] = self._no_answer(host)
-        return [answers[address_of(host)] for host in hosts]
+        for node, host in hosts.items():
+            if node not in answers:
+                error = Unavailable(f"no answer within {self.node_limit_s:g} s")
+                answers[node] = self._silent[node] = Answer(node, str(host.datacenter), [], error)
+        return [answers[node] for node in hosts]
 
     def hosts(self) -> list[Host]:
         """Return all nodes of the cluster, in the order of their addresses."""
         return sorted(self.connection.cluster.metadata.all_hosts(), key=address_of)
-
-    def _near(self) -> list[Host]:
-        """Return all nodes, those of the local data centre first."""
-        return sorted(self.hosts(), key=lambda host: host.datacenter != self.settings.local_dc)
 
     def close(self) -> None:
         """Close what was opened; checks that still run fail."""
@@ -263,10 +257,6 @@ class Site:
             return
         future.add_callbacks(took, failed)
 
-    def _no_answer(self, host: Host) -> Answer:
-        error = Unavailable(f"no answer within {self.node_limit_s:g} s")
-        return Answer(address_of(host), str(host.datacenter), [], error)
-
 
 def unanswered(subject: str, answers: Iterable[Answer], what: str = "") -> Iterator[Finding]:
     """Yield a finding for the nodes that did not answer, one for each reason. what: stands before them."""
@@ -293,19 +283,15 @@ def open_site(settings: Settings, make_client: Callable[[], Client], *, limit_s:
     """
     connection = open_session(settings, use_keyspace=False)
     site = Site(settings, connection, make_client, limit_s=limit_s)
-    try:
-        _reach_all(connection, site.node_limit_s)
-        yield site
-    finally:
-        site.close()
-
-
-def _reach_all(connection: Connection, limit_s: float) -> None:
-    """Connect to the nodes of other data centres as well. One that is not reached will not answer."""
+    node_limit_s = site.node_limit_s
     profile = ExecutionProfile(
         load_balancing_policy=RoundRobinPolicy(),
         retry_policy=FallthroughRetryPolicy(),
-        request_timeout=limit_s,
+        request_timeout=node_limit_s,
     )
-    with suppress(*DRIVER_ERRORS):
-        connection.cluster.add_execution_profile(EACH_NODE, profile, pool_wait_timeout=limit_s)
+    try:
+        with suppress(*DRIVER_ERRORS):  # a node of another data centre that is not reached will not answer
+            connection.cluster.add_execution_profile(EACH_NODE, profile, pool_wait_timeout=node_limit_s)
+        yield site
+    finally:
+        site.close()

@@ -14,7 +14,7 @@ from cqueue.bench.bare import Pace
 from cqueue.bench.options import Options
 from cqueue.bench.setup import open_bench
 from cqueue.cli import bench as command
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import AS_IT_IS, CliContext
 from cqueue.cli.main import main
 from cqueue.errors import NotDone
 from cqueue.settings import load
@@ -167,7 +167,7 @@ def test_the_table_fits_on_a_terminal_of_eighty_columns():
     row = latency.row("12 dispatchers", Pace(200, 20), [12.345678] * 4000, [0.001] * 4000)
     row |= {"floor_ms": 12.345, "p50_to_floor": 1000.08, "p99_to_floor": 1000.08}
     context, out = CliContext(), io.StringIO()
-    context._consoles[False] = Console(file=out, force_terminal=True, width=80, color_system=None)
+    context.console = Console(file=out, force_terminal=True, width=80, color_system=None, **AS_IT_IS)
     command._print(context, {"bench": "latency", "rows": [row], "nodes": 1})
     head, line, *_ = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
     assert head.split("  ")[0] == "to"

@@ -115,6 +115,16 @@ def test_emit_prints_json_or_text(capsys):
     assert capsys.readouterr().out == '{"a": [1, 2]}\nhuman\nmade\n'
 
 
+def test_texts_that_look_like_markup_are_printed_as_they_are(capsys):
+    """Keys, addresses and names of files are anybody's."""
+    cli, text = CliContext(), "cassandra://[fe80::1]:9042/shop: [/x] [red] :bug: 1"
+    cli.emit({}, text)
+    cli.line(text)
+    cli.remark(text)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == (f"{text}\n" * 2, f"{text}\n")
+
+
 def test_help_imports_no_driver():
     """`cqueue --help` stays quick: what takes long is imported inside commands."""
     code = (

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from cqueue import doctor as checks
 from cqueue.cli import doctor as command
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import AS_IT_IS, CliContext
 from cqueue.doctor import Finding, Severity
 from cqueue.errors import Unavailable
 
@@ -83,7 +83,7 @@ def test_json_is_one_document(run):
 def test_on_a_terminal_every_line_fits(width, capsys):
     """Text stands in one column; a remedy's further lines stand below its text."""
     cli = CliContext()
-    cli._consoles[False] = Console(width=width, force_terminal=True, color_system=None)
+    cli.console = Console(width=width, force_terminal=True, color_system=None, **AS_IT_IS)
     command._print(cli, LONG)
     command._print(cli, GOOD)
     lines = capsys.readouterr().out.splitlines()

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 import cqueue
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import AS_IT_IS, CliContext
 from cqueue.cli.table import print_sheet, print_table
 from cqueue.dispatcher.service.membership import Worker
 
@@ -23,8 +23,8 @@ def printed(show, *, width=80, terminal=True):
     """The lines that a function prints to a terminal or a pipe."""
     out = io.StringIO()
     context = CliContext()
-    context._consoles[False] = Console(
-        file=out, force_terminal=terminal, width=width, color_system=None, legacy_windows=False
+    context.console = Console(
+        file=out, force_terminal=terminal, width=width, color_system=None, legacy_windows=False, **AS_IT_IS
     )
     show(context)
     return re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import cqueue
 from cqueue import errors
 from cqueue import settings as settings_of
-from cqueue.cli import arguments, log_read, values
+from cqueue.cli import bodies, log_read, values
 from cqueue.config import QueueConfig
 from cqueue.dead_letters import DeadLetter
 from cqueue.dispatcher.application import import_string
@@ -180,7 +180,7 @@ def test_any_duration_time_and_position(text):
 
 @pytest.mark.parametrize("text", NESTED)
 def test_arguments_on_the_command_line_that_are_no_json(text):
-    accepts(errors.BadInput, arguments.encoded, text)
+    accepts(errors.BadInput, bodies.encoded, text)
 
 
 # ── What stands in rows and messages as JSON ──

@@ -254,10 +254,9 @@ class Timetable:
     def upcoming(self, after_ms: int, count: int) -> list[int]:
         """Return the next `count` times; fewer if the trigger ends."""
         found: list[int] = []
-        at: int | None = after_ms
-        while len(found) < count and at is not None:
-            at = self.next_after(at)
-            found += [] if at is None else [at]
+        while len(found) < count and (next_ms := self.next_after(after_ms)) is not None:
+            found.append(next_ms)
+            after_ms = next_ms
         return found
 
     def latest(self, first_ms: int, now_ms: int) -> int:

@@ -13,6 +13,7 @@ import math
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -96,8 +97,7 @@ class Ordered:
 
 
 Notice = Signalled | Stopped | Ordered
-Inbox = queue.SimpleQueue[Any]
-Tell = Callable[[dict[str, Any]], None]
+Inbox = queue.SimpleQueue[Notice]
 
 
 class Daemon:
@@ -118,7 +118,7 @@ class Daemon:
         inbox: Inbox,
         *,
         notifier: Notifier | None = None,
-        tell: Tell | None = None,
+        tell: Callable[[dict[str, Any]], None] | None = None,
         health_address: tuple[str, int] | None = None,
         hooks: Sequence[Middleware] = (),
     ) -> None:
@@ -215,7 +215,7 @@ class Daemon:
         members.start()
         self._notifier.ready()
         self._report()
-        self._log.info(logs.DaemonEvent.READY, worker=own_name(), queues=list(_queues(dispatcher)))
+        self._log.info(logs.DaemonEvent.READY, worker=own_name(), queues=list(dispatcher.stats().queues))
         self._after(dispatcher.join, Stopped())
         if self._settings.drain:
             self._after(dispatcher.drain, Ordered("drained"))
@@ -256,8 +256,7 @@ class Daemon:
         until_s, tick_s = time.monotonic() + seconds, min(TICK_S, self._notifier.alive_every_s or TICK_S)
         while (left_s := until_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                notice: Notice = self._inbox.get(timeout=min(tick_s, left_s))
-                return notice
+                return self._inbox.get(timeout=min(tick_s, left_s))
             self._tick()
         return None
 
@@ -298,10 +297,10 @@ class Daemon:
         stats = dispatcher.stats()
         return Worker(
             name=own_name(),
-            host=membership.host_name(),
+            host=socket.gethostname(),
             pid=os.getpid(),
             app=self._settings.target,
-            queues=_queues(dispatcher),
+            queues=tuple(stats.queues),
             tasks=membership.told(dispatcher.tasks),
             threads=dispatcher.options.threads,
             version=__version__,
@@ -316,10 +315,6 @@ class Daemon:
                 if (done := counts.succeeded + counts.cancelled + counts.dead)
             },
         )
-
-
-def _queues(dispatcher: Dispatcher) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(poller.name for poller in dispatcher.pollers))
 
 
 def _give_share(dispatcher: Dispatcher, name: str, share: Share | None) -> None:

@@ -249,9 +249,7 @@ def added(parts: Iterable[Families]) -> Families:
 
 def exposition(families: Families) -> bytes:
     """Return the text that Prometheus reads."""
-    registry = CollectorRegistry()
-    registry.register(_From(lambda: _unpacked(families)))
-    return generate_latest(registry)
+    return generate_latest(_From(lambda: _unpacked(families)))
 
 
 def _unpacked(families: Families) -> Iterator[Metric]:

@@ -8,7 +8,6 @@ claims, and every worker polls every row now and then.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -126,7 +125,7 @@ def parse(row: WorkerRow) -> Worker:
     """Return the worker of a row; a value that is missing, or of another version's form, is left empty."""
     try:
         info = json.loads(row.info)
-    except ValueError:
+    except (ValueError, RecursionError):
         info = {}
     known = info if isinstance(info, dict) else {}
     said = {name: _like(empty, known.get(name)) for name, empty in _EMPTY.items()}
@@ -180,7 +179,7 @@ class Membership:
         describe: Callable[[], Worker],
         changed: Callable[[str, Share | None], None],
         *,
-        now_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float],
     ) -> None:
         self._ask = ask
         self._describe = describe

@@ -31,7 +31,7 @@ from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.service import health, logs, membership
 from cqueue.dispatcher.service.health import Health
 from cqueue.dispatcher.service.membership import Membership, Worker
-from cqueue.dispatcher.service.metrics import Meter, Metrics, exposition
+from cqueue.dispatcher.service.metrics import Metrics, exposition
 from cqueue.dispatcher.service.run_recorder import RunRecorder
 from cqueue.dispatcher.service.supervisor import TICK_S, Exit, Signalled, received
 from cqueue.dispatcher.service.systemd import Notifier
@@ -185,8 +185,7 @@ class Daemon:
         """Start the dispatcher; the parent hears first, because the first message may kill this process."""
         from cqueue.dispatcher.service import launch  # noqa: PLC0415 - the health server answers while this imports
 
-        hooks = [Meter(self._metrics), *self._hooks]
-        launched = launch.launch(found, self._settings, hooks)
+        launched = launch.launch(found, self._settings, [self._metrics, *self._hooks])
         self._report(launched=True)
         garbage_collection.settle()  # all imports are done
         launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -121,13 +121,12 @@ class Demo(Middleware):
         """Wait until the queue is empty, which only a count of the queue itself can tell."""
         while True:
             snapshot = self._look(watch)
-            for producer in producers:
-                if producer.done():
-                    producer.result()  # raises what ended it
-            all_sent = all(producer.done() for producer in producers)
+            done, sending = wait(producers, timeout=0)
+            for producer in done:
+                producer.result()  # raises what ended it
             # Counting costs reads: not before little is missing, or nothing moves any more.
             may_be_empty = snapshot.depth <= len(self._input.poison) or not snapshot.per_second
-            if all_sent and may_be_empty and self._is_empty(self._queue):
+            if not sending and may_be_empty and self._is_empty(self._queue):
                 return True
             if self._is_stuck(snapshot):
                 return False

@@ -281,6 +281,8 @@ class Daemon:
 
     def _tick(self) -> None:
         now = self.health()
+        if now.ready:
+            self._notifier.ready()
         if now.alive:
             self._notifier.alive()
         else:

@@ -2,7 +2,7 @@
 
 The protocol is one datagram of `NAME=value` lines, so it needs no library. Outside systemd there is no
 socket, and nothing is sent. A notice that cannot be sent is dropped: systemd then acts as if it had not come,
-which is right for a watchdog.
+which is right for a watchdog. Every other notice counts as sent only once it is, and its caller repeats it.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Notifier:
         """Send a notice, unless it repeats the last one of its name."""
         if self._address is None or self._told.get(name) == value:
             return
-        self._told[name] = value
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
             out.setblocking(False)  # a full queue must not hold up the service
             out.sendto(f"{name}={value}".encode(), self._address)
+            self._told[name] = value
 
 
 def _decoded(address: str) -> str | bytes:

@@ -128,7 +128,7 @@ class ScheduleStore:
         the firing uses the same.
         """
         definition, now_ms = ScheduleDefinition.from_json(row.definition), self.now_us() // 1000
-        is_late = bool(row.next_at) and now_ms - _own_due_ms(row, definition) > LATE_MS
+        is_late = bool(row.next_at) and now_ms - row.next_at - jitter_of(row, definition) > LATE_MS
         return row._replace(definition=replace(definition, due_ms=now_ms if is_late else 0).to_json())
 
     # ── firings ──
@@ -209,11 +209,7 @@ def _is_of(row: ScheduleRow | None, generation: int) -> bool:
 def due_ms(row: ScheduleRow) -> int:
     """Return when the firing that the row waits for is due, in ms since 1970."""
     definition = ScheduleDefinition.from_json(row.definition)
-    return definition.due_ms or _own_due_ms(row, definition)
-
-
-def _own_due_ms(row: ScheduleRow, definition: ScheduleDefinition) -> int:
-    return row.next_at + jitter_of(row, definition)
+    return definition.due_ms or row.next_at + jitter_of(row, definition)
 
 
 def jitter_of(row: ScheduleRow, definition: ScheduleDefinition) -> int:

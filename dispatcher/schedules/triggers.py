@@ -310,12 +310,7 @@ def choose(timetable: Timetable, time_ms: int, now_ms: int) -> Choice:
     """
     trigger = timetable.trigger
     fire_ms = timetable.latest(time_ms, now_ms) if trigger.misfire == "latest" else time_ms
-    grace_ms = _grace_ms(trigger)
-    if grace_ms is not None and now_ms - fire_ms > grace_ms:
-        return Choice(None, timetable.next_after(max(fire_ms, now_ms - grace_ms - 1)))
-    return Choice(fire_ms, timetable.next_after(fire_ms))
-
-
-def _grace_ms(trigger: Trigger) -> int | None:
     grace = trigger.grace or (SKIP_GRACE if trigger.misfire == "skip" else None)
-    return None if grace is None else to_ms(grace)
+    if grace is not None and now_ms - fire_ms > to_ms(grace):
+        return Choice(None, timetable.next_after(max(fire_ms, now_ms - to_ms(grace) - 1)))
+    return Choice(fire_ms, timetable.next_after(fire_ms))

@@ -31,7 +31,7 @@ def live(console: Console, *, silent: bool = False) -> Iterator[Callable[[Snapsh
         yield lambda snapshot: shown.update(bars(snapshot), refresh=True)
 
 
-def bars(snapshot: Snapshot) -> Table:
+def bars(snapshot: Snapshot) -> Group:
     """One snapshot: what is sent and done as bars, the rest as numbers."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="bold")
@@ -40,10 +40,7 @@ def bars(snapshot: Snapshot) -> Table:
         grid.add_row(name, bar, f"{count:,} of {snapshot.total:,}")
     numbers = Table.grid(padding=(0, 2))
     numbers.add_row(*(Text.assemble((f"{name} ", "bold"), value) for name, value in _numbers(snapshot)))
-    whole = Table.grid()
-    whole.add_row(grid)
-    whole.add_row(numbers)
-    return whole
+    return Group(grid, numbers)
 
 
 def _numbers(snapshot: Snapshot) -> list[tuple[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -60,18 +60,7 @@ class Refused(Exception):
     """The handler's error for a message that it is to fail at."""
 
 
-class AckTeller(Middleware):
-    """Tells the ledger of acks that are stored."""
-
-    def __init__(self, acked: Callable[[Sequence[ReceivedMessage]], None]) -> None:
-        self._acked = acked
-
-    def after_ack(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Note acked messages, which are deleted."""
-        self._acked(messages)
-
-
-class Demo:
+class Demo(Middleware):
     """One run on fresh queues, which the caller has made with `CONFIG` and deletes.
 
     ticks: where a cron fires every second.
@@ -93,8 +82,13 @@ class Demo:
         Ends early by an exception in any of its threads, or by KeyboardInterrupt; all threads have
         ended then, each after what it had under way.
         """
-        with self._threads() as threads:
-            finished = self._await(threads, watch)
+        count = self._options.producers
+        with self._dispatching(), ThreadPoolExecutor(count) as pool:
+            try:
+                producers = [pool.submit(self._produce, index) for index in range(count)]
+                finished = self._await(producers, watch)
+            finally:
+                self._stop.set()
         return finished and self._drain_dead(watch)
 
     def report(self, *, interrupted: bool) -> Report:
@@ -102,21 +96,12 @@ class Demo:
         return self._ledger.report(self._left(), interrupted=interrupted)
 
     @contextmanager
-    def _threads(self) -> Iterator[list[Future[None]]]:
-        """Run the producers, while the dispatcher handles their messages and the cron ticks."""
-        options = self._options
-        with self._dispatching(), ThreadPoolExecutor(options.producers) as pool:
-            try:
-                yield [pool.submit(self._produce, index) for index in range(options.producers)]
-            finally:
-                self._stop.set()
-
-    @contextmanager
     def _dispatching(self) -> Iterator[None]:
+        """Let the dispatcher handle the messages, and the cron tick."""
         dispatcher = Dispatcher(
             [self._queue, self._ticks],
             self,
-            middleware=[AckTeller(self._acked)],
+            middleware=[self],
             threads=self._options.consumers,
             consumers=min(FETCHERS, self._options.consumers),
             max_poll_interval=LONGEST_POLL,
@@ -136,19 +121,16 @@ class Demo:
         """Wait until the queue is empty, which only a count of the queue itself can tell."""
         while True:
             snapshot = self._look(watch)
-            for producer in producers:
-                if producer.done():
-                    producer.result()  # raises what ended it
-            all_sent = all(producer.done() for producer in producers)
-            if all_sent and self._may_be_empty(snapshot) and self._is_empty(self._queue):
+            done, sending = wait(producers, timeout=0)
+            for producer in done:
+                producer.result()  # raises what ended it
+            # Counting costs reads: not before little is missing, or nothing moves any more.
+            may_be_empty = snapshot.depth <= len(self._input.poison) or not snapshot.per_second
+            if not sending and may_be_empty and self._is_empty(self._queue):
                 return True
             if self._is_stuck(snapshot):
                 return False
             self._stop.wait(LOOK_EVERY_S)
-
-    def _may_be_empty(self, snapshot: Snapshot) -> bool:
-        """Return whether to count: little is missing, or nothing moves any more."""
-        return snapshot.depth <= len(self._input.poison) or not snapshot.per_second
 
     def _look(self, watch: Watch) -> Snapshot:
         snapshot = self._ledger.snapshot()
@@ -207,7 +189,7 @@ class Demo:
 
     def _handle(self, message: ReceivedMessage, context: Context) -> None:
         """Handle a line; one that fails at every attempt ends as a dead letter."""
-        for number, _ in self._numbered([message]):
+        for number in self._numbers([message]):
             self._ledger.delivered([number])
             if self._input.fails(number, context.attempt):
                 raise Refused(f"message {number} at attempt {context.attempt}")
@@ -217,30 +199,23 @@ class Demo:
         if context.firing is not None:
             self._ledger.tick(context.firing.fired_at)
 
-    def _acked(self, messages: Sequence[ReceivedMessage]) -> None:
+    def after_ack(self, messages: Sequence[ReceivedMessage]) -> None:
+        """Note acked messages, which are deleted."""
         lines = [message for message in messages if message.trigger is None]
         self._ledger.acked(
             n for n in map(self._input.number_of, (one.body for one in lines)) if n is not None
         )
 
-    def _numbered(self, messages: list[ReceivedMessage]) -> list[tuple[int, ReceivedMessage]]:
-        numbered = []
+    def _numbers(self, messages: list[ReceivedMessage]) -> list[int]:
+        """Return the messages' numbers, and note bodies that have none."""
+        numbers = []
         for message in messages:
             number = self._input.number_of(message.body)
             if number is None:
                 self._ledger.altered()
             else:
-                numbered.append((number, message))
-        return numbered
-
-    @contextmanager
-    def _tolerated(self) -> Iterator[None]:
-        """Count errors that are tried again: Cassandra did not answer, or the timeout was quicker."""
-        try:
-            yield
-        except (NotDone, OutcomeUnknown, OwnershipLost):
-            self._ledger.error()
-            time.sleep(REPEAT_AFTER_S)
+                numbers.append(number)
+        return numbers
 
     # ── the end ──
 
@@ -248,10 +223,13 @@ class Demo:
         """Take everything out of the dead-letter queue; False if that came to a standstill."""
         with self._dead.consumer(max_poll_interval=LONGEST_POLL) as consumer:
             while not self._is_empty(self._dead):
-                with self._tolerated():
+                try:
                     messages = consumer.receive(RECEIVE_BATCH, wait=WAIT)
                     consumer.ack(messages)
-                    self._ledger.dead(number for number, _ in self._numbered(messages))
+                    self._ledger.dead(self._numbers(messages))
+                except (NotDone, OutcomeUnknown, OwnershipLost):  # no answer, or the timeout was quicker
+                    self._ledger.error()
+                    time.sleep(REPEAT_AFTER_S)
                 if self._is_stuck(self._look(watch)):
                     return False
         return True

@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 import re
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cqueue.errors import ConfigError
@@ -61,17 +60,13 @@ def check_expression(expression: str) -> str:
         )
     if _RANDOM.search(usual):
         raise ConfigError(f"cron expression {expression!r} has H or R, which mean another time for everybody")
-    _check_with_croniter(usual)
-    return usual
-
-
-def _check_with_croniter(usual: str) -> None:
     from croniter import croniter  # noqa: PLC0415 - takes long to import
 
     try:
         croniter(usual, datetime(2024, 1, 1), second_at_beginning=True)  # noqa: DTZ001 - wall time
     except (ValueError, KeyError, IndexError) as exc:
         raise ConfigError(f"cron expression {usual!r}: {exc}") from exc
+    return usual
 
 
 def check_zone(name: str) -> ZoneInfo:
@@ -106,7 +101,6 @@ def next_instant(expression: str, zone: ZoneInfo, after: datetime) -> datetime |
     return found if found is not None and found - after <= HORIZON else None
 
 
-@lru_cache(maxsize=1024)
 def is_wildcard(expression: str) -> bool:
     """Return whether the expression means "every n minutes": `*` or a step in its minutes or hours."""
     minute, hour = expression.split()[-5:-3]

@@ -101,7 +101,7 @@ class ScheduleDefinition:
             values["body"] = base64.b64decode(values.get("body", ""))
             start_ms, due_ms = _moment_ms(values.pop("start")), _moment_ms(values.pop("due", 0))
             return cls(start_ms=start_ms, due_ms=due_ms, **values)
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as exc:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
             # The message leaves the text out: it holds the messages' body, and errors are logged
             raise ConfigError(
                 f"this version of cqueue cannot read the schedule's definition: {type(exc).__name__}: {exc}"

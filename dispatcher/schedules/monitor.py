@@ -31,20 +31,19 @@ def restart_stalled(store: ScheduleStore) -> list[str]:
     Raises:
         NotDone, OutcomeUnknown: Cassandra does not answer; the next check goes on.
     """
-    return [row.key for row in store.rows() if _is_restarted(store, row)]
+    restarted = []
+    for row in store.rows():
+        try:
+            if _is_overdue(store, row) and _restart(store, row.key):
+                restarted.append(row.key)
+        except (DamagedRow, BadInput) as exc:  # of this schedule only; the others are checked
+            logger(DISPATCHER).warning(
+                "schedule_unwatched", queue=store.queue, schedule=row.key, error=describe(exc)
+            )
+    return restarted
 
 
-def _is_restarted(store: ScheduleStore, row: ScheduleRow) -> bool:
-    try:
-        return is_overdue(store, row) and _restart(store, row.key)
-    except (DamagedRow, BadInput) as exc:  # of this schedule only; the others are checked
-        logger(DISPATCHER).warning(
-            "schedule_unwatched", queue=store.queue, schedule=row.key, error=describe(exc)
-        )
-        return False
-
-
-def is_overdue(store: ScheduleStore, row: ScheduleRow) -> bool:
+def _is_overdue(store: ScheduleStore, row: ScheduleRow) -> bool:
     """Return whether the firing should have moved the row on already."""
     try:
         return next_firing(row) is not None and store.now_us() // 1000 > due_ms(row) + MARGIN_MS
@@ -55,7 +54,7 @@ def is_overdue(store: ScheduleStore, row: ScheduleRow) -> bool:
 def _restart(store: ScheduleStore, key: str) -> bool:
     """Restart a schedule if it has stopped; on a paused or slow queue its firing still exists."""
     row = store.read(key)
-    if row is None or not is_overdue(store, row) or store.is_live(row):
+    if row is None or not _is_overdue(store, row) or store.is_live(row):
         return False
     if store.read(key) != row:  # it fired, and was acked, between the two reads
         return False

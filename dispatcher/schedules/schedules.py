@@ -8,7 +8,7 @@ new generation; messages of earlier generations are obsolete.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
@@ -33,7 +33,7 @@ from cqueue.errors import (
     ScheduleExists,
     ScheduleNotFound,
 )
-from cqueue.message import MessageId, to_datetime
+from cqueue.message import MessageId, check_limit, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.catalog import Catalog
@@ -81,8 +81,7 @@ class Schedule(ScheduleDefinition):
         Raises:
             BadInput: `count` is out of range.
         """
-        if type(count) is not int or not 1 <= count <= MAX_UPCOMING:
-            raise BadInput(f"count is {count!r}; it goes from 1 to {MAX_UPCOMING:,}")
+        check_limit(count, MAX_UPCOMING, "count")
         if self.next_at is None:
             return []
         most = self.trigger.count
@@ -196,12 +195,11 @@ class Schedules:
 
     def list(self) -> list[Schedule]:
         """Return all schedules that can be read, by key."""
-        return list(self._readable(self.store.rows()))
-
-    def _readable(self, rows: Iterable[ScheduleRow]) -> Iterator[Schedule]:
-        for row in rows:
+        found = []
+        for row in self.store.rows():
             with suppress(DamagedRow):
-                yield self._shown(row)
+                found.append(self._shown(row))
+        return found
 
     def get(self, key: str) -> Schedule:
         """Return one schedule.

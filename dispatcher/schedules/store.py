@@ -69,8 +69,7 @@ class ScheduleStore:
 
     def rows(self) -> list[ScheduleRow]:
         """Return all schedules, by key."""
-        rows: list[ScheduleRow] = self._driver.ask(ListSchedules(self.spec.partition))
-        return rows
+        return self._driver.ask(ListSchedules(self.spec.partition))
 
     def read(self, key: str, *, as_stored: bool = False) -> ScheduleRow | None:
         """Read one schedule, at serial consistency.
@@ -82,8 +81,7 @@ class ScheduleStore:
         Raises:
             DamagedRow: the row cannot be read.
         """
-        row: ScheduleRow | None = self._driver.ask(ReadSchedule(self.spec.partition, key, as_stored))
-        return row
+        return self._driver.ask(ReadSchedule(self.spec.partition, key, as_stored))
 
     def definition(self, row: ScheduleRow) -> ScheduleDefinition:
         """Return the definition in a row.
@@ -118,10 +116,9 @@ class ScheduleStore:
             shows: return whether the row as stored shows that the change was applied.
         """
         try:
-            applied: bool = self._driver.ask(change)
+            return self._driver.ask(change)
         except OutcomeUnknown:
             return shows(self.read(key, as_stored=True))
-        return applied
 
     def dated(self, row: ScheduleRow) -> ScheduleRow:
         """Return a row that is about to wait for another firing, with the due time of that firing.
@@ -131,7 +128,7 @@ class ScheduleStore:
         the firing uses the same.
         """
         definition, now_ms = ScheduleDefinition.from_json(row.definition), self.now_us() // 1000
-        is_late = bool(row.next_at) and now_ms - _own_due_ms(row, definition) > LATE_MS
+        is_late = bool(row.next_at) and now_ms - row.next_at - jitter_of(row, definition) > LATE_MS
         return row._replace(definition=replace(definition, due_ms=now_ms if is_late else 0).to_json())
 
     # ── firings ──
@@ -142,12 +139,15 @@ class ScheduleStore:
         Raises:
             NotDone, SendUnknown: the firing is not stored, or may not be.
         """
-        firing_id = next_firing(row)
-        if firing_id is not None and self._is_forgotten(row):
-            self.go_on(row)  # if another process changes the row first, that process sends the firing
+        message = _next_message(row)
+        if message is None:
             return
-        if firing_id is not None:
-            self._producer.send(_message(row, firing_id, due_ms(row)))
+        if self.now_us() - due_ms(row) * 1000 > self.spec.gc_grace_us // 2:
+            # The store may have forgotten that the firing's id was used. If another process changes the row
+            # first, that process sends the firing.
+            self.go_on(row)
+        else:
+            self._producer.send(message)
 
     def go_on(self, row: ScheduleRow) -> ScheduleRow | None:
         """Store a row that waits for another firing, and send that firing; None if the row had changed."""
@@ -155,10 +155,6 @@ class ScheduleStore:
         if moved is not None:
             self.send_next(moved)
         return moved
-
-    def _is_forgotten(self, row: ScheduleRow) -> bool:
-        """Return whether the firing is so old that the store may have forgotten that its id was used."""
-        return self.now_us() - due_ms(row) * 1000 > self.spec.gc_grace_us // 2
 
     def send_now(self, row: ScheduleRow) -> MessageId:
         """Send a firing beside the schedule's own times."""
@@ -171,9 +167,9 @@ class ScheduleStore:
         Raises:
             BadInput: its body, headers or another value is refused.
         """
-        firing_id = next_firing(row)
-        if firing_id is not None:
-            outgoing(_message(row, firing_id, due_ms(row)), self.now_us())
+        message = _next_message(row)
+        if message is not None:
+            outgoing(message, self.now_us())
 
     def is_live(self, row: ScheduleRow) -> bool:
         """Return whether the message of the firing that the row waits for is stored."""
@@ -185,13 +181,13 @@ class ScheduleStore:
 
     def message_id(self, row: ScheduleRow) -> MessageId | None:
         """Return the id of the message of the firing that the row waits for; None if it waits for none."""
-        firing_id = next_firing(row)
-        if firing_id is None:
+        message = _next_message(row)
+        if message is None:
             return None
-        message = outgoing(_message(row, firing_id, due_ms(row)), self.now_us())
-        source, due_us = message.source or b"", message.due_us or 0
+        sent = outgoing(message, self.now_us())
+        source, due_us = sent.source or b"", sent.due_us or 0
         place = open_row(self.spec, due_us, source)
-        return MessageId.of(place, message.priority, ids.derived(due_us, source))
+        return MessageId.of(place, sent.priority, ids.derived(due_us, source))
 
     def last_message_id(self, row: ScheduleRow) -> MessageId | None:
         """Return the id of the message of the last firing; None if there was none.
@@ -213,16 +209,18 @@ def _is_of(row: ScheduleRow | None, generation: int) -> bool:
 def due_ms(row: ScheduleRow) -> int:
     """Return when the firing that the row waits for is due, in ms since 1970."""
     definition = ScheduleDefinition.from_json(row.definition)
-    return definition.due_ms or _own_due_ms(row, definition)
-
-
-def _own_due_ms(row: ScheduleRow, definition: ScheduleDefinition) -> int:
-    return row.next_at + jitter_of(row, definition)
+    return definition.due_ms or row.next_at + jitter_of(row, definition)
 
 
 def jitter_of(row: ScheduleRow, definition: ScheduleDefinition) -> int:
     """Return how much later than its time the row's firing is due, in ms."""
     return jitter_ms(definition.trigger, f"{row.key}|{row.generation}|{row.next_at}")
+
+
+def _next_message(row: ScheduleRow) -> Message | None:
+    """Return the message of the firing that the row waits for; None if it waits for none."""
+    firing_id = next_firing(row)
+    return None if firing_id is None else _message(row, firing_id, due_ms(row))
 
 
 def _message(row: ScheduleRow, firing_id: FiringId, due: int | None) -> Message:

@@ -254,10 +254,9 @@ class Timetable:
     def upcoming(self, after_ms: int, count: int) -> list[int]:
         """Return the next `count` times; fewer if the trigger ends."""
         found: list[int] = []
-        at: int | None = after_ms
-        while len(found) < count and at is not None:
-            at = self.next_after(at)
-            found += [] if at is None else [at]
+        while len(found) < count and (next_ms := self.next_after(after_ms)) is not None:
+            found.append(next_ms)
+            after_ms = next_ms
         return found
 
     def latest(self, first_ms: int, now_ms: int) -> int:
@@ -311,12 +310,7 @@ def choose(timetable: Timetable, time_ms: int, now_ms: int) -> Choice:
     """
     trigger = timetable.trigger
     fire_ms = timetable.latest(time_ms, now_ms) if trigger.misfire == "latest" else time_ms
-    grace_ms = _grace_ms(trigger)
-    if grace_ms is not None and now_ms - fire_ms > grace_ms:
-        return Choice(None, timetable.next_after(max(fire_ms, now_ms - grace_ms - 1)))
-    return Choice(fire_ms, timetable.next_after(fire_ms))
-
-
-def _grace_ms(trigger: Trigger) -> int | None:
     grace = trigger.grace or (SKIP_GRACE if trigger.misfire == "skip" else None)
-    return None if grace is None else to_ms(grace)
+    if grace is not None and now_ms - fire_ms > to_ms(grace):
+        return Choice(None, timetable.next_after(max(fire_ms, now_ms - to_ms(grace) - 1)))
+    return Choice(fire_ms, timetable.next_after(fire_ms))

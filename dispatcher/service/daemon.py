@@ -13,6 +13,7 @@ import math
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import time
@@ -30,7 +31,7 @@ from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.service import health, logs, membership
 from cqueue.dispatcher.service.health import Health
 from cqueue.dispatcher.service.membership import Membership, Worker
-from cqueue.dispatcher.service.metrics import Meter, Metrics, exposition
+from cqueue.dispatcher.service.metrics import Metrics, exposition
 from cqueue.dispatcher.service.run_recorder import RunRecorder
 from cqueue.dispatcher.service.supervisor import TICK_S, Exit, Signalled, received
 from cqueue.dispatcher.service.systemd import Notifier
@@ -96,8 +97,7 @@ class Ordered:
 
 
 Notice = Signalled | Stopped | Ordered
-Inbox = queue.SimpleQueue[Any]
-Tell = Callable[[dict[str, Any]], None]
+Inbox = queue.SimpleQueue[Notice]
 
 
 class Daemon:
@@ -118,7 +118,7 @@ class Daemon:
         inbox: Inbox,
         *,
         notifier: Notifier | None = None,
-        tell: Tell | None = None,
+        tell: Callable[[dict[str, Any]], None] | None = None,
         health_address: tuple[str, int] | None = None,
         hooks: Sequence[Middleware] = (),
     ) -> None:
@@ -185,8 +185,7 @@ class Daemon:
         """Start the dispatcher; the parent hears first, because the first message may kill this process."""
         from cqueue.dispatcher.service import launch  # noqa: PLC0415 - the health server answers while this imports
 
-        hooks = [Meter(self._metrics), *self._hooks]
-        launched = launch.launch(found, self._settings, hooks)
+        launched = launch.launch(found, self._settings, [self._metrics, *self._hooks])
         self._report(launched=True)
         garbage_collection.settle()  # all imports are done
         launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None
@@ -215,7 +214,7 @@ class Daemon:
         members.start()
         self._notifier.ready()
         self._report()
-        self._log.info(logs.DaemonEvent.READY, worker=own_name(), queues=list(_queues(dispatcher)))
+        self._log.info(logs.DaemonEvent.READY, worker=own_name(), queues=list(dispatcher.stats().queues))
         self._after(dispatcher.join, Stopped())
         if self._settings.drain:
             self._after(dispatcher.drain, Ordered("drained"))
@@ -256,8 +255,7 @@ class Daemon:
         until_s, tick_s = time.monotonic() + seconds, min(TICK_S, self._notifier.alive_every_s or TICK_S)
         while (left_s := until_s - time.monotonic()) > 0:
             with contextlib.suppress(queue.Empty):
-                notice: Notice = self._inbox.get(timeout=min(tick_s, left_s))
-                return notice
+                return self._inbox.get(timeout=min(tick_s, left_s))
             self._tick()
         return None
 
@@ -283,6 +281,8 @@ class Daemon:
 
     def _tick(self) -> None:
         now = self.health()
+        if now.ready:
+            self._notifier.ready()
         if now.alive:
             self._notifier.alive()
         else:
@@ -298,10 +298,10 @@ class Daemon:
         stats = dispatcher.stats()
         return Worker(
             name=own_name(),
-            host=membership.host_name(),
+            host=socket.gethostname(),
             pid=os.getpid(),
             app=self._settings.target,
-            queues=_queues(dispatcher),
+            queues=tuple(stats.queues),
             tasks=membership.told(dispatcher.tasks),
             threads=dispatcher.options.threads,
             version=__version__,
@@ -316,10 +316,6 @@ class Daemon:
                 if (done := counts.succeeded + counts.cancelled + counts.dead)
             },
         )
-
-
-def _queues(dispatcher: Dispatcher) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(poller.name for poller in dispatcher.pollers))
 
 
 def _give_share(dispatcher: Dispatcher, name: str, share: Share | None) -> None:

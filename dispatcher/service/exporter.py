@@ -65,9 +65,8 @@ class Exporter:
 
     def health(self) -> Health:
         """Return whether Cassandra answers."""
-        depths = self._fresh()
-        up = depths is not None
-        return Health(alive=True, ready=up, reason="ready" if up else self._why)
+        self._fresh()
+        return Health(alive=True, ready=not self._why, reason=self._why or "ready")
 
     def exposition(self) -> bytes:
         """Return the text for Prometheus."""

@@ -34,8 +34,6 @@ REQUEST_TIMEOUT_S: Final = 5
 """Seconds that a client may take to send its request."""
 NAMED: Final = 3
 """Queues that a reason names: it stays readable."""
-LOOPBACK: Final = "127.0.0.1"
-"""Host of the health server if none is given."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,6 @@ claims, and every worker polls every row now and then.
 from __future__ import annotations
 
 import json
-import socket
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -111,11 +109,6 @@ class Worker:
         return WorkerRow(self.name, json.dumps(info), int(self.seen * 1000))
 
 
-def host_name() -> str:
-    """Return the name of this machine."""
-    return socket.gethostname()
-
-
 def told(tasks: Iterable[str | None] | None) -> tuple[str | None, ...] | None:
     """Return the tasks as a heartbeat carries them; None if the names are too long."""
     names = None if tasks is None else tuple(tasks)
@@ -132,7 +125,7 @@ def parse(row: WorkerRow) -> Worker:
     """Return the worker of a row; a value that is missing, or of another version's form, is left empty."""
     try:
         info = json.loads(row.info)
-    except ValueError:
+    except (ValueError, RecursionError):
         info = {}
     known = info if isinstance(info, dict) else {}
     said = {name: _like(empty, known.get(name)) for name, empty in _EMPTY.items()}
@@ -163,14 +156,10 @@ def _like(empty: Any, value: Any) -> Any:
 def listed(client: Client) -> tuple[list[Worker], float]:
     """Return all living workers, by name, and the cluster's time now in seconds since 1970."""
     driver = client._driver  # noqa: SLF001 - the library's own
-    rows: list[WorkerRow] = driver.ask(ReadWorkers())
-    return [parse(row) for row in rows], driver.clock.now_us() / 1e6
+    return [parse(row) for row in driver.ask(ReadWorkers())], driver.clock.now_us() / 1e6
 
 
 # ── Heartbeats ──
-
-Ask = Callable[[Any], Any]
-"""Performs one operation of the store."""
 
 
 class Membership:
@@ -186,11 +175,11 @@ class Membership:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: Callable[[Any], Any],
         describe: Callable[[], Worker],
         changed: Callable[[str, Share | None], None],
         *,
-        now_s: Callable[[], float] = time.time,
+        now_s: Callable[[], float],
     ) -> None:
         self._ask = ask
         self._describe = describe

@@ -57,8 +57,8 @@ Families = list[Any]
 """Samples for JSON: [name, text, type, [[sample, labels, value], …]] for each family."""
 
 
-class Metrics:
-    """The instruments of one process.
+class Metrics(Middleware):
+    """The instruments of one process; as middleware they time every run of a handler.
 
     Args:
         app: `module:name` of the application, for the build info.
@@ -69,6 +69,7 @@ class Metrics:
         self._clock = clock
         self._is_idle: Callable[[], bool] = lambda: True
         self._started_s: float | None = None  # when a handler was last started; None: since it was last idle
+        self._began: dict[int, float] = {}  # when each run began, by the id of its context
         self.calls = CallMetrics()
         self.registry = CollectorRegistry()
         self.handling = self._histogram("handler_seconds", "How long handlers ran.", "queue", "task")
@@ -112,6 +113,20 @@ class Metrics:
         self.starting.labels(queue).observe(late_s)
         self.lag.set(late_s)
         self._started_s = self._clock()
+
+    def before_run(self, message: ReceivedMessage, context: Context) -> None:
+        """Note how late the run starts; not of a retry, whose due time the message does not tell."""
+        if message.attempt == 1:
+            self.started_late(context.queue, max(0.0, (context.now - message.due).total_seconds()))
+        self._began[id(context)] = self._clock()
+
+    def after_run(
+        self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
+    ) -> None:
+        """Note how long the run took."""
+        began = self._began.pop(id(context), None)
+        if began is not None:
+            self.handling.labels(context.queue, context.task).observe(self._clock() - began)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(f"cqueue_{name}", text, labels, registry=self.registry)
@@ -185,30 +200,6 @@ def _filled(family: CounterMetricFamily | GaugeMetricFamily, values: Values) -> 
     return family
 
 
-class Meter(Middleware):
-    """Times every run of a handler. `clock`: monotonic seconds."""
-
-    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
-        self._metrics = metrics
-        self._clock = clock
-        self._began: dict[int, float] = {}
-
-    def before_run(self, message: ReceivedMessage, context: Context) -> None:
-        """Note how late the run starts; not of a retry, whose due time the message does not tell."""
-        if message.attempt == 1:
-            late_s = max(0.0, (context.now - message.due).total_seconds())
-            self._metrics.started_late(context.queue, late_s)
-        self._began[id(context)] = self._clock()
-
-    def after_run(
-        self, message: ReceivedMessage, context: Context, answer: Any, error: BaseException | None
-    ) -> None:
-        """Note how long the run took."""
-        began = self._began.pop(id(context), None)
-        if began is not None:
-            self._metrics.handling.labels(context.queue, context.task).observe(self._clock() - began)
-
-
 # ── Several processes ──
 
 
@@ -249,9 +240,7 @@ def added(parts: Iterable[Families]) -> Families:
 
 def exposition(families: Families) -> bytes:
     """Return the text that Prometheus reads."""
-    registry = CollectorRegistry()
-    registry.register(_From(lambda: _unpacked(families)))
-    return generate_latest(registry)
+    return generate_latest(_From(lambda: _unpacked(families)))
 
 
 def _unpacked(families: Families) -> Iterator[Metric]:

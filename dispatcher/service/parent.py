@@ -68,7 +68,8 @@ class ParentProcess:
         )
         self._inbox = inbox
         self._settings = settings
-        self._files = None if watch is None else SourceFiles(watch)
+        self._watched = watch
+        self._stamps = set() if watch is None else file_stamps(watch)
         self._notifier = notifier or Notifier()
         self._address = health_address
         self._sum = ChildMetrics()
@@ -102,8 +103,10 @@ class ParentProcess:
 
     def _step(self) -> None:
         """Do what is due, then handle all events, or wait a second for one; and tell systemd the state."""
-        if self._files is not None and (changed := self._files.changed()):
-            self._supervisor.reload(files=[str(path) for path in changed[:MOST_NAMED]])
+        if self._watched is not None:
+            before, self._stamps = self._stamps, file_stamps(self._watched)
+            if changed := sorted({path for path, *_ in before ^ self._stamps}):
+                self._supervisor.reload(files=[str(path) for path in changed[:MOST_NAMED]])
         self._supervisor.due()
         with suppress(queue.Empty):
             self._take(self._inbox.get(timeout=self._supervisor.patience_s()))
@@ -151,19 +154,6 @@ MOST_NAMED: Final = 5
 """Changed files that a log line names."""
 SKIPPED = frozenset({"__pycache__", "node_modules"})
 """Directories without source code of the application."""
-
-
-class SourceFiles:
-    """The `.py` files under a directory, as they were at the last check."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self._seen = file_stamps(root)
-
-    def changed(self) -> list[Path]:
-        """Return the files that came, went or changed since the last call, by name."""
-        before, self._seen = self._seen, file_stamps(self._root)
-        return sorted({path for path, *_ in before ^ self._seen})
 
 
 def file_stamps(root: Path) -> set[tuple[Path, int, int]]:

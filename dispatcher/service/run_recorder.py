@@ -23,7 +23,6 @@ SLOTS: Final = 1024
 """Runs that are recorded at the same time; further coroutines run unrecorded."""
 SIZE: Final = 512
 """Bytes of a slot. Two hold the length of the text; a longer text is cut in the task's name."""
-_EMPTY: Final = b"\0\0"
 
 
 def shared_file() -> int:
@@ -66,7 +65,7 @@ class RunRecorder(Middleware):
         """Erase the run."""
         slot = self._taken.pop(id(context), None)
         if slot is not None:
-            self._memory[slot * SIZE : slot * SIZE + 2] = _EMPTY
+            self._memory[slot * SIZE : slot * SIZE + 2] = bytes(2)
             self._free.append(slot)
 
 

@@ -251,7 +251,9 @@ class Supervisor:
 
     def _reported(self, slot: Slot, child: Child, report: dict[str, Any]) -> None:
         if "failed" in report:
-            self._failed(slot, str(report["failed"]))
+            self.failure = str(report["failed"])
+            if self._was_ready or self._patient:  # else the parent ends, and raises it
+                self._log.error(logs.DaemonEvent.CHILD_FAILED, child=slot.index, error=self.failure)
             return
         child.came_up = child.came_up or bool(report.get("launched") or report.get("ready"))
         if report.get("ready") and not child.was_ready:
@@ -261,12 +263,6 @@ class Supervisor:
         child.health = Health(report["alive"], report["ready"], str(report.get("reason", "")))
         if not child.health.alive:
             self._kill(slot, child, child.health.reason)
-
-    def _failed(self, slot: Slot, why: str) -> None:
-        """Note why a child could not start. The parent raises the error, or logs it if work goes on."""
-        self.failure = why
-        if self._was_ready or self._patient:
-            self._log.error(logs.DaemonEvent.CHILD_FAILED, child=slot.index, error=why)
 
     def _ended(self, slot: Slot, child: Child, notice: Ended) -> None:
         say = self._log.info if notice.code == 0 else self._log.error
@@ -294,21 +290,17 @@ class Supervisor:
 
     def due(self) -> None:
         """Start, check, kill and replace children as the clock demands. Call it once a second at least."""
-        self._forgive_own_absence()
         now_s = self._clock()
+        if now_s - self.looked_s > JUMP_S:  # held up itself, the parent has heard nobody
+            for child in self._children():
+                child.hear_by_s = max(child.hear_by_s, now_s + SILENT_AFTER_S)
+        self.looked_s = now_s
         for slot in self.slots:
             if slot.child is not None:
                 self._watch(slot, slot.child, now_s)
             elif slot.start_at_s <= now_s:
                 self._begin(slot, now_s)
         self._replace_next()
-
-    def _forgive_own_absence(self) -> None:
-        now_s = self._clock()
-        if now_s - self.looked_s > JUMP_S:
-            for child in self._children():
-                child.hear_by_s = max(child.hear_by_s, now_s + SILENT_AFTER_S)
-        self.looked_s = now_s
 
     def _begin(self, slot: Slot, now_s: float) -> None:
         process = self._start(slot.index)
@@ -386,7 +378,10 @@ class ChildProcess:
         self.connection, theirs = Pipe()
         self._memory = run_recorder.shared_file()
         with theirs:
-            self._process = _spawn(module, theirs.fileno(), self._memory)
+            handed = (theirs.fileno(), self._memory)
+            # -P: no file of the current folder hides a module.
+            args = [sys.executable, "-P", "-m", module, *map(str, handed)]
+            self._process = subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=handed)
         self.tell(options)
         self._listener = Thread(target=self._listen, name=f"cqueue-child-{self.pid}", daemon=True)
         self._listener.start()
@@ -416,9 +411,3 @@ class ChildProcess:
         self._inbox.put(Ended(self.pid, code, run_recorder.unfinished_runs(self._memory)))
         os.close(self._memory)
         self.connection.close()
-
-
-def _spawn(module: str, *keep: int) -> subprocess.Popen[bytes]:
-    """Start a child with these file descriptors. -P: no file of the current folder hides a module."""
-    args = [sys.executable, "-P", "-m", module, *map(str, keep)]
-    return subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=keep)

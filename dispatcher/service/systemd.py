@@ -2,7 +2,7 @@
 
 The protocol is one datagram of `NAME=value` lines, so it needs no library. Outside systemd there is no
 socket, and nothing is sent. A notice that cannot be sent is dropped: systemd then acts as if it had not come,
-which is right for a watchdog.
+which is right for a watchdog. Every other notice counts as sent only once it is, and its caller repeats it.
 """
 
 from __future__ import annotations
@@ -13,13 +13,7 @@ from collections.abc import MutableMapping
 from contextlib import suppress
 from typing import Final, Self
 
-SOCKET: Final = "NOTIFY_SOCKET"
-"""Variable with the address of systemd's socket."""
-WATCHDOG_US: Final = "WATCHDOG_USEC"
-"""Variable with the watchdog's limit, in µs."""
-WATCHDOG_PID: Final = "WATCHDOG_PID"
-"""Variable with the process that the watchdog watches."""
-MAX_STATUS = 500
+MAX_STATUS: Final = 500
 """Characters of a status: one line of `systemctl status`, far below a datagram's limit."""
 
 
@@ -29,28 +23,27 @@ class Notifier:
     Args:
         address: a path, or an abstract name that begins with `@`; None sends nothing.
         watchdog_s: seconds without `alive` after which systemd kills the service; None: never.
+
+    Attributes:
+        alive_every_s: seconds between two calls of `alive`: half the watchdog's limit; None if there is no
+            watchdog.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
         self._address = None if address is None else _decoded(address)
-        self._watchdog_s = watchdog_s
+        self.alive_every_s = None if watchdog_s is None or address is None else watchdog_s / 2
         self._told: dict[str, str] = {}
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
         """Read systemd's variables and remove them, so that no child notifies in this process's name."""
-        address = environment.pop(SOCKET, "")
-        watchdog_us = environment.pop(WATCHDOG_US, "")
-        pid = environment.pop(WATCHDOG_PID, "")
+        address = environment.pop("NOTIFY_SOCKET", "")
+        watchdog_us = environment.pop("WATCHDOG_USEC", "")
+        pid = environment.pop("WATCHDOG_PID", "")
         ours = not pid or pid == str(os.getpid())
         known = address[:1] in {"/", "@"}
         watched = ours and watchdog_us.isdigit() and int(watchdog_us) > 0
         return cls(address if known else None, int(watchdog_us) / 1e6 if watched else None)
-
-    @property
-    def alive_every_s(self) -> float | None:
-        """Seconds between two calls of `alive`: half the watchdog's limit; None if there is no watchdog."""
-        return None if self._watchdog_s is None or self._address is None else self._watchdog_s / 2
 
     def ready(self) -> None:
         """Say that messages are received now; sent once."""
@@ -73,10 +66,10 @@ class Notifier:
         """Send a notice, unless it repeats the last one of its name."""
         if self._address is None or self._told.get(name) == value:
             return
-        self._told[name] = value
         with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
             out.setblocking(False)  # a full queue must not hold up the service
             out.sendto(f"{name}={value}".encode(), self._address)
+            self._told[name] = value
 
 
 def _decoded(address: str) -> str | bytes:

@@ -140,7 +140,16 @@ def test_an_outage_leaves_the_shares_as_they_are():
     assert not told
 
 
-@pytest.mark.parametrize("info", ["", "[]", "nonsense", '{"queues": 3, "counters": [], "pid": "x"}'])
+@pytest.mark.parametrize(
+    "info",
+    [
+        "",
+        "[]",
+        "nonsense",
+        '{"queues": 3, "counters": [], "pid": "x"}',
+        pytest.param("[" * 100_000, id="too deep"),
+    ],
+)
 def test_a_row_of_another_version_is_shown_as_far_as_it_goes(info):
     assert membership.parse(WorkerRow("w", info, 5000)) == Worker(
         "w", "", 0, "", (), 0, "", 0.0, "", seen=5.0

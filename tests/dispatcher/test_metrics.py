@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import cqueue
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.telemetry import Depth, Depths, QueueCounts, Stats
-from cqueue.dispatcher.service.metrics import LAG_S, ChildMetrics, Meter, Metrics, added, exposition
+from cqueue.dispatcher.service.metrics import LAG_S, ChildMetrics, Metrics, added, exposition
 from cqueue.spool import Spool
 from tests.fix_dispatcher import until
 
@@ -95,12 +95,13 @@ def message(due_s, attempt=1):
     return SimpleNamespace(due=datetime.fromtimestamp(due_s, UTC), attempt=attempt)
 
 
-def test_the_meter_times_handlers_and_the_way_from_due_to_start():
-    metrics, clock = metrics_of(), iter([10.0, 10.5])
-    meter = Meter(metrics, lambda: next(clock))
+def test_handlers_are_timed_and_the_way_from_due_to_start():
+    now = [10.0]
+    metrics = Metrics("shop:app", lambda: now[0])
     context = SimpleNamespace(queue="mail", task="send", now=datetime.fromtimestamp(1000.25, UTC))
-    meter.before_run(message(1000.0), context)
-    meter.after_run(message(1000.0), context, None, None)
+    metrics.before_run(message(1000.0), context)
+    now[0] += 0.5
+    metrics.after_run(message(1000.0), context, None, None)
     found = samples(metrics.families())
     assert found["cqueue_handler_seconds_sum", ("queue", "mail"), ("task", "send")] == 0.5
     assert found["cqueue_start_seconds_sum", ("queue", "mail")] == pytest.approx(0.25)
@@ -129,8 +130,7 @@ def test_the_lag_goes_back_to_zero_where_nothing_is_left_to_do():
 def test_later_attempts_say_nothing_about_lateness():
     """A retry was due again, at a time that the message does not tell."""
     metrics = metrics_of()
-    meter = Meter(metrics)
-    meter.before_run(
+    metrics.before_run(
         message(1000.0, attempt=2),
         SimpleNamespace(queue="mail", task="send", now=datetime.fromtimestamp(5000.0, UTC)),
     )
@@ -140,7 +140,7 @@ def test_later_attempts_say_nothing_about_lateness():
 def test_a_run_that_was_never_begun_is_not_timed():
     """Another middleware stopped it before."""
     metrics = metrics_of()
-    Meter(metrics).after_run(message(0.0), SimpleNamespace(), None, ValueError())
+    metrics.after_run(message(0.0), SimpleNamespace(), None, ValueError())
     assert not any(key[0].startswith("cqueue_handler") for key in samples(metrics.families()))
 
 

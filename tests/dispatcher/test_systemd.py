@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -40,6 +41,26 @@ def test_a_status_is_sent_when_it_changes(systemd):
         notifier.status(text)
     assert [listener.recv(1000) for _ in range(2)] == [b"STATUS=idle", b"STATUS=busy"]
     listener.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        listener.recv(1000)
+
+
+def test_a_notice_that_found_a_full_queue_is_sent_when_it_is_said_again(systemd):
+    """While a machine boots, systemd hears from many services; a lost READY would end this one."""
+    listener, address = systemd
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as others, suppress(BlockingIOError):
+        others.setblocking(False)
+        while True:
+            others.sendto(b"STATUS=busy", listener.getsockname())
+    notifier = Notifier(address)
+    notifier.ready()
+    listener.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            assert listener.recv(1000) == b"STATUS=busy"
+    notifier.ready()
+    notifier.ready()
+    assert listener.recv(1000) == b"READY=1"
     with pytest.raises(BlockingIOError):
         listener.recv(1000)
 

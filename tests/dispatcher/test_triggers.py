@@ -73,7 +73,16 @@ def test_what_is_wrong_is_said_when_it_is_made(make, complaint):
 
 
 @pytest.mark.parametrize(
-    "text", ["null", "[]", "7", "{}", '{"kind": "lunar"}', '{"kind": "cron", "moon": 1}']
+    "text",
+    [
+        "null",
+        "[]",
+        "7",
+        "{}",
+        '{"kind": "lunar"}',
+        '{"kind": "cron", "moon": 1}',
+        pytest.param("[" * 100_000, id="too deep"),
+    ],
 )
 def test_what_another_version_wrote_is_a_clear_error(text):
     with pytest.raises(ConfigError, match="cannot read the schedule's definition"):

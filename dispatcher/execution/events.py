@@ -145,21 +145,6 @@ def about(delivery: Delivery) -> dict[str, Any]:
     }
 
 
-class MessageLog:
-    """A logger that carries the message's fields, bound at first use: most handlers log nothing."""
-
-    _bound: Any = None
-
-    def __init__(self, log: Any, delivery: Delivery) -> None:
-        self._log = log
-        self._delivery = delivery
-
-    def __getattr__(self, name: str) -> Any:
-        if self._bound is None:
-            self._bound = self._log.bind(**about(self._delivery))
-        return getattr(self._bound, name)
-
-
 @dataclass(slots=True)
 class Failing:
     """A failure that continues.

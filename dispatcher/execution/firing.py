@@ -45,7 +45,7 @@ class StartedFiring(Firing):
     """A firing whose handler is to run.
 
     Attributes:
-        moved: the schedule's row as `commit` stores it; None if the row stays, or has been moved already.
+        moved: the schedule's row as `finish` stores it; None if the row stays, or has been moved already.
     """
 
     moved: ScheduleRow | None = None
@@ -119,7 +119,7 @@ def _pass_over(store: ScheduleStore, row: ScheduleRow, next_ms: int | None) -> C
 def finish(
     store: ScheduleStore, message: ReceivedMessage, firing: Firing | None, settlement: Settlement
 ) -> Settlement:
-    """Move the schedule on after the handler, and return the firing's settlement.
+    """Move the schedule on after the handler, send its next firing, and return the firing's settlement.
 
     If the move fails, the firing is delivered again, whatever its handler returned.
 
@@ -133,23 +133,13 @@ def finish(
         over = _reason_to_drop(store, message) if settlement.verb is Verb.SNOOZE else None
         return settlement if over is None else Settlement(Verb.ACK, "cancelled", reason=over.reason)
     try:
-        commit(store, firing)
+        if firing.moved is not None:
+            _move(store, firing.moved)
     except (NotDone, OutcomeUnknown) as exc:
         reason = f"its schedule could not be moved on: {describe(exc)}"
         later = MUCH_LATER if isinstance(exc, LASTING) else AGAIN
         return Settlement(Verb.SNOOZE, "snoozed", later, reason=reason)
     return settlement
-
-
-def commit(store: ScheduleStore, firing: StartedFiring) -> None:
-    """Move the schedule on and send its next firing, before the present one is settled.
-
-    Raises:
-        NotDone, OutcomeUnknown: the row may not have moved, or no firing may follow; the firing must come
-            again.
-    """
-    if firing.moved is not None:
-        _move(store, firing.moved)
 
 
 def _move(store: ScheduleStore, wanted: ScheduleRow) -> None:

@@ -26,7 +26,7 @@ from cqueue.dispatcher.execution.delivery import (
     Settlement,
     Verb,
 )
-from cqueue.dispatcher.execution.events import Event, MessageLog
+from cqueue.dispatcher.execution.events import Event, about
 from cqueue.dispatcher.execution.interrupt import Interrupted
 from cqueue.dispatcher.execution.middleware import Middleware, hooks
 from cqueue.dispatcher.execution.telemetry import Telemetry
@@ -61,27 +61,22 @@ class _RunContext(Context):
         return self.__dict__.setdefault(name, self._part(name))  # another thread may have made it first
 
     def _part(self, name: str) -> Any:
+        delivery = self._delivery
         match name:
             case "queue":
-                return self._delivery.poller.name
+                return delivery.poller.name
             case "task":
-                return self._delivery.name
+                return delivery.name
             case "attempt":
-                return self._delivery.message.attempt
-            case "max_attempts":
-                return _attempts(self._delivery)
+                return delivery.message.attempt
+            case "max_attempts":  # the queue's limit, or the task's lower one
+                own = delivery.binding.retry.max_attempts if delivery.binding is not None else None
+                return retry.attempt_limit(delivery.poller.max_attempts, own)
             case "log":
-                return MessageLog(self._log, self._delivery)
+                return self._log.bind(**about(delivery))
             case "lost":
                 return threading.Event()
         raise AttributeError(f"a context has no {name!r}")
-
-
-def _attempts(delivery: Delivery) -> int:
-    """Return the number of the last attempt: the queue's limit, or the task's lower one."""
-    binding, most = delivery.binding, delivery.poller.max_attempts
-    own = binding.retry.max_attempts if binding is not None else None
-    return most if own is None else retry.attempt_limit(most, own)
 
 
 class Runner:

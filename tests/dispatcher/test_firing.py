@@ -9,7 +9,7 @@ import pytest
 from cqueue import Message
 from cqueue.dispatcher.execution.actions import Cancel
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Verb
-from cqueue.dispatcher.execution.firing import begin, commit, finish
+from cqueue.dispatcher.execution.firing import begin, finish
 from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
 from tests.fix_schedules import NOON, Died, World
@@ -303,7 +303,8 @@ def test_a_firing_that_is_retried_runs_again_though_others_have_fired_since(proc
     process.schedules.add("k", Repeating(SECOND))
     world.advance(1)
     (message,) = process.consumer.receive(10)
-    commit(process.schedules.store, begin(process.schedules.store, message))
+    store = process.schedules.store
+    assert finish(store, message, begin(store, message), SUCCEEDED) is SUCCEEDED
     message.nack(5 * SECOND)
     process.run(4)
     assert world.seconds == [2, 3, 4, 5]

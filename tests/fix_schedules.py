@@ -13,7 +13,8 @@ import pytest
 import cqueue
 from cqueue.client import Client
 from cqueue.dispatcher.execution.actions import Snooze
-from cqueue.dispatcher.execution.firing import AGAIN, StartedFiring, begin, commit
+from cqueue.dispatcher.execution.delivery import SUCCEEDED
+from cqueue.dispatcher.execution.firing import AGAIN, StartedFiring, begin, finish
 from cqueue.dispatcher.schedules.monitor import restart_stalled
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.memory import MemoryStore
@@ -104,9 +105,12 @@ class Process:
             self._finish(message, begun)
 
     def _finish(self, message, begun):
+        settlement = finish(self.schedules.store, message, begun, SUCCEEDED)
         try:
-            commit(self.schedules.store, begun)
-            message.ack()
+            if settlement is SUCCEEDED:
+                message.ack()
+            else:
+                message.snooze(settlement.delay)
         except (NotDone, OutcomeUnknown):
             message.snooze(AGAIN)
 

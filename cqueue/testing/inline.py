@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.delivery import Settlement
 from cqueue.dispatcher.execution.fetchers import delivery_of
-from cqueue.dispatcher.execution.firing import FiringHooks
 from cqueue.dispatcher.execution.options import MS, Options
 from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.runner import Runner
@@ -91,21 +90,17 @@ class Inline:
         self._settlement_writer = SettlementWriter(
             self._options, app.middleware, self._telemetry, clock=lambda: 0.0
         )
+        self._runner = Runner(
+            self._telemetry,
+            app.middleware,
+            self._settlement_writer.settle_now,
+            unknown_task_wait=app.unknown_task_wait,
+        )
         self.set_up()
 
     def set_up(self) -> None:
         """Create missing queues and schedules, as a dispatcher does when it starts."""
-        queues = {queue.name: queue for queue in self._app.setup()}
-        if queues.keys() != self._queues.keys():
-            schedules = FiringHooks(queue.schedules.store for queue in queues.values())
-            self._runner = Runner(
-                self._telemetry,
-                self._app.middleware,
-                schedules,
-                self._settlement_writer.settle_now,
-                unknown_task_wait=self._app.unknown_task_wait,
-            )
-        self._queues = queues
+        self._queues = {queue.name: queue for queue in self._app.setup()}
 
     def close(self) -> None:
         """Store what was decided, and end the event loop; the application stays open."""

@@ -7,6 +7,7 @@ process that has the task.
 
 from __future__ import annotations
 
+import math
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -91,13 +92,14 @@ class TaskHandle(MessageId, Generic[R]):
             raise BadInput(
                 f"task {self._task.name!r} keeps no results; give it one: @app.task(result_ttl=...)"
             )
-        limit_s = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_DELAY)
-        deadline_s = None if limit_s is None else time.monotonic() + limit_s
+        deadline_s = math.inf
+        if timeout is not None:
+            deadline_s = time.monotonic() + check_duration("timeout", timeout, timedelta(), LONGEST_DELAY)
         pause_s = FIRST_PAUSE_S
         while not isinstance(found := self._look(), TaskResult):
             if found == "gone":
                 raise NoResult(f"message {self} is gone, and there is no result of it; it may have expired")
-            left_s = pause_s if deadline_s is None else deadline_s - time.monotonic()
+            left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 raise ResultTimeout(f"task {self._task.name!r} has not ended after {timeout}; it is {found}")
             waiting.sleep(min(pause_s, left_s))
@@ -123,9 +125,8 @@ class TaskHandle(MessageId, Generic[R]):
         queue, keeps = self._queue, self._task.result_ttl is not None
         if keeps and (found := queue.result(self)) is not None:
             return found
-        is_spooled = (
-            getattr(queue, "waiting", 0) > 0
-        )  # read first: what is forwarded after this is found below
+        # Read first: what is forwarded after this is found below
+        is_spooled = getattr(queue, "waiting", 0) > 0
         if (message := queue.find(self)) is not None:
             return message.state
         if is_spooled:

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cqueue.errors import BadInput, ConfigError, UnknownTask
-from cqueue.message import MAX_TEXT
+from cqueue.errors import ConfigError, UnknownTask
 from cqueue.runtime.urls import suggest
 
 if TYPE_CHECKING:
@@ -45,17 +44,6 @@ def place_of(file: Path) -> tuple[Path, str]:
     while (folder / "__init__.py").is_file():
         folder, names = folder.parent, [folder.name, *names]
     return folder, ".".join(names)
-
-
-def check_task_name(name: str) -> str:
-    """Return the name, if it is valid.
-
-    Raises:
-        BadInput: the name is not 1 to 1,000 characters.
-    """
-    if not isinstance(name, str) or not 1 <= len(name) <= MAX_TEXT:
-        raise BadInput(f"a task's name is {name!r}; it takes 1 to {MAX_TEXT:,} characters")
-    return name
 
 
 class TaskRegistry(dict[str, "Task[..., Any]"]):

@@ -28,14 +28,13 @@ from cqueue.dispatcher.application.payload import (
     encode_value,
 )
 from cqueue.dispatcher.application.payload import codec as codec_of
-from cqueue.dispatcher.application.registry import check_task_name
 from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Action, Retry
 from cqueue.dispatcher.execution.context import Binding, Context, run_context
 from cqueue.dispatcher.execution.handlers import check_runs, is_async
 from cqueue.dispatcher.execution.results import Keeping
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
-from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
+from cqueue.message import MAX_TEXT, Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
 from cqueue.unique import Unique
 
@@ -148,8 +147,10 @@ class Task(Generic[P, R_co]):
         if result_ttl is not None:
             check_duration("result_ttl", result_ttl, SHORTEST_RESULT, LONGEST_DELAY)
         check_queue_name(queue)
+        if not isinstance(name, str) or not 1 <= len(name) <= MAX_TEXT:
+            raise BadInput(f"a task's name is {name!r}; it takes 1 to {MAX_TEXT:,} characters")
         self.function = function
-        self.name = check_task_name(name)
+        self.name = name
         self.queue = queue
         self.retry = retry
         self.timeout = timeout
@@ -287,6 +288,10 @@ class Task(Generic[P, R_co]):
         """The call for a dispatcher; it decodes the arguments, so that a decoding error fails the run."""
         # Arguments of another version of the code are no failure of the task, so they are retried
         rules: dict[type[BaseException], Action] = {PayloadMismatch: DEFAULT_POLICY, **self.retry.rules}
+        keeping: Keeping | None = None
+        if self.result_ttl is not None:
+            ttl_s = math.ceil(self.result_ttl.total_seconds())
+            keeping = Keeping(ttl_s, self._codec.name, partial(encode_value, codec=self._codec))
         return Binding(
             name=self.name,
             call=self._run_async if self.is_async else self._run,
@@ -294,15 +299,8 @@ class Task(Generic[P, R_co]):
             is_async=self.is_async,
             timeout=self.timeout,
             log_errors=self.log_errors,
-            keeping=self._keeping,
+            keeping=keeping,
         )
-
-    @property
-    def _keeping(self) -> Keeping | None:
-        if self.result_ttl is None:
-            return None
-        ttl_s = math.ceil(self.result_ttl.total_seconds())
-        return Keeping(ttl_s, self._codec.name, partial(encode_value, codec=self._codec))
 
     def _run(self, message: ReceivedMessage, context: Context) -> Any:
         bound = self._read(message, context)

@@ -71,7 +71,7 @@ class RunQueue:
         """Queue deliveries to be started."""
         self.waiting += len(deliveries)
         for delivery in deliveries:
-            if delivery.suspect:
+            if delivery.message.suspect:
                 self._suspects.append(delivery)
             else:
                 self.by_queue.setdefault(delivery.poller.name, deque()).append(delivery)
@@ -80,7 +80,15 @@ class RunQueue:
         """Return the next delivery, marked as running; None: none waits, or no runner is free."""
         if not self.waiting or len(self.running) >= self.size:
             return None
-        delivery = self._next()
+        if self._suspects:
+            delivery = self._suspects.popleft()
+        else:
+            name, queue = next(iter(self.by_queue.items()))
+            delivery = queue.popleft()
+            if queue:
+                self.by_queue.move_to_end(name)
+            else:
+                del self.by_queue[name]
         self.waiting -= 1
         self.running[id(delivery)] = delivery
         return delivery
@@ -92,17 +100,6 @@ class RunQueue:
             return
         seconds, mean_s = max(0.0, self._clock() - delivery.begun_s), self._mean_s
         self._mean_s = seconds if mean_s is None else mean_s + WEIGHT * (seconds - mean_s)
-
-    def _next(self) -> Delivery:
-        if self._suspects:
-            return self._suspects.popleft()
-        name, queue = next(iter(self.by_queue.items()))
-        delivery = queue.popleft()
-        if queue:
-            self.by_queue.move_to_end(name)
-        else:
-            del self.by_queue[name]
-        return delivery
 
     def has_room_again(self) -> bool:
         """Return True, once, when a poller that found no room may have room now."""

@@ -78,7 +78,6 @@ class Delivery(Interruptible):
     batch: LeasedBatch | None = None
     binding: Binding | None = None
     is_async = False
-    suspect = False
 
     settlement = UNDECIDED
     is_left = False  # the message is left to its timeout; the lease is not extended for it
@@ -87,7 +86,6 @@ class Delivery(Interruptible):
 
     # The run:
     context: Context | None = None
-    is_firing = False  # the message may be a firing of a schedule
     override: Action | None = None  # the schedule's action, in place of the handler's
     begun_s = math.inf  # when the handler was called, monotonic
     answer: Any = None  # what the handler returned
@@ -164,11 +162,6 @@ class LeasedBatch:
             delivery.batch = self
         self.busy = False  # a thread is extending the lease
         self.again_ms = 0  # no further extension before this cluster time
-
-    @property
-    def is_over(self) -> bool:
-        """Whether this process holds nothing of the lease any more."""
-        return not self.lease.is_held
 
     def forget(self) -> None:
         """Drop settled deliveries: one that runs for hours would keep the bodies of the whole batch.

@@ -13,7 +13,6 @@ from cqueue.dispatcher.execution.delivery import INTERRUPTED
 from cqueue.dispatcher.execution.event_loop import EventLoop
 from cqueue.dispatcher.execution.events import Event
 from cqueue.dispatcher.execution.fetchers import Fetchers
-from cqueue.dispatcher.execution.firing import FiringHooks
 from cqueue.dispatcher.execution.handlers import ByTask, resolver_of
 from cqueue.dispatcher.execution.history_writer import HistoryWriter
 from cqueue.dispatcher.execution.lease_extender import LeaseExtender
@@ -25,7 +24,6 @@ from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
 from cqueue.dispatcher.execution.telemetry import Depths, Stats, Telemetry, total
 from cqueue.dispatcher.execution.worker_threads import WorkerThreads
 from cqueue.dispatcher.schedules.monitor import ScheduleMonitor
-from cqueue.doorbell import HintCounts
 from cqueue.doorbell.counts import added
 
 INTERRUPT_S: Final = 1.0
@@ -66,7 +64,6 @@ class Engine:
         self.runner = Runner(
             telemetry,
             middleware,
-            FiringHooks(stores),
             self.settlement_writer.settle,
             unknown_task_wait=options.unknown_task_wait,
         )
@@ -85,7 +82,7 @@ class Engine:
         self.loop = EventLoop(self.backlog, self.runner)
         self.lease_extender = LeaseExtender(self.backlog, self.runner, self._watch)
         self.fetchers = Fetchers(
-            self.poll_schedule, self.backlog, self.runner, self.resolver, batch=self.lease_extender.keep
+            self.poll_schedule, self.backlog, self.runner, self.resolver, hold=self.lease_extender.keep
         )
         self.depths = Depths(map(queue_of, sources))
         self.schedule_monitor = ScheduleMonitor(stores, beside=self.depths.refresh)
@@ -145,8 +142,9 @@ class Engine:
 
     def stats(self, state: str) -> Stats:
         """Return counters since the start, and the current load."""
-        counts = self.runner.telemetry.by_queue([poller.name for poller in self.poll_schedule.pollers])
-        backlog, trouble = self.backlog, self.fetchers.trouble
+        backlog, trouble, pollers = self.backlog, self.fetchers.trouble, self.poll_schedule.pollers
+        counts = self.runner.telemetry.by_queue([poller.name for poller in pollers])
+        by_client = {id(poller.sender): poller.queue.hints for poller in pollers}
         return Stats(
             total=total(counts),
             queues=counts,
@@ -156,13 +154,7 @@ class Engine:
             state=state,
             failing=trouble.subjects,
             stuck=trouble.stuck,
-            hints=self._hints(),
-        )
-
-    def _hints(self) -> HintCounts:
-        """Return the sums over all clients that the queues belong to."""
-        return added(
-            {id(poller.sender): poller.queue.hints for poller in self.poll_schedule.pollers}.values()
+            hints=added(by_client.values()),
         )
 
     def quarantined(self) -> dict[str, int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from cqueue.errors import LASTING
 from cqueue.runtime import logs
@@ -38,63 +38,54 @@ OnEvent = Callable[[str, Mapping[str, Any]], None]
 
 
 class Event(StrEnum):
-    """Names of events."""
+    """Names of events, each with the level at which it is logged."""
 
-    STARTED = "dispatcher_started"
-    STOPPING = "dispatcher_stopping"
-    STOPPED = "dispatcher_stopped"
+    level: str
+
+    def __new__(cls, name: str, level: str = "warning") -> Self:
+        """Make a member that equals its name."""
+        event = str.__new__(cls, name)
+        event._value_ = name
+        event.level = level
+        return event
+
+    STARTED = "dispatcher_started", "info"
+    STOPPING = "dispatcher_stopping", "info"
+    STOPPED = "dispatcher_stopped", "info"
     RETRIED = "message_retried"
-    DEAD = "message_dead"
-    CANCELLED = "message_cancelled"
-    SNOOZED = "message_snoozed"
-    LEFT = "message_left"
+    DEAD = "message_dead", "error"
+    CANCELLED = "message_cancelled", "info"
+    SNOOZED = "message_snoozed", "debug"
+    LEFT = "message_left", "debug"
     INTERRUPTED = "message_interrupted"
     LOST = "message_lost"
     TIMED_OUT = "handler_timed_out"
     STUCK = "handler_stuck"
     ABANDONED = "handler_abandoned"
-    RELEASED = "messages_released"
+    RELEASED = "messages_released", "info"
     SETTLE_FAILED = "settle_failed"
-    SETTLE_RESUMED = "settle_resumed"
+    SETTLE_RESUMED = "settle_resumed", "info"
     RECEIVE_FAILED = "receive_failed"
-    RECEIVE_RESUMED = "receive_resumed"
+    RECEIVE_RESUMED = "receive_resumed", "info"
     EXTEND_FAILED = "extend_failed"
-    EXTEND_RESUMED = "extend_resumed"
+    EXTEND_RESUMED = "extend_resumed", "info"
     LOOP_BLOCKED = "loop_blocked"
-    LOOP_RESUMED = "loop_resumed"
+    LOOP_RESUMED = "loop_resumed", "info"
     UNKNOWN = "task_unknown"
     MISMATCH = "arguments_unknown"
     UNFIRED = "schedule_unfired"
     UNTOLD = "unknown_untold"
-    HOOK_FAILED = "middleware_failed"
-    RESULT_UNKEPT = "result_not_kept"
+    HOOK_FAILED = "middleware_failed", "error"
+    RESULT_UNKEPT = "result_not_kept", "error"
     HISTORY_LOST = "queue_history_lost"
-    HISTORY_RESUMED = "queue_history_resumed"
-    BROKEN = "dispatcher_error"
+    HISTORY_RESUMED = "queue_history_resumed", "info"
+    BROKEN = "dispatcher_error", "error"
 
 
-_DEBUG: Final = {Event.SNOOZED, Event.LEFT}
-_INFO: Final = {
-    Event.STARTED,
-    Event.STOPPING,
-    Event.STOPPED,
-    Event.RELEASED,
-    Event.CANCELLED,
-    Event.SETTLE_RESUMED,
-    Event.EXTEND_RESUMED,
-    Event.LOOP_RESUMED,
-    Event.RECEIVE_RESUMED,
-    Event.HISTORY_RESUMED,
-}
 _FAILED: Final = {Event.RECEIVE_FAILED, Event.SETTLE_FAILED, Event.EXTEND_FAILED, Event.HISTORY_LOST}
-_FINAL: Final = {Event.DEAD, Event.BROKEN, Event.HOOK_FAILED, Event.RESULT_UNKEPT}
+"""Events that are errors if what failed lasts until an operator mends something."""
 _TRACED: Final = {Event.RETRIED, Event.SNOOZED}
-
-
-def _level(event: Event, error: BaseException | None) -> str:
-    if event in _FINAL or (event in _FAILED and isinstance(error, LASTING)):
-        return "error"
-    return "debug" if event in _DEBUG else "info" if event in _INFO else "warning"
+"""Events with a traceback if tracebacks are asked for; errors always have one."""
 
 
 class Events:
@@ -122,13 +113,15 @@ class Events:
             texts: the traceback may have the texts of all errors.
             fields: further fields.
         """
+        is_final = event.level == "error"
+        level = "error" if event in _FAILED and isinstance(error, LASTING) else event.level
         trace: dict[str, Any] = {}
         if error is not None:
             fields["error"] = describe(error) if said is None else said
-            if event in _TRACED or event in _FINAL:
-                trace = logs.trace(error, is_final=event in _FINAL, said=said, texts=texts)
+            if is_final or event in _TRACED:
+                trace = logs.trace(error, is_final=is_final, said=said, texts=texts)
         with suppress(Exception):  # a full disk under the log must not lose a message
-            getattr(self.log, _level(event, error))(event.value, **fields, **trace)
+            getattr(self.log, level)(event.value, **fields, **trace)
         if self._on_event is not None:
             with suppress(Exception):
                 self._on_event(event.value, fields)
@@ -150,21 +143,6 @@ def about(delivery: Delivery) -> dict[str, Any]:
         "message_id": str(message.id),
         "attempt": message.attempt,
     }
-
-
-class MessageLog:
-    """A logger that carries the message's fields, bound at first use: most handlers log nothing."""
-
-    _bound: Any = None
-
-    def __init__(self, log: Any, delivery: Delivery) -> None:
-        self._log = log
-        self._delivery = delivery
-
-    def __getattr__(self, name: str) -> Any:
-        if self._bound is None:
-            self._bound = self._log.bind(**about(self._delivery))
-        return getattr(self._bound, name)
 
 
 @dataclass(slots=True)

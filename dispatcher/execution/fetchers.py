@@ -38,14 +38,14 @@ class Fetchers:
         runner: Runner,
         resolver: Resolver,
         *,
-        batch: Callable[[LeasedBatch], None],
+        hold: Callable[[LeasedBatch], None],
     ) -> None:
         self._poll_schedule = poll_schedule
         self._backlog = backlog
         self._runner = runner
         self._telemetry = runner.telemetry
         self._resolver = resolver
-        self._hold = batch
+        self._hold = hold
         self.trouble = Trouble(runner.telemetry, Event.RECEIVE_FAILED, Event.RECEIVE_RESUMED)
         self.threads: list[threading.Thread] = []
 
@@ -95,9 +95,6 @@ class Fetchers:
         deliveries: list[Delivery] = []
         for lease, together in groupby(messages, _lease):
             held = [delivery_of(self._resolver, poller, message) for message in together]
-            if lease.suspect:
-                for delivery in held:
-                    delivery.suspect = True
             self._hold(LeasedBatch(poller, lease, held))
             deliveries += held
         if late := self._backlog.put(deliveries):
@@ -117,8 +114,7 @@ def delivery_of(resolver: Resolver, poller: Poller, message: ReceivedMessage) ->
         binding = resolver.resolve(message)
         if binding.is_async:
             delivery.is_async = True
-        if binding.is_async not in poller.kinds:
-            poller.kinds.add(binding.is_async)
+        poller.kinds.add(binding.is_async)
         delivery.binding = binding
     except Exception as exc:  # noqa: BLE001 - the resolver is the application's code; its error fails the message
         delivery.error = exc

@@ -4,18 +4,20 @@ First the row moves to the next time, then the next firing is sent, and only the
 If a process dies in between, the redelivered message is a repeat by the row's number, and its next consumer
 sends the same next firing under the same id. In the opposite order, the firing sent would have to be held
 back until the row follows, and a repeat that chooses another time would leave a second firing behind.
+
+All of this runs on a worker thread; for coroutine handlers, on a thread of a pool. An exception from here
+counts as the handler's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.actions import Cancel, Snooze
-from cqueue.dispatcher.execution.context import Context, Firing
+from cqueue.dispatcher.execution.context import Firing
 from cqueue.dispatcher.execution.delivery import Settlement, Verb
 from cqueue.dispatcher.schedules.definition import (
     FiringId,
@@ -43,7 +45,7 @@ class StartedFiring(Firing):
     """A firing whose handler is to run.
 
     Attributes:
-        moved: the schedule's row as `commit` stores it; None if the row stays, or has been moved already.
+        moved: the schedule's row as `finish` stores it; None if the row stays, or has been moved already.
     """
 
     moved: ScheduleRow | None = None
@@ -114,15 +116,30 @@ def _pass_over(store: ScheduleStore, row: ScheduleRow, next_ms: int | None) -> C
     return Cancel(f"the firing of {left_out.isoformat()} is later than its schedule allows")
 
 
-def commit(store: ScheduleStore, firing: StartedFiring) -> None:
-    """Move the schedule on and send its next firing, before the present one is settled.
+def finish(
+    store: ScheduleStore, message: ReceivedMessage, firing: Firing | None, settlement: Settlement
+) -> Settlement:
+    """Move the schedule on after the handler, send its next firing, and return the firing's settlement.
 
-    Raises:
-        NotDone, OutcomeUnknown: the row may not have moved, or no firing may follow; the firing must come
-            again.
+    If the move fails, the firing is delivered again, whatever its handler returned.
+
+    Args:
+        store: the schedules of the message's queue.
+        message: a message that may be a firing.
+        firing: what `begin` returned; None if the handler was not called, because its task is unknown.
+        settlement: the decision about the message, apart from its schedule.
     """
-    if firing.moved is not None:
-        _move(store, firing.moved)
+    if not isinstance(firing, StartedFiring):
+        over = _reason_to_drop(store, message) if settlement.verb is Verb.SNOOZE else None
+        return settlement if over is None else Settlement(Verb.ACK, "cancelled", reason=over.reason)
+    try:
+        if firing.moved is not None:
+            _move(store, firing.moved)
+    except (NotDone, OutcomeUnknown) as exc:
+        reason = f"its schedule could not be moved on: {describe(exc)}"
+        later = MUCH_LATER if isinstance(exc, LASTING) else AGAIN
+        return Settlement(Verb.SNOOZE, "snoozed", later, reason=reason)
+    return settlement
 
 
 def _move(store: ScheduleStore, wanted: ScheduleRow) -> None:
@@ -170,39 +187,3 @@ def _started(
 
 def _moment(ms: int | None) -> datetime | None:
     return to_datetime(ms) if ms else None
-
-
-class FiringHooks:
-    """What is done about firings before and after the handlers of several queues. Thread-safe.
-
-    Runs on a worker thread; for coroutine handlers, on a thread of a pool. An exception from here counts as
-    the handler's.
-    """
-
-    def __init__(self, stores: Iterable[ScheduleStore]) -> None:
-        self._stores: Mapping[str, ScheduleStore] = {store.queue: store for store in stores}
-
-    def before(self, message: ReceivedMessage, context: Context) -> Cancel | Snooze | None:
-        """Put the firing into the context. A returned action replaces the handler and `after`."""
-        started = begin(self._stores[context.queue], message)
-        if not isinstance(started, StartedFiring):
-            return started
-        context.firing = started
-        return None
-
-    def after(self, message: ReceivedMessage, context: Context, settlement: Settlement) -> Settlement:
-        """Move the schedule on, and return the firing's settlement.
-
-        If the move fails, the firing is delivered again, whatever its handler returned.
-        """
-        store = self._stores[context.queue]
-        if not isinstance(context.firing, StartedFiring):  # the handler was not called: its task is unknown
-            over = _reason_to_drop(store, message) if settlement.verb is Verb.SNOOZE else None
-            return settlement if over is None else Settlement(Verb.ACK, "cancelled", reason=over.reason)
-        try:
-            commit(store, context.firing)
-        except (NotDone, OutcomeUnknown) as exc:
-            reason = f"its schedule could not be moved on: {describe(exc)}"
-            later = MUCH_LATER if isinstance(exc, LASTING) else AGAIN
-            return Settlement(Verb.SNOOZE, "snoozed", later, reason=reason)
-        return settlement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from cqueue.consumer import ReceivedMessage
@@ -100,27 +100,21 @@ def bind(handler: Any, name: str | None = None) -> Binding:
 
 def _bind_class(cls: Any, name: str) -> Binding:
     """Bind a class: each message gets a new instance, and its `handle` or `__call__` is called."""
-    method = getattr(cls, "handle", None) or cls.__dict__.get("__call__") or _inherited_call(cls)
+    handle = getattr(cls, "handle", None)
+    # `cls.__call__` would be the call that makes an instance
+    calls = (base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__)
+    method = handle or next(calls, None)
     if method is None:
         raise ConfigError(
             f"{cls!r} has neither `handle` nor `__call__`; one of them takes (message, context)"
         )
     check_runs(method, name)
-    return Binding(name, _instance_call(cls), DEFAULT_POLICY, is_async=is_async(method))
-
-
-def _instance_call(cls: Any) -> Callable[[ReceivedMessage, Context], Any]:
-    handled = hasattr(cls, "handle")
 
     def call(message: ReceivedMessage, context: Context) -> Any:
         instance = cls()
-        return (instance.handle if handled else instance)(message, context)
+        return (instance.handle if handle else instance)(message, context)
 
-    return call
-
-
-def _inherited_call(cls: Any) -> Any:
-    return next((base.__dict__["__call__"] for base in cls.__mro__ if "__call__" in base.__dict__), None)
+    return Binding(name, call, DEFAULT_POLICY, is_async=is_async(method))
 
 
 def check_runs(function: Any, name: str) -> None:

@@ -66,7 +66,7 @@ class HistoryWriter:
         if settlement is SUCCEEDED:
             self._tell(delivery, "succeeded")
         elif settlement is not RELEASED:
-            is_skipped = delivery.is_firing and isinstance(delivery.override, Cancel)
+            is_skipped = isinstance(delivery.override, Cancel)
             self._tell(delivery, "skipped" if is_skipped else settlement.outcome, settlement)
 
     def lost(self, delivery: Delivery) -> None:

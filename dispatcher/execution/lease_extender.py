@@ -97,7 +97,7 @@ class LeaseExtender:
     def _look(self, batch: LeasedBatch, clock_ms: dict[str, int]) -> bool:
         """Do what a batch needs; return whether it needs further checks."""
         poller = batch.poller
-        if batch.is_over:
+        if not batch.lease.is_held:
             if batch.lease.lost:
                 self._lost(batch.undecided)
             batch.end()

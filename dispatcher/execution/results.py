@@ -43,16 +43,17 @@ class Keeping:
     encode: Callable[[Any], bytes]
 
 
-def result_of(delivery: Delivery, settlement: Settlement) -> tuple[KeepResult | None, BadInput | None]:
-    """Return what is to be stored about a decided message, if its task keeps results.
+def result_of(
+    keeping: Keeping, delivery: Delivery, settlement: Settlement
+) -> tuple[KeepResult | None, BadInput | None]:
+    """Return what is to be stored about a decided message, if it comes to an end with this decision.
 
     Returns:
         The operation, and why the value that the task returned cannot be stored: then the operation stores a
         result without a value.
     """
-    keeping = delivery.binding.keeping if delivery.binding is not None else None
     state = STATES.get(settlement.outcome)
-    if keeping is None or state is None:
+    if state is None:
         return None, None
     codec = value = error = reason = refusal = None
     if state == "succeeded":

@@ -98,11 +98,7 @@ def rule_for(policy: Retry, error: BaseException) -> Action:
 
 def attempt_limit(*limits: int | None) -> int:
     """Return the smallest of several limits of attempts. 0 and None mean no limit, as does the result 0."""
-    smallest = 0
-    for limit in limits:  # a generator would cost more, and this runs for every message
-        if limit and (not smallest or limit < smallest):
-            smallest = limit
-    return smallest
+    return min((limit for limit in limits if limit), default=0)
 
 
 def attempts_wanted(policy: Retry) -> int:

@@ -12,9 +12,9 @@ from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from cqueue.dispatcher.execution import retry
+from cqueue.dispatcher.execution import firing, retry
 from cqueue.dispatcher.execution.actions import Action, Cancel, Dead, Retry, Snooze, misuse
 from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.delivery import (
@@ -26,15 +26,12 @@ from cqueue.dispatcher.execution.delivery import (
     Settlement,
     Verb,
 )
-from cqueue.dispatcher.execution.events import Event, MessageLog
+from cqueue.dispatcher.execution.events import Event, about
 from cqueue.dispatcher.execution.interrupt import Interrupted
 from cqueue.dispatcher.execution.middleware import Middleware, hooks
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.dispatcher.execution.unknown_tasks import UnknownTasks
 from cqueue.runtime.logs import own_frames
-
-if TYPE_CHECKING:
-    from cqueue.dispatcher.execution.firing import FiringHooks
 
 NEVER_DIES: Final = timedelta(minutes=10)
 """When a message that cannot die (a dead letter, or without a dead-letter queue) is due again.
@@ -64,27 +61,22 @@ class _RunContext(Context):
         return self.__dict__.setdefault(name, self._part(name))  # another thread may have made it first
 
     def _part(self, name: str) -> Any:
+        delivery = self._delivery
         match name:
             case "queue":
-                return self._delivery.poller.name
+                return delivery.poller.name
             case "task":
-                return self._delivery.name
+                return delivery.name
             case "attempt":
-                return self._delivery.message.attempt
-            case "max_attempts":
-                return _attempts(self._delivery)
+                return delivery.message.attempt
+            case "max_attempts":  # the queue's limit, or the task's lower one
+                own = delivery.binding.retry.max_attempts if delivery.binding is not None else None
+                return retry.attempt_limit(delivery.poller.max_attempts, own)
             case "log":
-                return MessageLog(self._log, self._delivery)
+                return self._log.bind(**about(delivery))
             case "lost":
                 return threading.Event()
         raise AttributeError(f"a context has no {name!r}")
-
-
-def _attempts(delivery: Delivery) -> int:
-    """Return the number of the last attempt: the queue's limit, or the task's lower one."""
-    binding, most = delivery.binding, delivery.poller.max_attempts
-    own = binding.retry.max_attempts if binding is not None else None
-    return most if own is None else retry.attempt_limit(most, own)
 
 
 class Runner:
@@ -93,7 +85,6 @@ class Runner:
     Args:
         telemetry: counters and log events.
         middleware: hooks around runs.
-        schedules: what is done about firings.
         settle: stores a decision.
         unknown_task_wait: see `Options`.
     """
@@ -102,7 +93,6 @@ class Runner:
         self,
         telemetry: Telemetry,
         middleware: Sequence[Middleware],
-        schedules: FiringHooks,
         settle: Callable[[Delivery, Settlement], None],
         *,
         unknown_task_wait: timedelta = retry.UNKNOWN_TASK_WAIT,
@@ -111,7 +101,6 @@ class Runner:
         self.stopping = threading.Event()  # handlers may read it
         self._before: Final = hooks(middleware, "before_run")
         self._after: Final = hooks(middleware, "after_run")
-        self._schedules = schedules
         self._settle = settle
         self._unknown_tasks = UnknownTasks(unknown_task_wait, telemetry)
 
@@ -124,17 +113,17 @@ class Runner:
             delivery.lose()
         self.telemetry.count(delivery.poller.name, "started")
         binding, message = delivery.binding, delivery.message
-        if message.trigger is not None:
-            delivery.is_firing = True
         if binding is None or delivery.error is not None:
             return None
         if binding.timeout is not None:
             context.deadline = datetime.now(UTC) + binding.timeout
         try:
-            if delivery.is_firing:
-                delivery.override = self._schedules.before(message, context)
-                if delivery.override is not None:
+            if message.trigger is not None:
+                started = firing.begin(delivery.poller.queue.schedules.store, message)
+                if isinstance(started, Cancel | Snooze):
+                    delivery.override = started
                     return None
+                context.firing = started
             for before in self._before:
                 before(message, context)
         except BaseException as exc:  # noqa: BLE001 - the application's code must not end a worker
@@ -157,7 +146,8 @@ class Runner:
     def end(self, delivery: Delivery) -> None:
         """Decide after the handler has answered or failed, and hand the decision on."""
         settlement, context = self._decided(delivery), delivery.context
-        if delivery.is_firing and context and delivery.override is None and settlement is not INTERRUPTED:
+        is_firing = delivery.message.trigger is not None and delivery.override is None
+        if is_firing and context and settlement is not INTERRUPTED:
             settlement = self._moved_on(delivery, context, settlement)
         self.telemetry.settled(delivery, settlement)
         _end_span(delivery, settlement)
@@ -205,7 +195,8 @@ class Runner:
     def _moved_on(self, delivery: Delivery, context: Context, settlement: Settlement) -> Settlement:
         """Move the schedule on; return the decision about the firing."""
         try:
-            return self._schedules.after(delivery.message, context, settlement)
+            store = delivery.poller.queue.schedules.store
+            return firing.finish(store, delivery.message, context.firing, settlement)
         except BaseException as exc:  # noqa: BLE001 - as above
             delivery.error = exc
             return self._after_error(delivery, exc)

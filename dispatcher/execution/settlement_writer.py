@@ -86,9 +86,11 @@ class SettlementWriter:
         self.send([delivery])
 
     def _note(self, delivery: Delivery, settlement: Settlement) -> None:
-        delivery.result, refusal = result_of(delivery, settlement)
-        if refusal is not None:  # the handler did its work: the message counts as done
-            self._telemetry.of(Event.RESULT_UNKEPT, delivery, error=refusal)
+        keeping = delivery.binding.keeping if delivery.binding is not None else None
+        if keeping is not None:
+            delivery.result, refusal = result_of(keeping, delivery, settlement)
+            if refusal is not None:  # the handler did its work: the message counts as done
+                self._telemetry.of(Event.RESULT_UNKEPT, delivery, error=refusal)
         if self._history is not None and delivery.poller.keeps_history:
             self._history.decided(delivery, settlement)
         delivery.settlement = settlement
@@ -183,7 +185,7 @@ class SettlementWriter:
         verb = alike[0].settlement.verb
         self._trouble.succeeded(verb, verb=verb)
         for batch in {delivery.batch for delivery in alike}:
-            if batch is not None and batch.is_over:
+            if batch is not None and not batch.lease.is_held:
                 batch.end()  # frees the bodies now, not at the next check
         if verb is Verb.ACK:
             for queue, count in _by_queue(alike).items():

@@ -10,8 +10,7 @@ from cqueue.dispatcher.execution.delivery import Delivery
 
 
 def delivery(queue="q", *, suspect=False, is_async=False):
-    one = Delivery(SimpleNamespace(), SimpleNamespace(name=queue))
-    one.suspect = suspect
+    one = Delivery(SimpleNamespace(suspect=suspect), SimpleNamespace(name=queue))
     one.is_async = is_async
     return one
 

@@ -14,7 +14,7 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.dispatcher.execution import engine, event_loop, worker_threads
+from cqueue.dispatcher.execution import event_loop, firing, worker_threads
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.handlers import bind
@@ -917,28 +917,28 @@ def test_a_schedule_comes_before_the_handler_and_before_the_settlement(work, is_
     """A schedule may decide instead of the handler, and may change the settlement."""
     calls = []
 
-    class Step:
-        def before(self, message, context):
-            calls.append("before")
-            return cqueue.Cancel("stale") if message.body == b"stale" else None
+    def begin(_store, message):
+        calls.append("begin")
+        return cqueue.Cancel("stale") if message.body == b"stale" else None
 
-        def after(self, message, context, settlement):
-            calls.append(settlement)
-            return settlement
+    def finish(_store, _message, _firing, settlement):
+        calls.append(settlement)
+        return settlement
 
     async def handle_async(*_):
         calls.append("run")
 
     handler = handle_async if is_async else lambda *_: calls.append("run")
     work.send_many([cqueue.Message(b"stale", trigger="{}"), cqueue.Message(b"plain")])
-    monkeypatch.setattr(engine, "FiringHooks", lambda _stores: Step())
+    monkeypatch.setattr(firing, "begin", begin)
+    monkeypatch.setattr(firing, "finish", finish)
     total = run_all(work, handler)
     assert (total.cancelled, total.succeeded) == (1, 1)
     assert calls.count("run") == 1
     work.send_many([cqueue.Message(b"due", trigger="{}")])
     calls.clear()
     assert run_all(work, handler).succeeded == 1
-    assert calls == ["before", "run", SUCCEEDED]
+    assert calls == ["begin", "run", SUCCEEDED]
 
 
 def test_events_name_the_message_and_never_its_body(work):

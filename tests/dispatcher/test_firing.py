@@ -8,9 +8,8 @@ import pytest
 
 from cqueue import Message
 from cqueue.dispatcher.execution.actions import Cancel
-from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Verb
-from cqueue.dispatcher.execution.firing import FiringHooks, begin, commit
+from cqueue.dispatcher.execution.firing import begin, finish
 from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
 from tests.fix_schedules import NOON, Died, World
@@ -304,7 +303,8 @@ def test_a_firing_that_is_retried_runs_again_though_others_have_fired_since(proc
     process.schedules.add("k", Repeating(SECOND))
     world.advance(1)
     (message,) = process.consumer.receive(10)
-    commit(process.schedules.store, begin(process.schedules.store, message))
+    store = process.schedules.store
+    assert finish(store, message, begin(store, message), SUCCEEDED) is SUCCEEDED
     message.nack(5 * SECOND)
     process.run(4)
     assert world.seconds == [2, 3, 4, 5]
@@ -371,23 +371,18 @@ def test_a_dead_letter_is_handled_on_its_own(process, world):
 # ── As a step of a dispatcher ──
 
 
-def context():
-    return Context("q", "task", 1, 5, log=None)
-
-
-def test_the_step_tells_the_handler_which_firing_it_is(process, world):
-    step = FiringHooks([process.schedules.store])
+def test_a_firing_says_which_it_is_and_moves_its_schedule_on(process, world):
+    store = process.schedules.store
     process.schedules.add("k", EVERY_TEN)
     world.advance(10)
     (message,) = process.consumer.receive(10)
-    told = context()
-    assert step.before(message, told) is None
-    assert (told.firing.key, told.firing.fired_at) == ("k", NOON + 10 * SECOND)
-    assert step.after(message, told, SUCCEEDED) is SUCCEEDED
+    started = begin(store, message)
+    assert (started.key, started.fired_at) == ("k", NOON + 10 * SECOND)
+    assert finish(store, message, started, SUCCEEDED) is SUCCEEDED
     assert process.schedules.get("k").fired == 1
 
 
-def test_the_step_brings_a_firing_again_whose_schedule_could_not_be_moved(world):
+def test_a_firing_whose_schedule_could_not_be_moved_comes_again(world):
     """Acked, it would be the last one."""
 
     def fault(operation, do):
@@ -396,20 +391,17 @@ def test_the_step_brings_a_firing_again_whose_schedule_could_not_be_moved(world)
         return do()
 
     process = world.process(fault)
-    step = FiringHooks([process.schedules.store])
+    store = process.schedules.store
     process.schedules.add("k", EVERY_TEN)
     world.advance(10)
     (message,) = process.consumer.receive(10)
-    told = context()
-    step.before(message, told)
-    settlement = step.after(message, told, SUCCEEDED)
+    settlement = finish(store, message, begin(store, message), SUCCEEDED)
     assert (settlement.verb, settlement.delay) == (Verb.SNOOZE, 2 * SECOND)
 
 
-def test_the_step_drops_what_its_schedule_has_left_behind(process, world):
-    step = FiringHooks([process.schedules.store])
+def test_a_firing_that_its_schedule_has_left_behind_is_dropped(process, world):
     process.schedules.add("k", EVERY_TEN)
     process.schedules.remove("k")
     world.advance(10)
     (message,) = process.consumer.receive(10)
-    assert isinstance(step.before(message, context()), Cancel)
+    assert isinstance(begin(process.schedules.store, message), Cancel)

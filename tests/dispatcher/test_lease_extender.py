@@ -59,7 +59,7 @@ def poller():
 @pytest.fixture
 def batch(poller):
     fields = {"id": "id", "task": None, "attempt": 1, "is_held": True, "is_cancelled": False}
-    messages = [SimpleNamespace(**fields) for _ in range(3)]
+    messages = [SimpleNamespace(**fields, suspect=False) for _ in range(3)]
     return LeasedBatch(poller, poller.lease, [Delivery(message, poller) for message in messages])
 
 

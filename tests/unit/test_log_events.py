@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import cqueue
-from cqueue.dispatcher.execution import events
 from cqueue.dispatcher.execution.events import Event
 from cqueue.dispatcher.service.logs import DaemonEvent
 
@@ -151,7 +150,7 @@ def test_levels_and_fields_are_those_of_the_page():
             missing = {each for each in fields if f"`{each}`" not in text} - {"delivery", "is_lasting"}
             assert not missing, (where, name)
     for event in Event:
-        assert events._level(event, None) in page[event.value][0], event
+        assert event.level in page[event.value][0], event
 
 
 def test_no_traceback_is_logged_with_its_texts_by_the_way():

@@ -52,21 +52,6 @@ class Ran(NamedTuple):
     error: BaseException | None
 
 
-class Coroutines:
-    """Runs coroutines one after another on its own event loop, also for a caller inside another loop."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # not the thread's own loop
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run the coroutine to its end, and return its result."""
-        return _outside(partial(self._runner.run, coroutine, context=copy_context()))
-
-    def close(self) -> None:
-        """Close the loop, with everything that tasks have left running on it."""
-        _outside(self._runner.close)
-
-
 def _outside(call: Callable[[], Any]) -> Any:
     """Call on a thread without a running event loop: a loop cannot run inside another one."""
     try:
@@ -82,7 +67,7 @@ class Inline:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._coroutines = Coroutines()
+        self._coroutines = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # not the thread's own loop
         self._queues: dict[str, Queue] = {}
         self._poll_schedule = PollSchedule(lambda _poller, _coming: 1, 0.0, 0.0)
         self._telemetry = Telemetry()
@@ -111,7 +96,11 @@ class Inline:
         """Store what was decided, and end the event loop; the application stays open."""
         self._settlement_writer.flush(1.0)
         self._settlement_writer.close()
-        self._coroutines.close()
+        _outside(self._coroutines.close)
+
+    def _await(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run the coroutine to its end on the own event loop, also for a caller inside another loop."""
+        return _outside(partial(self._coroutines.run, coroutine, context=copy_context()))
 
     @property
     def queues(self) -> Mapping[str, Queue]:
@@ -161,7 +150,7 @@ class Inline:
         call = self._runner.begin(delivery)
         if call is not None:
             try:
-                delivery.answer = self._coroutines.run(call()) if delivery.is_async else call()
+                delivery.answer = self._await(call()) if delivery.is_async else call()
             except FAILURES as exc:
                 delivery.error = exc
         self._runner.end(delivery)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from typing import Any, Final, NamedTuple
 
 from cqueue import ids
@@ -91,6 +91,14 @@ def _one(place: Place, row: MessageRow, body: bytes, slot: SlotRow | None) -> Qu
     return QueuedMessage(place, row, body, slot.due_ms * 1000, slot.attempt + 1, held=held)
 
 
-def growing_bits() -> Iterator[int]:
-    """Yield numbers of 64 bits for ids of one time, which keep messages in the order of their sends."""
-    return (number ^ _SIGNS for number in count())  # ids are ordered by signed bytes
+def growing_bits() -> Callable[[int], int]:
+    """Return a source of bits for ids of one time, which keep messages in the order of their sends."""
+    numbers = count()
+
+    def bits(wanted: int) -> int:
+        value = 0
+        for number in islice(numbers, -(-wanted // 64)):
+            value = value << 64 | (number ^ _SIGNS)  # ids are ordered by signed bytes
+        return value & ((1 << wanted) - 1)
+
+    return bits

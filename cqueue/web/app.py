@@ -16,12 +16,9 @@ from cqueue.errors import CqueueError
 from cqueue.web import letter_pages, live_page, login_pages, other_pages, probes, queue_pages
 from cqueue.web.access import Access
 from cqueue.web.guard import Guard, Refusal
-from cqueue.web.site import Site, site_of
+from cqueue.web.site import Site
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
     from cqueue.client import Client
 
 STATIC: Final = Path(__file__).with_name("static")
@@ -47,10 +44,16 @@ def application(client: Client, *, access: Access) -> Starlette:
         yield
         site.close()
 
+    missing = Refusal(404, "No such page", "The dashboard has no page there.")
+    handlers: dict[Any, Any] = {  # Starlette's type wants handlers of any exception
+        CqueueError: site.failure,
+        Refusal: site.refusal,
+        404: lambda request, _: site.refusal(request, missing),
+    }
     app = Starlette(
         routes=_routes(),
         middleware=[Middleware(Guard, site=site)],
-        exception_handlers={CqueueError: _failed, Refusal: _refused, 404: _missing},
+        exception_handlers=handlers,
         lifespan=lifespan,
     )
     app.state.site = site
@@ -90,17 +93,3 @@ def _routes() -> list[Any]:
         get("/readyz", probes.ready),
         Mount("/static", app=StaticFiles(directory=STATIC), name="static"),
     ]
-
-
-def _failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, CqueueError)  # noqa: S101 - the table of handlers says so
-    return site_of(request).failure(request, error)
-
-
-def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)  # noqa: S101 - as above
-    return site_of(request).refusal(request, error)
-
-
-def _missing(request: Request, _error: Exception) -> Response:
-    return site_of(request).refusal(request, Refusal(404, "No such page", "The dashboard has no page there."))

@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cqueue.dispatcher.service import membership
 from cqueue.errors import CqueueError, LogNotFound
 from cqueue.log.config import LogConfig
 from cqueue.log.records import Record
@@ -141,8 +142,8 @@ class History:
         """
         names = self._shared.get("queues", lambda: reading.names(self._client)).value
         states = reading.queue_states(self._client, self._shared, names)
-        fleet = self._shared.get("workers", lambda: reading.workers(self._client)).value
-        finished = self._finished.since(fleet.workers, fleet.now_s)
+        workers, now_s = self._shared.get("workers", lambda: membership.listed(self._client)).value
+        finished = self._finished.since(workers, now_s)
         points = {
             name: self._point(at_s, known.value, finished.get(name, 0))
             for name, known in states.items()
@@ -189,9 +190,9 @@ class History:
 
     def known(self, queue: str, span: str) -> Known[list[Point]] | None:
         """Return what `read` returns, as the pages share it; None if that failed or takes longer."""
-        key = ("history", queue, span)
-        found = self._shared.get_many({key: lambda: self.read(queue, span)}, fresh_s=MINUTE_S / 2)[key]
-        return found if isinstance(found, Known) else None
+        return self._shared.find(
+            ("history", queue, span), lambda: self.read(queue, span), fresh_s=MINUTE_S / 2
+        )
 
 
 def spacing_s(span: str) -> int:

@@ -21,7 +21,7 @@ from cqueue.web.site import site_of
 from cqueue.web.streams import CUT_S
 
 if TYPE_CHECKING:
-    from cqueue.web.guard import App, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PATH: Final = "/live"
 EVENTS: Final = "text/event-stream"
@@ -29,7 +29,7 @@ KEPT: Final = ("type", "asgi", "http_version", "scheme", "server", "client", "ro
 """What the request of a page has in common with that of its stream."""
 
 
-async def live(request: Request) -> App:
+async def live(request: Request) -> ASGIApp:
     """Send the live parts of the page `of` whenever they have changed.
 
     Raises:
@@ -41,8 +41,7 @@ async def live(request: Request) -> App:
         raise Refusal(503, "Too many open pages", "An open page asks every few seconds instead.")
     scope = _scope(request, request.query_params.get("of", ""))
     if request.method == "HEAD":  # a stream without a reader would be held for nothing
-        head: App = Response(media_type=EVENTS)
-        return head
+        return Response(media_type=EVENTS)
 
     async def look() -> str | None:
         return await _page(request.app, dict(scope))
@@ -68,7 +67,7 @@ def _scope(request: Request, of: str) -> Scope:
     return kept | given | {"method": "GET", "path": path}
 
 
-async def _page(app: App, scope: Scope) -> str | None:
+async def _page(app: ASGIApp, scope: Scope) -> str | None:
     """Return the page; None if the answer is another one than a page, or the page cannot be made."""
     status, body = 0, b""
 

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue.dead_letters import kind_of
-from cqueue.dispatcher.service.membership import Worker, listed
 from cqueue.errors import BadInput, CqueueError, LogNotFound
 from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -134,23 +133,6 @@ def listed_messages(client: Client, name: str, state: str, token: str | None) ->
     return Listed([_message(one) for one in page.messages], page.token, page.rows_read)
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """The processes that run handlers of a queue. tasks: that they know, none if one of them does not say."""
-
-    workers: int
-    threads: int
-    tasks: Sequence[str]
-
-
-def serving(workers: Iterable[Worker], queue: str) -> Serving:
-    """Return what the heartbeats of these workers say of a queue."""
-    some = [worker for worker in workers if worker.polls(queue)]
-    tasks = {task for worker in some for task in worker.tasks or () if task is not None}
-    is_known = all(worker.tasks is not None for worker in some)
-    return Serving(len(some), sum(worker.threads for worker in some), sorted(tasks) if is_known else [])
-
-
 def queue_states(
     client: Client, shared: Shared, wanted: Sequence[str]
 ) -> dict[str, Known[QueueState] | None]:
@@ -229,22 +211,6 @@ def letters(client: Client, queue: str, wanted: LetterFilter = ALL_LETTERS) -> L
 
 def _letter(one: DeadLetter) -> LetterRow:
     return LetterRow(one.id, one.died_at, one.task, one.attempts, one.reason[:REASON], one.held)
-
-
-# ── Workers ──
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """The living workers, and the cluster's time at the read in seconds since 1970."""
-
-    workers: Sequence[Worker]
-    now_s: float
-
-
-def workers(client: Client) -> Workers:
-    """Read which processes run handlers: one small table."""
-    return Workers(*listed(client))
 
 
 # ── Logs ──

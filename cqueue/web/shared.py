@@ -91,16 +91,17 @@ class Shared:
             BadInput: the read says that there is no such thing (any more).
             NotDone, OutcomeUnknown: the read failed, and there is no earlier answer.
         """
-        with self._mutex:
-            entry = self._used(key)
-            self._begin(entry, read, FRESH_S)
-        _await([entry], wait_s)
-        known, error = self._known(entry)
-        if isinstance(error, BadInput):
-            raise error
-        if known is None:
-            raise error or Unavailable(f"Cassandra has not answered within {wait_s:.0f} s")
-        return known
+        found = self.get_many({key: read}, fresh_s=FRESH_S, wait_s=wait_s)[key]
+        if found is None:
+            raise Unavailable(f"Cassandra has not answered within {wait_s:.0f} s")
+        if isinstance(found, CqueueError):
+            raise found
+        return found
+
+    def find(self, key: Hashable, read: Callable[[], T], *, fresh_s: float = FRESH_S) -> Known[T] | None:
+        """Return what `get` returns, for a part of a page that may lack; None if `get` would fail."""
+        found = self.get_many({key: read}, fresh_s=fresh_s)[key]
+        return found if isinstance(found, Known) else None
 
     def get_many(
         self, reads: Mapping[K, Callable[[], T]], *, fresh_s: float = FRESH_S, wait_s: float = WAIT_S

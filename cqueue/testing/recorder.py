@@ -134,9 +134,7 @@ class Recorder:
     def received(self, message: ReceivedMessage) -> dict[str, Any]:
         """Return the note about a delivered message."""
         lease = message.lease
-        return {
-            **self._noted(message), "fence": lease.fence, "attempt": lease.attempt, "due_ms": lease.due_ms,
-        }  # fmt: skip
+        return self._noted(message) | {"fence": lease.fence, "attempt": lease.attempt, "due_ms": lease.due_ms}
 
     def call(  # all lines are made here
         self,
@@ -150,42 +148,34 @@ class Recorder:
     ) -> T:
         """Run a call between its two lines. `answer`: return what the second one says of a result."""
         number = next(self._numbers)
-        self._write(INVOKE, operation, holder, number, asked, note or {})
+
+        def write(phase: str, messages: list[dict[str, Any]], note: Mapping[str, Any]) -> None:
+            event = HistoryLine(
+                operation=operation,
+                phase=phase,
+                call=number,
+                process=self._process,
+                holder=holder,
+                queue=self.queue.name,
+                mono_ns=time.monotonic_ns(),
+                wall_ns=time.time_ns(),
+                cluster_us=None if phase == INVOKE else self._cluster_us(),
+                messages=tuple(messages),
+                note=note,
+            )
+            line = event.line()
+            if os.write(self._file, line) != len(line):
+                raise OSError("the history cannot be written: is the disk full?")
+
+        write(INVOKE, asked, note or {})
         try:
             result = function()
         except CqueueError as exc:
             outcome = UNKNOWN if isinstance(exc, OutcomeUnknown) else FAIL
-            self._write(outcome, operation, holder, number, [], {"error": type(exc).__name__})
+            write(outcome, [], {"error": type(exc).__name__})
             raise
-        messages, remarks = answer(result)
-        self._write(OK, operation, holder, number, messages, remarks)
+        write(OK, *answer(result))
         return result
-
-    def _write(  # noqa: PLR0917 - as `call`
-        self,
-        phase: str,
-        operation: str,
-        holder: str,
-        number: int,
-        messages: list[dict[str, Any]],
-        note: Mapping[str, Any],
-    ) -> None:
-        event = HistoryLine(
-            operation=operation,
-            phase=phase,
-            call=number,
-            process=self._process,
-            holder=holder,
-            queue=self.queue.name,
-            mono_ns=time.monotonic_ns(),
-            wall_ns=time.time_ns(),
-            cluster_us=None if phase == INVOKE else self._cluster_us(),
-            messages=tuple(messages),
-            note=note,
-        )
-        line = event.line()
-        if os.write(self._file, line) != len(line):
-            raise OSError("the history cannot be written: is the disk full?")
 
     def _cluster_us(self) -> int | None:
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from cqueue.errors import CqueueError
@@ -60,36 +61,31 @@ def application(client: Client, *, access: Access) -> Starlette:
     return app
 
 
-def _routes() -> list[Any]:
-    def get(path: str, page: Any) -> Route:
-        return Route(path, page, methods=["GET"])
-
-    def post(path: str, change: Any) -> Route:
-        return Route(path, change, methods=["POST"])
-
+def _routes() -> list[BaseRoute]:
+    post = partial(Route, methods=["POST"])
     return [
-        get("/", queue_pages.queues),
-        get("/message", queue_pages.find),
-        get("/queue/{name}", queue_pages.queue),
+        Route("/", queue_pages.queues),
+        Route("/message", queue_pages.find),
+        Route("/queue/{name}", queue_pages.queue),
         post("/queue/{name}", queue_pages.change_queue),
-        get("/queue/{name}/message/{id}", queue_pages.message),
+        Route("/queue/{name}/message/{id}", queue_pages.message),
         post("/queue/{name}/message/{id}", queue_pages.message_body),
-        get("/queue/{name}/dead", letter_pages.letters),
+        Route("/queue/{name}/dead", letter_pages.letters),
         post("/queue/{name}/dead", letter_pages.settle),
-        get("/queue/{name}/dead/{id}", letter_pages.letter),
+        Route("/queue/{name}/dead/{id}", letter_pages.letter),
         post("/queue/{name}/dead/{id}", letter_pages.letter_body),
-        get("/schedules", other_pages.schedules),
+        Route("/schedules", other_pages.schedules),
         post("/schedules", other_pages.change_schedule),
-        get("/workers", other_pages.workers),
-        get("/audit", other_pages.audit),
-        get("/logs", other_pages.logs),
-        get("/log/{name}", other_pages.log),
+        Route("/workers", other_pages.workers),
+        Route("/audit", other_pages.audit),
+        Route("/logs", other_pages.logs),
+        Route("/log/{name}", other_pages.log),
         post("/log/{name}", other_pages.change_subscription),
-        get(live_page.PATH, live_page.live),
-        get("/login", login_pages.login_page),
+        Route(live_page.PATH, live_page.live),
+        Route("/login", login_pages.login_page),
         post("/login", login_pages.login),
         post("/logout", login_pages.logout),
-        get("/livez", probes.alive),
-        get("/readyz", probes.ready),
+        Route("/livez", probes.alive),
+        Route("/readyz", probes.ready),
         Mount("/static", app=StaticFiles(directory=STATIC), name="static"),
     ]

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -24,7 +25,7 @@ from cqueue.log.config import LogConfig
 from cqueue.log.records import Record
 from cqueue.runtime.logs import describe, logger
 from cqueue.web import reading
-from cqueue.web.shared import LOGGER, Known, Shared
+from cqueue.web.shared import LOGGER, Shared
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -183,16 +184,9 @@ class History:
             ) as records,
         ):
             for record in records:
-                point = _point_of(record.body, queue)
-                if point is not None:
+                if (point := _point_of(record.body, queue)) is not None:
                     found[point.at_s] = point
         return _thinned([found[at_s] for at_s in sorted(found)], spacing_s(span))
-
-    def known(self, queue: str, span: str) -> Known[list[Point]] | None:
-        """Return what `read` returns, as the pages share it; None if that failed or takes longer."""
-        return self._shared.find(
-            ("history", queue, span), lambda: self.read(queue, span), fresh_s=MINUTE_S / 2
-        )
 
 
 def spacing_s(span: str) -> int:
@@ -226,13 +220,10 @@ def _point_of(body: bytes, queue: str) -> Point | None:
 
 
 def _thinned(points: Iterable[Point], step_s: int) -> list[Point]:
-    """Return the mean of each `step_s` seconds."""
-    groups: dict[int, list[Point]] = {}
-    for point in points:
-        groups.setdefault(point.at_s // step_s, []).append(point)
+    """Return the mean of each `step_s` seconds of points that are in order."""
     return [
         Point._make([place * step_s, *map(_mean, zip(*(one[1:] for one in group), strict=True))])
-        for place, group in groups.items()
+        for place, group in groupby(points, key=lambda point: point.at_s // step_s)
     ]
 
 

@@ -106,15 +106,10 @@ def _posted(request: Request) -> reading.LetterFilter:
 
 
 def _wanted(given: Callable[[str, str], str]) -> reading.LetterFilter:
-    task, reason = _filter(given("task", "")), _filter(given("reason", ""))
-    return reading.LetterFilter(task, reason, given("kind", "") or None)
-
-
-def _filter(text: str) -> str | None:
-    """Return a filter that was typed; None for an empty one. Raises BadInput for one that fits nothing."""
-    if len(text) > MOST_FILTER:
+    task, reason = given("task", ""), given("reason", "")
+    if max(len(task), len(reason)) > MOST_FILTER:
         raise BadInput(f"a filter has {MOST_FILTER} characters at most")
-    return text.strip() or None
+    return reading.LetterFilter(task.strip() or None, reason.strip() or None, given("kind", "") or None)
 
 
 def _chosen(request: Request, dead: DeadLetters) -> tuple[list[str], bool]:

@@ -6,6 +6,7 @@ or whose name is taken away, gets nothing more.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -42,10 +43,7 @@ async def live(request: Request) -> ASGIApp:
     scope = _scope(request, request.query_params.get("of", ""))
     if request.method == "HEAD":  # a stream without a reader would be held for nothing
         return Response(media_type=EVENTS)
-
-    async def look() -> str | None:
-        return await _page(request.app, dict(scope))
-
+    look = partial(_page, request.app, scope)
     # A proxy must not wait for more.
     answer = StreamingResponse(streams.events(look), media_type=EVENTS, headers={"x-accel-buffering": "no"})
 
@@ -80,7 +78,7 @@ async def _page(app: ASGIApp, scope: Scope) -> str | None:
         body += message.get("body", b"")
 
     try:
-        await app(scope, receive, send)
+        await app(dict(scope), receive, send)  # each look takes the same scope, to which an application adds
     except Exception as exc:  # noqa: BLE001 - the stream ends in order, and the page that asks then says 500
         logger(LOGGER).error("dashboard_read_failed", error=describe(exc), **trace(exc, is_final=True))
         return None

@@ -15,7 +15,7 @@ from cqueue.message import MAX_BODY, MAX_HEADERS, MAX_HEADERS_BYTES
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web import charts, reading, shown, wide_rows
 from cqueue.web.access import Role
-from cqueue.web.history import SPANS, spacing_s
+from cqueue.web.history import MINUTE_S, SPANS, spacing_s
 from cqueue.web.shared import Known
 from cqueue.web.site import Site, audited, field_of, go, require, site_of
 
@@ -118,12 +118,13 @@ def queue(request: Request) -> Response:
     client, shared = site.client, site.shared
     state = shared.get(("state", name), lambda: reading.queue_state(client, name))
     detail = shared.get(("detail", name), lambda: reading.queue_detail(client, name))
+    config, messages = detail.value
     letters = None
     if state.value.stats.dead:
         letters = shared.get(("letters", name, reading.ALL_LETTERS), lambda: reading.letters(client, name))
     span = request.query_params.get("span", "")
     span = span if span in SPANS else DEFAULT_SPAN
-    points = site.history.known(name, span)
+    points = shared.find(("history", name, span), lambda: site.history.read(name, span), fresh_s=MINUTE_S / 2)
     listed = _listed(request, name)
     rows = None
     if request.query_params.get("rows"):
@@ -138,10 +139,10 @@ def queue(request: Request) -> Response:
         wanted_state=request.query_params.get("state"),
         is_later="token" in request.query_params,
         wide_rows=None if rows is None else rows.value,
-        limits=_limits(site, name, detail.value.config),
+        limits=_limits(site, name, config),
         state=state.value,
-        config=_settings(detail.value.config),
-        messages=detail.value.messages,
+        config=_settings(config),
+        messages=messages,
         letters=None if letters is None else letters.value,
         peeked=reading.PEEKED,
         span=span,

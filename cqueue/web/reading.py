@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue.dead_letters import kind_of
-from cqueue.errors import BadInput, CqueueError, LogNotFound
+from cqueue.errors import BadInput, LogNotFound
 from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web.shared import Known, Shared
@@ -76,14 +76,6 @@ class MessageRow:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDetail:
-    """What a queue's page shows beside its state."""
-
-    config: QueueConfig
-    messages: Sequence[MessageRow]
-
-
 def names(client: Client) -> list[str]:
     """Return the names of all queues but dead-letter queues."""
     return [name for name in client.queues() if not name.endswith(DEAD_SUFFIX)]
@@ -101,10 +93,10 @@ def queue_state(client: Client, name: str) -> QueueState:
     return QueueState(name, queue.paused, stats, oldest_s)
 
 
-def queue_detail(client: Client, name: str) -> QueueDetail:
+def queue_detail(client: Client, name: str) -> tuple[QueueConfig, list[MessageRow]]:
     """Read a queue's configuration and its first messages."""
     queue = client.queue(name)
-    return QueueDetail(queue.config, [_message(one) for one in queue.peek(PEEKED)])
+    return queue.config, [_message(one) for one in queue.peek(PEEKED)]
 
 
 def _message(one: StoredMessage) -> MessageRow:
@@ -139,12 +131,11 @@ def queue_states(
     """Return what is known of these queues; None: not counted yet. Deleted ones are left out."""
     reads = {("state", name): partial(queue_state, client, name) for name in wanted}
     found = shared.get_list(reads, wait_s=2.0)
-    states: dict[str, Known[QueueState] | None] = {}
-    for name in wanted:
-        known = found["state", name]
-        if not isinstance(known, BadInput):
-            states[name] = None if isinstance(known, CqueueError) else known
-    return states
+    return {
+        name: known if isinstance(known, Known) else None
+        for (_, name), known in found.items()
+        if not isinstance(known, BadInput)
+    }
 
 
 # ── Messages ──

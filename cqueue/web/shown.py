@@ -28,11 +28,11 @@ def age(seconds: float | None) -> str:
     return f"{left}s"
 
 
-def ago(moment: datetime | None, now: datetime | None = None) -> str:
+def ago(moment: datetime | None) -> str:
     """Show a time as people say it: `2m10s ago`, `in 4h`."""
     if moment is None:
         return NONE
-    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
+    seconds = (datetime.now(UTC) - moment).total_seconds()
     if abs(seconds) < 1:
         return "now"
     return f"{age(seconds)} ago" if seconds > 0 else f"in {age(-seconds)}"

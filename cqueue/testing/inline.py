@@ -25,7 +25,7 @@ from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.message import MAX_RECEIVE, MessageId
 from cqueue.queue import Queue
-from cqueue.store.operations import WideRow
+from cqueue.testing.store import Place
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.application.app import App
@@ -33,13 +33,6 @@ if TYPE_CHECKING:
 
 FAILURES: Final = (Exception, SystemExit, asyncio.CancelledError)
 """Exceptions that fail the task, as on a worker. Any other, such as KeyboardInterrupt, ends the test."""
-
-
-class Place(NamedTuple):
-    """A wide row with messages, and their priorities."""
-
-    wide_row: WideRow
-    priorities: frozenset[int]
 
 
 class Ran(NamedTuple):

@@ -9,14 +9,20 @@ from typing import Any, Final, NamedTuple
 from cqueue import ids
 from cqueue.message import MessageId
 from cqueue.store.memory import MemoryStore
-from cqueue.store.operations import InsertMessages, MessageRow, Operation, SlotRow, SlotState
+from cqueue.store.operations import InsertMessages, MessageRow, Operation, SlotRow, SlotState, WideRow
 from cqueue.testing.clock import ManualClock
-from cqueue.testing.inline import Place
 
 NEAR_US: Final = 1000
 """µs by which the ids of 10,000 messages sent at one moment reach into the future."""
 _SIGNS: Final = 0x8080808080808080
 """Turns a number into bytes whose signed order is the number's order, as ids are ordered."""
+
+
+class Place(NamedTuple):
+    """A wide row with messages, and their priorities."""
+
+    wide_row: WideRow
+    priorities: frozenset[int]
 
 
 class QueuedMessage(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -110,11 +111,9 @@ class Inline:
     def _next(self, queue: str, place: Place) -> Ran | None:
         """Run one message with a new consumer: a consumer never remembers a state older than the message."""
         poller = self._poller(queue)
-        try:
+        with closing(poller.consumer):
             messages = poller.consumer.receive_from(*place)
             return self._run(poller, messages[0]) if messages else None
-        finally:
-            poller.consumer.close()
 
     def run_only(self, queue: str, id_: MessageId) -> Ran | None:
         """Run this message, and no other that is due in its row; None if it cannot be received."""

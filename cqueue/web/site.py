@@ -192,10 +192,8 @@ def url_of(base: str, *parts: str, **query: Any) -> str:
 
 def _again(request: Request, changes: dict[str, Any]) -> str:
     """Return the address of this page with some of its parameters changed."""
-    query: dict[str, Any] = {**request.query_params, **changes}
-    query.pop("told", None)
-    given = {name: value for name, value in query.items() if value not in {None, ""}}
-    return "?" + urlencode(given)
+    query = {**request.query_params, **changes, "told": None}
+    return "?" + urlencode({name: value for name, value in query.items() if value not in {None, ""}})
 
 
 def _here(request: Request) -> str:

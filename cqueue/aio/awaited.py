@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from datetime import timedelta
 from functools import partial, wraps
 from itertools import islice
 from types import TracebackType
@@ -14,6 +15,9 @@ from cqueue.errors import Closed
 T = TypeVar("T")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+POLL = timedelta(minutes=1)
+"""How long one fetch of an iteration waits; then another one follows."""
 
 
 class Twin(Generic[T]):
@@ -76,19 +80,27 @@ class Opening(Twin[C]):
                 raise Closed(f"the {self._what} is not open; use it in an `async with` block")
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
+    async def _until_closed(self, fetch: Callable[[timedelta], Awaitable[Iterable[R]]]) -> AsyncIterator[R]:
+        """Yield what comes, until the object is closed. fetch: takes how long to wait."""
+        while True:
+            try:
+                some = await fetch(POLL)
+            except Closed:
+                if "_inner" not in vars(self):  # never opened: an iteration that just ends would hide that
+                    raise
+                return
+            for item in some:
+                yield item
+
     async def close(self) -> None:
         """Stop receiving or reading. Never raises."""
         await self._bridge.call(self._inner.close)
 
     async def __aenter__(self) -> Self:
-        self._inner = await self._bridge.call(self._make, lost=_close)
+        self._inner = await self._bridge.call(self._make, lost=lambda opened: opened.close())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _close(opened: Closing) -> None:
-    opened.close()

@@ -9,11 +9,7 @@ from functools import partial
 from cqueue.aio.awaited import Opening, awaited
 from cqueue.aio.bridge import Bridge
 from cqueue.consumer import Consumer
-from cqueue.errors import Closed
 from cqueue.received import Received, ReceivedMessage
-
-POLL = timedelta(minutes=1)
-"""How long one receive of an iteration waits; then another one follows."""
 
 
 class AsyncReceivedMessage(Received):
@@ -90,11 +86,5 @@ class AsyncConsumer(Opening[Consumer]):
         """As `Consumer.close`."""
         await self._bridge.call(partial(self._inner.close, give_back=give_back))
 
-    async def __aiter__(self) -> AsyncIterator[AsyncReceivedMessage]:
-        while True:
-            try:
-                messages = await self.receive(1, wait=POLL)
-            except Closed:
-                return
-            for message in messages:
-                yield message
+    def __aiter__(self) -> AsyncIterator[AsyncReceivedMessage]:
+        return self._until_closed(partial(self.receive, 1))

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
-from datetime import timedelta
-from functools import partial
+from collections.abc import AsyncIterator, Callable
+from functools import partial, wraps
+from typing import Concatenate, TypeVar
 
-from cqueue.aio.awaited import Opening, Twin, awaited, each
-from cqueue.errors import Closed
+from cqueue.aio.awaited import C, Opening, P, Twin, awaited, each
+from cqueue.aio.bridge import Bridge
 from cqueue.log.config import LogConfig
 from cqueue.log.follower import Follower
 from cqueue.log.log import Log
-from cqueue.log.positions import Point, Start
 from cqueue.log.records import LogRecord
 from cqueue.log.scanner import Scanner
 
-POLL = timedelta(minutes=1)
-"""How long one poll of an iteration waits; then another one follows."""
+W = TypeVar("W")
 
 
 class AsyncScanner(Opening[Scanner]):
@@ -40,14 +38,21 @@ class AsyncFollower(Opening[Follower]):
     poll = awaited(Follower.poll)
     positions = awaited(Follower.positions)
 
-    async def __aiter__(self) -> AsyncIterator[LogRecord]:
-        while True:
-            try:
-                records = await self.poll(POLL)
-            except Closed:
-                return
-            for record in records:
-                yield record
+    def __aiter__(self) -> AsyncIterator[LogRecord]:
+        return self._until_closed(self.poll)
+
+
+def opening(
+    method: Callable[Concatenate[Log, P], C], twin: Callable[[Bridge, str, Callable[[], C]], W], what: str
+) -> Callable[Concatenate[AsyncLog, P], W]:
+    """Make a method whose result is used in an `async with` block. Arguments and errors are the method's."""
+
+    @wraps(method)
+    def make(self: AsyncLog, /, *args: P.args, **kwargs: P.kwargs) -> W:
+        call = partial(method, self._inner, *args, **kwargs)
+        return twin(self._bridge, f"{what} of log {self.name!r}", call)
+
+    return make
 
 
 class AsyncLog(Twin[Log]):
@@ -75,48 +80,5 @@ class AsyncLog(Twin[Log]):
     append = awaited(Log.append)
     append_many = awaited(Log.append_many)
 
-    def scan(
-        self,
-        start: Start = "earliest",
-        end: Point | None = None,
-        *,
-        partitions: Sequence[int] | None = None,
-        topics: Iterable[str] | None = None,
-        limit: int | None = None,
-        reverse: bool = False,
-        on_expired: str = "error",
-    ) -> AsyncScanner:
-        """Read records in order, in an `async with` block. Arguments and errors as of `Log.scan`."""
-        make = partial(
-            self._inner.scan,
-            start,
-            end,
-            partitions=partitions,
-            topics=topics,
-            limit=limit,
-            reverse=reverse,
-            on_expired=on_expired,
-        )
-        return AsyncScanner(self._bridge, f"scanner of log {self.name!r}", make)
-
-    def follow(
-        self,
-        start: Start = "latest",
-        *,
-        partitions: Sequence[int] | None = None,
-        topics: Iterable[str] | None = None,
-        low_latency: bool = False,
-        poll_interval: timedelta = timedelta(milliseconds=100),
-        on_expired: str = "error",
-    ) -> AsyncFollower:
-        """Read records for ever, in an `async with` block. Arguments and errors as of `Log.follow`."""
-        make = partial(
-            self._inner.follow,
-            start,
-            partitions=partitions,
-            topics=topics,
-            low_latency=low_latency,
-            poll_interval=poll_interval,
-            on_expired=on_expired,
-        )
-        return AsyncFollower(self._bridge, f"follower of log {self.name!r}", make)
+    scan = opening(Log.scan, AsyncScanner, "scanner")
+    follow = opening(Log.follow, AsyncFollower, "follower")

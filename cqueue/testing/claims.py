@@ -12,13 +12,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from cqueue.testing.events import FAIL, NEVER, OK, Call
+from cqueue.testing.events import FAIL, NEVER, OK, Call, Note
 from cqueue.testing.report import GIVEN_BACK, NACKED
 
 GIVES_BACK: Final = {"nack": NACKED, "snooze": NACKED, "dead": GIVEN_BACK}
 """Operations that end a lease, and why the next delivery is allowed then."""
 ROUNDING_NS: Final = 2_000_000
 """Tolerance at the end of a lease, 2 ms in ns: ends are reported in whole ms, at two places."""
+
+Owner = tuple[str, str]
+"""Process and consumer."""
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ class Claim:
 
     id: str
     key: str
-    owner: tuple[str, str]
+    owner: Owner
     began_ns: float
     at_ns: float
     until_ns: float
@@ -61,65 +64,46 @@ class Claim:
 
 def claims_of(everything: Iterable[Call]) -> list[Claim]:
     """Return all deliveries, with what their consumers did to them later."""
-    book = _Book()
+    found: list[Claim] = []
+    by_owner: dict[Owner, list[Claim]] = defaultdict(list)
+    latest: dict[tuple[Owner, str], Claim] = {}
     # Receives by their ends, other calls by their beginnings: a consumer acts on what it has received.
     for call in sorted(everything, key=_acts_ns):
-        book.enter(call)
-    return book.claims
-
-
-class _Book:
-    """Claims so far, and the latest claim of each owner for each message."""
-
-    def __init__(self) -> None:
-        self.claims: list[Claim] = []
-        self._held: dict[tuple[tuple[str, str], str], Claim] = {}
-        self._by_owner: dict[tuple[str, str], list[Claim]] = defaultdict(list)
-
-    def enter(self, call: Call) -> None:
-        """Apply one call to the claims."""
         if call.operation == "receive" and call.outcome == OK:
-            self._receive(call)
+            claims = [_claim(call, one) for one in call.answered]
+            found += claims
+            by_owner[call.owner] += claims
+            latest |= {(call.owner, claim.id): claim for claim in claims}
         elif call.operation == "extend" and call.outcome == OK:
-            self._extend(call)
+            for one in call.answered:
+                if claim := latest.get((call.owner, one["id"])):
+                    claim.until_ns = _on_monotonic(call, one["due_ms"])
         elif call.operation in GIVES_BACK and not (call.outcome == FAIL and len(call.asked) == 1):
-            for one in call.asked:
-                if (call.owner, one["id"]) in self._held:
-                    self._held[call.owner, one["id"]].give_up(call.began_ns, GIVES_BACK[call.operation])
+            held = [latest.get((call.owner, one["id"])) for one in call.asked]
+            for claim in filter(None, held):
+                claim.give_up(call.began_ns, GIVES_BACK[call.operation])
         elif call.operation == "close" and call.note.get("give_back"):
-            for claim in self._by_owner.pop(call.owner, ()):
+            for claim in by_owner[call.owner]:
                 claim.give_up(call.began_ns, GIVEN_BACK)
-
-    def _receive(self, call: Call) -> None:
-        for claim in _taken(call):
-            self.claims.append(claim)
-            self._held[claim.owner, claim.id] = claim
-            self._by_owner[claim.owner].append(claim)
-
-    def _extend(self, call: Call) -> None:
-        for one in call.answered:
-            claim = self._held.get((call.owner, one["id"]))
-            if claim is not None:
-                claim.until_ns = _on_monotonic(call, one["due_ms"])
+    return found
 
 
 def _acts_ns(call: Call) -> float:
     return call.ended_ns if call.operation == "receive" else call.began_ns
 
 
-def _taken(call: Call) -> Iterable[Claim]:
-    for one in call.answered:
-        yield Claim(
-            id=one["id"],
-            key=one["key"],
-            owner=call.owner,
-            began_ns=call.began_ns,
-            at_ns=call.ended_ns,
-            until_ns=_on_monotonic(call, one["due_ms"]),
-            fence=one["fence"],
-            attempt=one["attempt"],
-            origin=one.get("origin"),
-        )
+def _claim(call: Call, one: Note) -> Claim:
+    return Claim(
+        id=one["id"],
+        key=one["key"],
+        owner=call.owner,
+        began_ns=call.began_ns,
+        at_ns=call.ended_ns,
+        until_ns=_on_monotonic(call, one["due_ms"]),
+        fence=one["fence"],
+        attempt=one["attempt"],
+        origin=one.get("origin"),
+    )
 
 
 def _on_monotonic(call: Call, due_ms: int) -> float:

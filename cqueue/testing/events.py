@@ -117,8 +117,9 @@ def calls(events: Iterable[HistoryLine]) -> list[Call]:
         key = (event.process, event.call)
         if event.phase == INVOKE:
             owner = (event.process, event.holder)
-            found[key] = Call(event.operation, event.queue, owner, event.mono_ns, event.messages)
-            found[key].note = event.note
+            found[key] = Call(
+                event.operation, event.queue, owner, event.mono_ns, event.messages, note=event.note
+            )
         elif key in found:
             _end(found[key], event)
         else:

@@ -8,7 +8,7 @@ end of its receive. So a finding cannot be explained by any order of events: it 
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,7 +72,6 @@ class Sent:
         ids: known ids, also of a send with an unknown outcome.
         remade: the call may have stored the message under a second id.
         due_ns: earliest time at which the message may be due.
-        delayed: the message has a delay.
         expires_ns: earliest time at which its time to live may pass.
     """
 
@@ -85,7 +84,6 @@ class Sent:
     ids: tuple[str, ...]
     remade: bool
     due_ns: float
-    delayed: bool
     expires_ns: float
 
 
@@ -94,7 +92,6 @@ def _entries(call: Call) -> Iterable[Sent]:
         answer: Note = call.answered[place] if place < len(call.answered) else {}
         outcome = answer.get("outcome", call.outcome)
         ttl_ms = asked.get("ttl_ms")
-        delay_ns = asked.get("delay_ms", 0) * NS_PER_MS
         yield Sent(
             key=asked["key"],
             queue=call.queue,
@@ -104,8 +101,7 @@ def _entries(call: Call) -> Iterable[Sent]:
             outcome=outcome,
             ids=tuple(answer.get("ids", ())),
             remade=bool(call.note.get("remade")),
-            due_ns=call.began_ns + delay_ns,
-            delayed=bool(delay_ns),
+            due_ns=call.began_ns + asked.get("delay_ms", 0) * NS_PER_MS,
             # The time to live may have begun at any moment of the call.
             expires_ns=NEVER if ttl_ms is None else call.began_ns + ttl_ms * NS_PER_MS,
         )
@@ -222,12 +218,8 @@ def _copies(sent: list[Sent], by_id: dict[str, list[Claim]]) -> Iterable[Duplica
         first = min(claims, key=lambda claim: claim.at_ns)
         if not first.origin:
             by_key[first.key].append(first)
-    acknowledged: dict[str, int] = defaultdict(int)
-    unknown: set[str] = set()
-    for entry in sent:
-        acknowledged[entry.key] += entry.outcome == OK
-        if entry.outcome == UNKNOWN:
-            unknown.add(entry.key)
+    acknowledged = Counter(entry.key for entry in sent if entry.outcome == OK)
+    unknown = {entry.key for entry in sent if entry.outcome == UNKNOWN}
     for key, copies in by_key.items():
         copies.sort(key=lambda claim: claim.at_ns)
         for copy in copies[max(1, acknowledged[key]) :]:
@@ -243,7 +235,7 @@ def _judge_order(sent: list[Sent], by_id: dict[str, list[Claim]], report: Report
     for entry in sent:
         for claims in (by_id[id_] for id_ in entry.ids if id_ in by_id):
             first = min(claims, key=lambda claim: claim.at_ns)
-            if entry.delayed:
+            if entry.due_ns > entry.began_ns:
                 report.early_s = max(report.early_s, (entry.due_ns - first.at_ns) / NS)
             else:
                 groups[entry.queue, entry.priority].append((first, entry))

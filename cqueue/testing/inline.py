@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from contextvars import copy_context
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -24,7 +25,7 @@ from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.message import MAX_RECEIVE, MessageId
 from cqueue.queue import Queue
-from cqueue.store.operations import WideRow
+from cqueue.testing.store import Place
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.application.app import App
@@ -32,13 +33,6 @@ if TYPE_CHECKING:
 
 FAILURES: Final = (Exception, SystemExit, asyncio.CancelledError)
 """Exceptions that fail the task, as on a worker. Any other, such as KeyboardInterrupt, ends the test."""
-
-
-class Place(NamedTuple):
-    """A wide row with messages, and their priorities."""
-
-    wide_row: WideRow
-    priorities: frozenset[int]
 
 
 class Ran(NamedTuple):
@@ -49,21 +43,6 @@ class Ran(NamedTuple):
     settlement: Settlement
     result: Any
     error: BaseException | None
-
-
-class Coroutines:
-    """Runs coroutines one after another on its own event loop, also for a caller inside another loop."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # not the thread's own loop
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run the coroutine to its end, and return its result."""
-        return _outside(partial(self._runner.run, coroutine, context=copy_context()))
-
-    def close(self) -> None:
-        """Close the loop, with everything that tasks have left running on it."""
-        _outside(self._runner.close)
 
 
 def _outside(call: Callable[[], Any]) -> Any:
@@ -81,7 +60,7 @@ class Inline:
 
     def __init__(self, app: App) -> None:
         self._app = app
-        self._coroutines = Coroutines()
+        self._coroutines = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # not the thread's own loop
         self._queues: dict[str, Queue] = {}
         self._poll_schedule = PollSchedule(lambda _poller, _coming: 1, 0.0, 0.0)
         self._telemetry = Telemetry()
@@ -106,7 +85,11 @@ class Inline:
         """Store what was decided, and end the event loop; the application stays open."""
         self._settlement_writer.flush(1.0)
         self._settlement_writer.close()
-        self._coroutines.close()
+        _outside(self._coroutines.close)
+
+    def _await(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run the coroutine to its end on the own event loop, also for a caller inside another loop."""
+        return _outside(partial(self._coroutines.run, coroutine, context=copy_context()))
 
     @property
     def queues(self) -> Mapping[str, Queue]:
@@ -123,11 +106,9 @@ class Inline:
     def _next(self, queue: str, place: Place) -> Ran | None:
         """Run one message with a new consumer: a consumer never remembers a state older than the message."""
         poller = self._poller(queue)
-        try:
+        with closing(poller.consumer):
             messages = poller.consumer.receive_from(*place)
             return self._run(poller, messages[0]) if messages else None
-        finally:
-            poller.consumer.close()
 
     def run_only(self, queue: str, id_: MessageId) -> Ran | None:
         """Run this message, and no other that is due in its row; None if it cannot be received."""
@@ -156,7 +137,7 @@ class Inline:
         call = self._runner.begin(delivery)
         if call is not None:
             try:
-                delivery.answer = self._coroutines.run(call()) if delivery.is_async else call()
+                delivery.answer = self._await(call()) if delivery.is_async else call()
             except FAILURES as exc:
                 delivery.error = exc
         self._runner.end(delivery)

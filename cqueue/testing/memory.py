@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from cqueue.client import Client
@@ -33,10 +32,7 @@ class MemoryClient(Client):
         """now: aware time at which the clock begins; None: the current second."""
         self.clock = ManualClock(now)
         self.store = ManualStore(self.clock)
-        bits = growing_bits()
-        driver = BlockingDriver(
-            self.store, self.clock, random_bits=lambda count: _joined(bits, count), pause=self.clock.pause
-        )
+        driver = BlockingDriver(self.store, self.clock, random_bits=growing_bits(), pause=self.clock.pause)
         super().__init__(self.store, driver=driver)
 
     def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
@@ -57,11 +53,3 @@ class MemoryClient(Client):
         """
         check_duration("duration", duration, timedelta(), MAX_DELAY)
         self.clock.move_to(self.clock.after(duration))
-
-
-def _joined(bits: Iterator[int], count: int) -> int:
-    """Return `count` random bits, taken 64 at a time."""
-    number = 0
-    for _ in range(-(-count // 64)):
-        number = number << 64 | next(bits)
-    return number & ((1 << count) - 1)

@@ -11,15 +11,15 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from cqueue.consumer import Consumer
 from cqueue.errors import BadInput, CqueueError, OutcomeUnknown, SendUnknown
@@ -28,14 +28,17 @@ from cqueue.producer import SendResult
 from cqueue.protocol.dead import HEADER_ID
 from cqueue.protocol.poll import Share
 from cqueue.queue import MAX_PEEK, Queue, StoredMessage
-from cqueue.received import Messages, Received, ReceivedMessage
+from cqueue.received import Messages, Received, ReceivedMessage, listed
 from cqueue.receiving.interface import Found
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.operations import WideRow
 from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, HistoryLine
 
 MS: Final = timedelta(milliseconds=1)
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T")
+Answer = tuple[list[dict[str, Any]], dict[str, Any]]
+"""What a call that was done is told: notes on its messages, and remarks."""
 
 
 def digest(body: bytes) -> str:
@@ -43,9 +46,10 @@ def digest(body: bytes) -> str:
     return blake2b(body, digest_size=8).hexdigest()
 
 
-@contextmanager
-def recording(queue: Queue, path: Path, *, key: Callable[[bytes], str] = digest) -> Iterator[Recorder]:
-    """Yield a recorder of the queue, which writes everything that is done through it to `path`.
+def recording(
+    queue: Queue, path: Path, *, key: Callable[[bytes], str] = digest
+) -> AbstractContextManager[Recorder]:
+    """Make a recorder for a `with` block, which writes everything that is done through it to `path`.
 
     Args:
         queue: the queue.
@@ -58,11 +62,7 @@ def recording(queue: Queue, path: Path, *, key: Callable[[bytes], str] = digest)
             consumer.ack(consumer.receive())
         print(check(Path("history.jsonl")))
     """
-    recorder = Recorder(queue, path, key=key)
-    try:
-        yield recorder
-    finally:
-        recorder.close()
+    return closing(Recorder(queue, path, key=key))
 
 
 class Recorder:
@@ -92,12 +92,8 @@ class Recorder:
         """Send messages; as `Queue.send_many`."""
         entries = list(messages)
         asked = [self._sent(message) for message in entries]
-
-        def send() -> SendResult:
-            return self.queue.send_many(entries)
-
-        result: SendResult = self.call("send", threading.current_thread().name, asked, send, answer=_outcomes)
-        return result
+        send = partial(self.queue.send_many, entries)
+        return self.call("send", threading.current_thread().name, asked, send, answer=_outcomes)
 
     def consumer(self, **options: Any) -> RecordedConsumer:
         """Return a consumer; as `Queue.consumer`. Its messages are settled through it, and recorded too."""
@@ -114,13 +110,13 @@ class Recorder:
         found = self.queue.peek(MAX_PEEK) + (dead.peek(MAX_PEEK) if dead is not None else [])
         if len(found) >= MAX_PEEK:
             raise BadInput(f"{len(found):,} messages or more are left; a history takes fewer")
-        notes = [self._found(stored) for stored in found]
-        self.call("left", "", [], lambda: None, answer=lambda _: (OK, notes, {}))
+        notes = [self._noted(stored) for stored in found]
+        self.call("left", "", [], lambda: None, answer=lambda _: (notes, {}))
         return len(found)
 
-    def _found(self, stored: StoredMessage) -> dict[str, Any]:
-        origin = stored.headers.get(HEADER_ID)
-        note = {"id": str(stored.id), "key": self._key(stored.body)}
+    def _noted(self, message: Received | StoredMessage) -> dict[str, Any]:
+        origin = message.headers.get(HEADER_ID)
+        note = {"id": str(message.id), "key": self._key(message.body)}
         return note if origin is None else {**note, "origin": origin}
 
     def _sent(self, message: Message) -> dict[str, Any]:
@@ -137,66 +133,49 @@ class Recorder:
 
     def received(self, message: ReceivedMessage) -> dict[str, Any]:
         """Return the note about a delivered message."""
-        note = {
-            "id": str(message.id),
-            "key": self._key(message.body),
-            "fence": message.fence,
-            "attempt": message.attempt,
-            "due_ms": due_ms(message),
-        }
-        origin = message.headers.get(HEADER_ID)
-        return note if origin is None else {**note, "origin": origin}
+        lease = message.lease
+        return self._noted(message) | {"fence": lease.fence, "attempt": lease.attempt, "due_ms": lease.due_ms}
 
     def call(  # all lines are made here
         self,
         operation: str,
         holder: str,
         asked: list[dict[str, Any]],
-        function: Callable[[], Any],
+        function: Callable[[], T],
         *,
-        answer: Callable[[Any], tuple[str, list[dict[str, Any]], dict[str, Any]]],
+        answer: Callable[[T], Answer] = lambda _: ([], {}),
         note: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Run a call between its two lines. `answer`: return outcome, notes on messages and remarks of a
-        result.
-        """
+    ) -> T:
+        """Run a call between its two lines. `answer`: return what the second one says of a result."""
         number = next(self._numbers)
-        self._write(INVOKE, operation, holder, number, asked, note or {})
+
+        def write(phase: str, messages: list[dict[str, Any]], note: Mapping[str, Any]) -> None:
+            event = HistoryLine(
+                operation=operation,
+                phase=phase,
+                call=number,
+                process=self._process,
+                holder=holder,
+                queue=self.queue.name,
+                mono_ns=time.monotonic_ns(),
+                wall_ns=time.time_ns(),
+                cluster_us=None if phase == INVOKE else self._cluster_us(),
+                messages=tuple(messages),
+                note=note,
+            )
+            line = event.line()
+            if os.write(self._file, line) != len(line):
+                raise OSError("the history cannot be written: is the disk full?")
+
+        write(INVOKE, asked, note or {})
         try:
             result = function()
         except CqueueError as exc:
             outcome = UNKNOWN if isinstance(exc, OutcomeUnknown) else FAIL
-            self._write(outcome, operation, holder, number, [], {"error": type(exc).__name__})
+            write(outcome, [], {"error": type(exc).__name__})
             raise
-        outcome, messages, remarks = answer(result)
-        self._write(outcome, operation, holder, number, messages, remarks)
+        write(OK, *answer(result))
         return result
-
-    def _write(  # noqa: PLR0917 - as `call`
-        self,
-        phase: str,
-        operation: str,
-        holder: str,
-        number: int,
-        messages: list[dict[str, Any]],
-        note: Mapping[str, Any],
-    ) -> None:
-        event = HistoryLine(
-            operation=operation,
-            phase=phase,
-            call=number,
-            process=self._process,
-            holder=holder,
-            queue=self.queue.name,
-            mono_ns=time.monotonic_ns(),
-            wall_ns=time.time_ns(),
-            cluster_us=None if phase == INVOKE else self._cluster_us(),
-            messages=tuple(messages),
-            note=note,
-        )
-        line = event.line()
-        if os.write(self._file, line) != len(line):
-            raise OSError("the history cannot be written: is the disk full?")
 
     def _cluster_us(self) -> int | None:
         try:
@@ -205,7 +184,7 @@ class Recorder:
             return None
 
 
-def _outcomes(result: SendResult) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+def _outcomes(result: SendResult) -> Answer:
     entries: list[dict[str, Any]] = [{"ids": [id_] if id_ else []} for id_ in result.ids]
     for place, error in result.failed:
         unknown = isinstance(error, OutcomeUnknown)
@@ -213,12 +192,7 @@ def _outcomes(result: SendResult) -> tuple[str, list[dict[str, Any]], dict[str, 
         entries[place]["error"] = type(error).__name__
         if isinstance(error, SendUnknown):
             entries[place]["ids"] = list(error.ids)
-    return OK, entries, {"remade": result.remade} if result.remade else {}
-
-
-def due_ms(message: Received) -> int:
-    """Return when the message's timeout passes, in ms of cluster time since 1970."""
-    return (message.visible_again - _EPOCH) // MS
+    return entries, {"remade": result.remade} if result.remade else {}
 
 
 class RecordedConsumer:
@@ -255,72 +229,62 @@ class RecordedConsumer:
 
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
         """As `Consumer.receive`."""
-        return self._receive(lambda: self._consumer.receive(max_messages, wait))
+        return self._receive(partial(self._consumer.receive, max_messages, wait))
 
     def receive_from(
         self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1
     ) -> list[ReceivedMessage]:
         """As `Consumer.receive_from`."""
-        return self._receive(lambda: self._consumer.receive_from(wide_row, priorities, max_messages))
+        return self._receive(partial(self._consumer.receive_from, wide_row, priorities, max_messages))
 
     def _receive(self, receive: Callable[[], list[ReceivedMessage]]) -> list[ReceivedMessage]:
-        messages: list[ReceivedMessage] = self._recorder.call(
-            "receive", self.name, [], receive, answer=self._received
-        )
+        messages = self._recorder.call("receive", self.name, [], receive, answer=self._received)
         for message in messages:
             message._consumer = self  # noqa: SLF001 - message.ack() is recorded too
         return messages
 
-    def _received(self, messages: list[ReceivedMessage]) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
-        return OK, [self._recorder.received(message) for message in messages], {}
+    def _received(self, messages: list[ReceivedMessage]) -> Answer:
+        return [self._recorder.received(message) for message in messages], {}
 
     def ack(self, messages: Messages) -> None:
         """As `Consumer.ack`."""
-        listed = _listed(messages)
-        self._settle("ack", listed, lambda: self._consumer.ack(listed))
+        self._settle("ack", messages, self._consumer.ack)
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """As `Consumer.ack_async`; recorded when a thread of the client runs it."""
-        return self._consumer._settler._executor.submit(partial(self.ack, _listed(messages)))  # noqa: SLF001
+        return self._consumer._settler._executor.submit(partial(self.ack, listed(messages)))  # noqa: SLF001
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """As `Consumer.nack`."""
-        listed = _listed(messages)
-        self._settle("nack", listed, lambda: self._consumer.nack(listed, delay))
+        self._settle("nack", messages, lambda some: self._consumer.nack(some, delay))
 
     def snooze(self, messages: Messages, delay: timedelta) -> None:
         """As `Consumer.snooze`."""
-        listed = _listed(messages)
-        self._settle("snooze", listed, lambda: self._consumer.snooze(listed, delay))
+        self._settle("snooze", messages, lambda some: self._consumer.snooze(some, delay))
 
     def extend(self, messages: Messages, duration: timedelta) -> None:
         """As `Consumer.extend`."""
-        listed = _listed(messages)
-        self._settle("extend", listed, lambda: self._consumer.extend(listed, duration))
+        self._settle("extend", messages, lambda some: self._consumer.extend(some, duration))
 
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """As `Consumer.dead`."""
-        listed = _listed(messages)
-        self._settle("dead", listed, lambda: self._consumer.dead(listed, reason, headers))
+        self._settle("dead", messages, lambda some: self._consumer.dead(some, reason, headers))
 
     def close(self, *, give_back: bool = True) -> None:
         """As `Consumer.close`."""
+        close = partial(self._consumer.close, give_back=give_back)
+        self._recorder.call("close", self.name, [], close, note={"give_back": give_back})
 
-        def close() -> None:
-            self._consumer.close(give_back=give_back)
+    def _settle(self, operation: str, messages: Messages, settle: Callable[[list[Received]], None]) -> None:
+        some = listed(messages)
 
-        self._recorder.call(
-            "close", self.name, [], close, answer=lambda _: (OK, [], {}), note={"give_back": give_back}
-        )
-
-    def _settle(self, operation: str, messages: list[Received], function: Callable[[], None]) -> None:
-        def answer(_: None) -> tuple[str, list[dict[str, Any]], dict[str, Any]]:
+        def answer(_: None) -> Answer:
             if operation != "extend":
-                return OK, [], {}
-            return OK, [{"id": str(message.id), "due_ms": due_ms(message)} for message in messages], {}
+                return [], {}
+            return [{"id": str(message.id), "due_ms": message.lease.due_ms} for message in some], {}
 
-        asked = [{"id": str(message.id)} for message in messages]
-        self._recorder.call(operation, self.name, asked, function, answer=answer)
+        asked = [{"id": str(message.id)} for message in some]
+        self._recorder.call(operation, self.name, asked, partial(settle, some), answer=answer)
 
     def __enter__(self) -> Self:
         return self
@@ -329,7 +293,3 @@ class RecordedConsumer:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _listed(messages: Messages) -> list[Received]:
-    return [messages] if isinstance(messages, Received) else list(messages)

@@ -12,6 +12,8 @@ NACKED: Final = "nacked"
 GIVEN_BACK: Final = "given back"
 SEND_UNKNOWN: Final = "unknown send repeated"
 REMADE: Final = "remade late"
+PROMISES: Final = ("lost", "unexpected", "resurrected", "overlapping", "stale")
+"""Fields of a report that hold broken promises, one kind each."""
 SHOWN = 5
 """Broken promises of each kind in the text: enough to recognize a pattern."""
 
@@ -79,8 +81,7 @@ class Report:
     @property
     def broken(self) -> list[tuple[str, Finding]]:
         """All broken promises, each with its kind."""
-        names = ("lost", "unexpected", "resurrected", "overlapping", "stale")
-        return [(name, finding) for name in names for finding in getattr(self, name)]
+        return [(name, finding) for name in PROMISES for finding in getattr(self, name)]
 
     @property
     def clean(self) -> bool:
@@ -94,19 +95,9 @@ class Report:
 
     def figures(self) -> dict[str, Any]:
         """Return all results as numbers."""
-        return {
-            "sends": self.sends,
-            "unknown_sends": self.unknown_sends,
-            "deliveries": self.deliveries,
-            "acks": self.acks,
-            "lost": len(self.lost),
-            "unexpected": len(self.unexpected),
-            "resurrected": len(self.resurrected),
-            "overlapping": len(self.overlapping),
-            "stale": len(self.stale),
-            "duplicated": len(self.duplicated),
-            "inversions": self.inversions,
-        }
+        counts = {name: getattr(self, name) for name in ("sends", "unknown_sends", "deliveries", "acks")}
+        lengths = {name: len(getattr(self, name)) for name in (*PROMISES, "duplicated")}
+        return {**counts, **lengths, "inversions": self.inversions}
 
     def __str__(self) -> str:
         """Return the figures, the reasons of duplicates, and the first broken promises of each kind."""

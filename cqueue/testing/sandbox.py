@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
-from inspect import Parameter, Signature, signature
+from inspect import Parameter, signature
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -173,7 +173,11 @@ class Sandbox:
         except TypeError:
             return kwargs
         bound.apply_defaults()
-        return _flat(called, bound.arguments)
+        named = dict(bound.arguments)
+        for one in called.parameters.values():
+            if one.kind is Parameter.VAR_KEYWORD:
+                named |= named.pop(one.name)
+        return named
 
     # ── running ──
 
@@ -334,14 +338,3 @@ def _fits(one: Job | DeadJob, task: AnyTask | None, subset: Mapping[str, Any]) -
     if task is not None and one.task != task.name:
         return False
     return all(name in one.args and one.args[name] == value for name, value in subset.items())
-
-
-def _flat(called: Signature, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments by name; those of `**kwargs` under their own names."""
-    found: dict[str, Any] = {}
-    for name, value in arguments.items():
-        if called.parameters[name].kind is Parameter.VAR_KEYWORD:
-            found.update(value)
-        else:
-            found[name] = value
-    return found

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import count
+from collections.abc import Callable, Iterator
+from itertools import count, islice
 from typing import Any, Final, NamedTuple
 
 from cqueue import ids
 from cqueue.message import MessageId
 from cqueue.store.memory import MemoryStore
-from cqueue.store.operations import InsertMessages, MessageRow, Operation, SlotRow, SlotState
+from cqueue.store.operations import InsertMessages, MessageRow, Operation, SlotRow, SlotState, WideRow
 from cqueue.testing.clock import ManualClock
-from cqueue.testing.inline import Place
 
 NEAR_US: Final = 1000
 """µs by which the ids of 10,000 messages sent at one moment reach into the future."""
 _SIGNS: Final = 0x8080808080808080
 """Turns a number into bytes whose signed order is the number's order, as ids are ordered."""
+
+
+class Place(NamedTuple):
+    """A wide row with messages, and their priorities."""
+
+    wide_row: WideRow
+    priorities: frozenset[int]
 
 
 class QueuedMessage(NamedTuple):
@@ -91,6 +97,14 @@ def _one(place: Place, row: MessageRow, body: bytes, slot: SlotRow | None) -> Qu
     return QueuedMessage(place, row, body, slot.due_ms * 1000, slot.attempt + 1, held=held)
 
 
-def growing_bits() -> Iterator[int]:
-    """Yield numbers of 64 bits for ids of one time, which keep messages in the order of their sends."""
-    return (number ^ _SIGNS for number in count())  # ids are ordered by signed bytes
+def growing_bits() -> Callable[[int], int]:
+    """Return a source of bits for ids of one time, which keep messages in the order of their sends."""
+    numbers = count()
+
+    def bits(wanted: int) -> int:
+        value = 0
+        for number in islice(numbers, -(-wanted // 64)):
+            value = value << 64 | (number ^ _SIGNS)  # ids are ordered by signed bytes
+        return value & ((1 << wanted) - 1)
+
+    return bits

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from cqueue.errors import CqueueError
 from cqueue.web import letter_pages, live_page, login_pages, other_pages, probes, queue_pages
 from cqueue.web.access import Access
 from cqueue.web.guard import Guard, Refusal
-from cqueue.web.site import Site, site_of
+from cqueue.web.site import Site
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
-    from starlette.responses import Response
-
     from cqueue.client import Client
 
 STATIC: Final = Path(__file__).with_name("static")
@@ -47,60 +45,47 @@ def application(client: Client, *, access: Access) -> Starlette:
         yield
         site.close()
 
+    missing = Refusal(404, "No such page", "The dashboard has no page there.")
+    handlers: dict[Any, Any] = {  # Starlette's type wants handlers of any exception
+        CqueueError: site.failure,
+        Refusal: site.refusal,
+        404: lambda request, _: site.refusal(request, missing),
+    }
     app = Starlette(
         routes=_routes(),
         middleware=[Middleware(Guard, site=site)],
-        exception_handlers={CqueueError: _failed, Refusal: _refused, 404: _missing},
+        exception_handlers=handlers,
         lifespan=lifespan,
     )
     app.state.site = site
     return app
 
 
-def _routes() -> list[Any]:
-    def get(path: str, page: Any) -> Route:
-        return Route(path, page, methods=["GET"])
-
-    def post(path: str, change: Any) -> Route:
-        return Route(path, change, methods=["POST"])
-
+def _routes() -> list[BaseRoute]:
+    post = partial(Route, methods=["POST"])
     return [
-        get("/", queue_pages.queues),
-        get("/message", queue_pages.find),
-        get("/queue/{name}", queue_pages.queue),
+        Route("/", queue_pages.queues),
+        Route("/message", queue_pages.find),
+        Route("/queue/{name}", queue_pages.queue),
         post("/queue/{name}", queue_pages.change_queue),
-        get("/queue/{name}/message/{id}", queue_pages.message),
+        Route("/queue/{name}/message/{id}", queue_pages.message),
         post("/queue/{name}/message/{id}", queue_pages.message_body),
-        get("/queue/{name}/dead", letter_pages.letters),
+        Route("/queue/{name}/dead", letter_pages.letters),
         post("/queue/{name}/dead", letter_pages.settle),
-        get("/queue/{name}/dead/{id}", letter_pages.letter),
+        Route("/queue/{name}/dead/{id}", letter_pages.letter),
         post("/queue/{name}/dead/{id}", letter_pages.letter_body),
-        get("/schedules", other_pages.schedules),
+        Route("/schedules", other_pages.schedules),
         post("/schedules", other_pages.change_schedule),
-        get("/workers", other_pages.workers),
-        get("/audit", other_pages.audit),
-        get("/logs", other_pages.logs),
-        get("/log/{name}", other_pages.log),
+        Route("/workers", other_pages.workers),
+        Route("/audit", other_pages.audit),
+        Route("/logs", other_pages.logs),
+        Route("/log/{name}", other_pages.log),
         post("/log/{name}", other_pages.change_subscription),
-        get(live_page.PATH, live_page.live),
-        get("/login", login_pages.login_page),
+        Route(live_page.PATH, live_page.live),
+        Route("/login", login_pages.login_page),
         post("/login", login_pages.login),
         post("/logout", login_pages.logout),
-        get("/livez", probes.alive),
-        get("/readyz", probes.ready),
+        Route("/livez", probes.alive),
+        Route("/readyz", probes.ready),
         Mount("/static", app=StaticFiles(directory=STATIC), name="static"),
     ]
-
-
-def _failed(request: Request, error: Exception) -> Response:
-    assert isinstance(error, CqueueError)  # noqa: S101 - the table of handlers says so
-    return site_of(request).failure(request, error)
-
-
-def _refused(request: Request, error: Exception) -> Response:
-    assert isinstance(error, Refusal)  # noqa: S101 - as above
-    return site_of(request).refusal(request, error)
-
-
-def _missing(request: Request, _error: Exception) -> Response:
-    return site_of(request).refusal(request, Refusal(404, "No such page", "The dashboard has no page there."))

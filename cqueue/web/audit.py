@@ -26,6 +26,8 @@ from cqueue.web.access import Person
 from cqueue.web.shared import LOGGER
 
 if TYPE_CHECKING:
+    from starlette.requests import Request
+
     from cqueue.client import Client
 
 ACTION: Final = "operator_action"
@@ -116,9 +118,15 @@ class Trail:
         return list(found.values())[:SHOWN]
 
 
-def refused(who: str | None, address: str | None, method: str, path: str, why: str) -> None:
+def address_of(request: Request) -> str | None:
+    """Return the address that the request comes from, which may be a proxy's."""
+    return request.client.host if request.client else None
+
+
+def refused(request: Request, who: str | None, why: str) -> None:
     """Log a request that was refused."""
-    logger(LOGGER).warning(REFUSED, who=who, address=address, method=method, path=path[:300], why=why)
+    address, path = address_of(request), request.url.path[:300]
+    logger(LOGGER).warning(REFUSED, who=who, address=address, method=request.method, path=path, why=why)
 
 
 def _action_of(at: datetime, body: bytes) -> Action | None:

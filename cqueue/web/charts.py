@@ -83,11 +83,9 @@ def chart(
         return min(max(x, 0.0), WIDTH), HEIGHT - value / top * HEIGHT
 
     lines = [_line(label, times_s, values, place, step_s) for label, values in figures]
-    rows = [
-        (datetime.fromtimestamp(at_s, UTC), [values[index] for _, values in figures])
-        for index, at_s in enumerate(times_s)
-    ]
-    return Chart(title, lines, top, rows)
+    moments = [datetime.fromtimestamp(at_s, UTC) for at_s in times_s]
+    values_then = zip(*(values for _, values in figures), strict=True)
+    return Chart(title, lines, top, list(zip(moments, values_then, strict=True)))
 
 
 def _line(

@@ -6,25 +6,22 @@ cannot forge, or by `Origin` where a browser does not send that; the cookie is S
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cqueue.web import audit
 from cqueue.web.access import Person
+from cqueue.web.audit import address_of
 from cqueue.web.rate import RateLimit
 
 if TYPE_CHECKING:
     from cqueue.web.site import Site
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Form = dict[str, list[str]]
 
 PROBES: Final = ("/livez", "/readyz")
@@ -43,22 +40,19 @@ SIGN_INS: Final = 10
 """Tries to sign in of one address at once, at most."""
 SIGN_INS_S: Final = 1 / 6
 """Tries to sign in of one address a second, on an average: a password of 8 characters holds for ages."""
-HEADERS: Final = (
-    (
-        "content-security-policy",
-        (
-            "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-            "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-        ),
+HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
-    ("x-content-type-options", "nosniff"),
-    ("x-frame-options", "DENY"),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
     # With `no-referrer` a form's Origin would be `null`.
-    ("referrer-policy", "same-origin"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-    ("permissions-policy", "camera=(), geolocation=(), microphone=()"),
-)
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
 
 
 class Refusal(Exception):
@@ -75,7 +69,7 @@ class Guard:
     What it finds out stands in the scope: `cqueue.person`, and of a POST `cqueue.form`.
     """
 
-    def __init__(self, app: App, site: Site) -> None:
+    def __init__(self, app: ASGIApp, site: Site) -> None:
         self._app = app
         self._site = site
         self._requests = RateLimit(REQUESTS_S, REQUESTS)
@@ -91,12 +85,9 @@ class Guard:
 
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
-                own = {name for name, _ in message["headers"]}
-                added = [*HEADERS, *([] if b"cache-control" in own else [("cache-control", "no-store")])]
-                message["headers"] = [
-                    *message["headers"],
-                    *((name.encode(), text.encode()) for name, text in added),
-                ]
+                headers = MutableHeaders(scope=message)
+                headers.update(HEADERS)
+                headers.setdefault("cache-control", "no-store")
             await send(message)
 
         try:
@@ -131,7 +122,7 @@ class Guard:
             scope["cqueue.form"] = await _form(request)
 
     def _check_rate(self, request: Request, path: str) -> None:
-        address = request.client.host if request.client else ""
+        address = address_of(request) or ""
         limits = [self._requests]
         if request.method == "POST" and path == "/login":
             limits.append(self._sign_ins)
@@ -141,8 +132,7 @@ class Guard:
     def _person(self, request: Request) -> Person | None:
         access = self._site.access
         if access.proxy_header is not None:
-            address = request.client.host if request.client else None
-            return access.by_proxy(request.headers.get(access.proxy_header), address)
+            return access.by_proxy(request.headers.get(access.proxy_header), address_of(request))
         if access.anybody is not None:
             return access.anybody
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
@@ -170,12 +160,9 @@ class Guard:
             raise Refusal(403, "From another site", "Changes are taken only from this dashboard's own pages.")
 
     def _refused(self, request: Request, refusal: Refusal) -> Response:
-        person = request.scope.get("cqueue.person")
         if refusal.status != 401 or request.method != "GET" or "authorization" in request.headers:
-            address = request.client.host if request.client else None
-            audit.refused(
-                person.name if person else None, address, request.method, request.url.path, refusal.title
-            )
+            person = request.scope.get("cqueue.person")
+            audit.refused(request, person and person.name, refusal.title)
         return self._site.refusal(request, refusal)
 
 

@@ -15,15 +15,17 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from itertools import groupby
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cqueue.dispatcher.service import membership
 from cqueue.errors import CqueueError, LogNotFound
 from cqueue.log.config import LogConfig
 from cqueue.log.records import Record
 from cqueue.runtime.logs import describe, logger
 from cqueue.web import reading
-from cqueue.web.shared import LOGGER, Known, Shared
+from cqueue.web.shared import LOGGER, Shared
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -141,8 +143,8 @@ class History:
         """
         names = self._shared.get("queues", lambda: reading.names(self._client)).value
         states = reading.queue_states(self._client, self._shared, names)
-        fleet = self._shared.get("workers", lambda: reading.workers(self._client)).value
-        finished = self._finished.since(fleet.workers, fleet.now_s)
+        workers, now_s = self._shared.get("workers", lambda: membership.listed(self._client)).value
+        finished = self._finished.since(workers, now_s)
         points = {
             name: self._point(at_s, known.value, finished.get(name, 0))
             for name, known in states.items()
@@ -182,16 +184,9 @@ class History:
             ) as records,
         ):
             for record in records:
-                point = _point_of(record.body, queue)
-                if point is not None:
+                if (point := _point_of(record.body, queue)) is not None:
                     found[point.at_s] = point
         return _thinned([found[at_s] for at_s in sorted(found)], spacing_s(span))
-
-    def known(self, queue: str, span: str) -> Known[list[Point]] | None:
-        """Return what `read` returns, as the pages share it; None if that failed or takes longer."""
-        key = ("history", queue, span)
-        found = self._shared.get_many({key: lambda: self.read(queue, span)}, fresh_s=MINUTE_S / 2)[key]
-        return found if isinstance(found, Known) else None
 
 
 def spacing_s(span: str) -> int:
@@ -225,13 +220,10 @@ def _point_of(body: bytes, queue: str) -> Point | None:
 
 
 def _thinned(points: Iterable[Point], step_s: int) -> list[Point]:
-    """Return the mean of each `step_s` seconds."""
-    groups: dict[int, list[Point]] = {}
-    for point in points:
-        groups.setdefault(point.at_s // step_s, []).append(point)
+    """Return the mean of each `step_s` seconds of points that are in order."""
     return [
         Point._make([place * step_s, *map(_mean, zip(*(one[1:] for one in group), strict=True))])
-        for place, group in groups.items()
+        for place, group in groupby(points, key=lambda point: point.at_s // step_s)
     ]
 
 

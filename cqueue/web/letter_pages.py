@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -37,9 +37,12 @@ def letters(request: Request) -> Response:
     )
 
 
-def letter(request: Request) -> Response:
-    """Show one letter with its traceback, without its body."""
-    return _letter(request)
+def letter(request: Request, *, with_body: bool = False) -> Response:
+    """Show one letter with its traceback."""
+    site, name, id_ = site_of(request), request.path_params["name"], request.path_params["id"]
+    found = site.client.queue(name).dead_letters.get(id_)
+    body = shown.body(found.body) if with_body and not found.body_lost else None
+    return site.page(request, "letter.html", name=name, letter=found, body=body)
 
 
 def letter_body(request: Request) -> Response:
@@ -47,16 +50,7 @@ def letter_body(request: Request) -> Response:
     require(request, Role.BODIES)
     name, id_ = request.path_params["name"], request.path_params["id"]
     with audited(request, "show_body", queue=name, letter=id_):
-        return _letter(request, with_body=True)
-
-
-def _letter(request: Request, *, with_body: bool = False) -> Response:
-    site, name, id_ = site_of(request), request.path_params["name"], request.path_params["id"]
-    found = site.client.queue(name).dead_letters.get(id_)
-    body = None
-    if with_body and not found.body_lost:
-        body = shown.body(found.body)
-    return site.page(request, "letter.html", name=name, letter=found, body=body)
+        return letter(request, with_body=True)
 
 
 def settle(request: Request) -> Response:
@@ -71,13 +65,14 @@ def settle(request: Request) -> Response:
     if operation not in OPERATIONS or step not in {"look", "do"}:
         raise BadInput(f"{operation[:50]!r} is nothing that can be done to dead letters")
     dead = site.client.queue(name).dead_letters
+    apply = dead.redrive if operation == "redrive" else dead.drop
     if step == "look":
         chosen, more = _chosen(request, dead)
-        result = _apply(dead, operation, chosen, dry_run=True)
+        result = apply(chosen, dry_run=True)
         return _answer(request, "settle.html", operation, result, more=more)
     chosen = _checked(fields_of(request, "id"))
     with audited(request, f"{operation}_letters", queue=name, letters=len(chosen)) as more_fields:
-        result = _apply(dead, operation, chosen, dry_run=False)
+        result = apply(chosen)
         more_fields |= {"done": len(result.done), "held": len(result.held), "failed": len(result.failed)}
         if any(isinstance(error, OutcomeUnknown) for _, error in result.failed):
             more_fields["outcome"] = "unknown"
@@ -92,17 +87,18 @@ def settle(request: Request) -> Response:
 def _answer(
     request: Request, template: str, operation: str, result: LettersResult, *, more: bool
 ) -> Response:
-    values: dict[str, Any] = {
-        "name": request.path_params["name"],
-        "operation": operation,
-        "result": result,
-        "unknown": [one for one in result.failed if isinstance(one[1], OutcomeUnknown)],
-        "undone": [one for one in result.failed if not isinstance(one[1], OutcomeUnknown)],
-        "more": more,
-        "most": reading.MOST_LETTERS,
-        "wanted": _posted(request),
-    }
-    return site_of(request).page(request, template, **values)
+    return site_of(request).page(
+        request,
+        template,
+        name=request.path_params["name"],
+        operation=operation,
+        result=result,
+        unknown=[one for one in result.failed if isinstance(one[1], OutcomeUnknown)],
+        undone=[one for one in result.failed if not isinstance(one[1], OutcomeUnknown)],
+        more=more,
+        most=reading.MOST_LETTERS,
+        wanted=_posted(request),
+    )
 
 
 def _posted(request: Request) -> reading.LetterFilter:
@@ -110,15 +106,10 @@ def _posted(request: Request) -> reading.LetterFilter:
 
 
 def _wanted(given: Callable[[str, str], str]) -> reading.LetterFilter:
-    task, reason = _filter(given("task", "")), _filter(given("reason", ""))
-    return reading.LetterFilter(task, reason, given("kind", "") or None)
-
-
-def _filter(text: str) -> str | None:
-    """Return a filter that was typed; None for an empty one. Raises BadInput for one that fits nothing."""
-    if len(text) > MOST_FILTER:
+    task, reason = given("task", ""), given("reason", "")
+    if max(len(task), len(reason)) > MOST_FILTER:
         raise BadInput(f"a filter has {MOST_FILTER} characters at most")
-    return text.strip() or None
+    return reading.LetterFilter(task.strip() or None, reason.strip() or None, given("kind", "") or None)
 
 
 def _chosen(request: Request, dead: DeadLetters) -> tuple[list[str], bool]:
@@ -136,8 +127,3 @@ def _checked(ids: list[str]) -> list[str]:
     if len(ids) > reading.MOST_LETTERS:
         raise BadInput(f"one call takes {reading.MOST_LETTERS:,} letters at most")
     return ids
-
-
-def _apply(dead: DeadLetters, operation: str, ids: list[str], *, dry_run: bool) -> LettersResult:
-    apply = dead.redrive if operation == "redrive" else dead.drop
-    return apply(ids, dry_run=dry_run)

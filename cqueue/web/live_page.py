@@ -6,6 +6,7 @@ or whose name is taken away, gets nothing more.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -21,7 +22,7 @@ from cqueue.web.site import site_of
 from cqueue.web.streams import CUT_S
 
 if TYPE_CHECKING:
-    from cqueue.web.guard import App, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 PATH: Final = "/live"
 EVENTS: Final = "text/event-stream"
@@ -29,7 +30,7 @@ KEPT: Final = ("type", "asgi", "http_version", "scheme", "server", "client", "ro
 """What the request of a page has in common with that of its stream."""
 
 
-async def live(request: Request) -> App:
+async def live(request: Request) -> ASGIApp:
     """Send the live parts of the page `of` whenever they have changed.
 
     Raises:
@@ -41,12 +42,8 @@ async def live(request: Request) -> App:
         raise Refusal(503, "Too many open pages", "An open page asks every few seconds instead.")
     scope = _scope(request, request.query_params.get("of", ""))
     if request.method == "HEAD":  # a stream without a reader would be held for nothing
-        head: App = Response(media_type=EVENTS)
-        return head
-
-    async def look() -> str | None:
-        return await _page(request.app, dict(scope))
-
+        return Response(media_type=EVENTS)
+    look = partial(_page, request.app, scope)
     # A proxy must not wait for more.
     answer = StreamingResponse(streams.events(look), media_type=EVENTS, headers={"x-accel-buffering": "no"})
 
@@ -68,7 +65,7 @@ def _scope(request: Request, of: str) -> Scope:
     return kept | given | {"method": "GET", "path": path}
 
 
-async def _page(app: App, scope: Scope) -> str | None:
+async def _page(app: ASGIApp, scope: Scope) -> str | None:
     """Return the page; None if the answer is another one than a page, or the page cannot be made."""
     status, body = 0, b""
 
@@ -81,7 +78,7 @@ async def _page(app: App, scope: Scope) -> str | None:
         body += message.get("body", b"")
 
     try:
-        await app(scope, receive, send)
+        await app(dict(scope), receive, send)  # each look takes the same scope, to which an application adds
     except Exception as exc:  # noqa: BLE001 - the stream ends in order, and the page that asks then says 500
         logger(LOGGER).error("dashboard_read_failed", error=describe(exc), **trace(exc, is_final=True))
         return None

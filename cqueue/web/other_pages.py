@@ -8,6 +8,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cqueue.dispatcher.service import membership
 from cqueue.errors import BadInput, CqueueError
 from cqueue.web import firings, reading
 from cqueue.web.access import Role
@@ -17,15 +18,14 @@ from cqueue.web.site import audited, field_of, go, require, site_of
 
 SCHEDULE_CHANGES: Final = {"pause": "schedule-paused", "resume": "schedule-resumed", "fire": "fired"}
 """What can be done to a schedule, and the word by which the page tells that it was done."""
+SUBSCRIPTION_CHANGES: Final = {"pause": "subscription-paused", "resume": "subscription-resumed"}
 
 
 def schedules(request: Request) -> Response:
     """Show the schedules of all queues."""
     site = site_of(request)
     known = site.shared.get("schedules", lambda: firings.schedules(site.client))
-    key = "firings"
-    ends = site.shared.get_many({key: lambda: firings.last(site.client, known.value)})[key]
-    found = ends if isinstance(ends, Known) else None
+    found = site.shared.find("firings", lambda: firings.last(site.client, known.value))
     return site.page(
         request,
         "schedules.html",
@@ -57,10 +57,9 @@ def change_schedule(request: Request) -> Response:
 def workers(request: Request) -> Response:
     """Show which processes run handlers."""
     site = site_of(request)
-    known = site.shared.get("workers", lambda: reading.workers(site.client))
-    return site.page(
-        request, "workers.html", knowns=[known], workers=known.value.workers, now_s=known.value.now_s
-    )
+    known = site.shared.get("workers", lambda: membership.listed(site.client))
+    living, now_s = known.value
+    return site.page(request, "workers.html", knowns=[known], workers=living, now_s=now_s)
 
 
 def audit(request: Request) -> Response:
@@ -95,8 +94,8 @@ def log(request: Request) -> Response:
             for one in state.value.subscriptions
         }
     )
-    topics = shared.get_many({("topics", name): lambda: reading.topics(client, name)})["topics", name]
-    known = {key[-1]: value for key, value in found.items() if isinstance(key, tuple)}
+    topics = shared.find(("topics", name), lambda: reading.topics(client, name))
+    known = {one: value for (_, _, one), value in found.items()}
     return site.page(
         request,
         "log.html",
@@ -105,7 +104,7 @@ def log(request: Request) -> Response:
         subscriptions=[
             (one, value.value if isinstance(value, Known) else None) for one, value in known.items()
         ],
-        topics=topics.value if isinstance(topics, Known) else None,
+        topics=topics.value if topics is not None else None,
         troubles={one: str(value) for one, value in known.items() if isinstance(value, CqueueError)},
     )
 
@@ -115,12 +114,10 @@ def change_subscription(request: Request) -> Response:
     require(request, Role.OPERATE)
     site, name = site_of(request), request.path_params["name"]
     one, what = field_of(request, "subscription"), field_of(request, "do")
-    if what not in {"pause", "resume"}:
+    if what not in SUBSCRIPTION_CHANGES:
         raise BadInput(f"{what[:50]!r} is nothing that can be done to a subscription")
     opened = reading.subscription(site.client, name, one)
     with audited(request, f"{what}_subscription", log=name, subscription=one):
         opened.pause() if what == "pause" else opened.resume()
     site.shared.forget(("subscription", name, one))
-    return go(
-        request, "log", name, told=f"subscription-{what}d" if what == "resume" else "subscription-paused"
-    )
+    return go(request, "log", name, told=SUBSCRIPTION_CHANGES[what])

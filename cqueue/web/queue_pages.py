@@ -7,16 +7,17 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
+from cqueue.dispatcher.service import membership
 from cqueue.errors import BadInput
 from cqueue.message import MAX_BODY, MAX_HEADERS, MAX_HEADERS_BYTES
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web import charts, reading, shown, wide_rows
 from cqueue.web.access import Role
-from cqueue.web.history import SPANS, spacing_s
+from cqueue.web.history import MINUTE_S, SPANS, spacing_s
 from cqueue.web.shared import Known
-from cqueue.web.site import Site, audited, field_of, go, require, site_of, url_of
+from cqueue.web.site import Site, audited, field_of, go, require, site_of
 
 if TYPE_CHECKING:
     from cqueue.config import QueueConfig
@@ -51,11 +52,8 @@ def queues(request: Request) -> Response:
     site, query = site_of(request), request.query_params
     names = site.shared.get("queues", lambda: reading.names(site.client))
     states = reading.queue_states(site.client, site.shared, names.value)
-    kind, part, order = (
-        query.get("only", ""),
-        query.get("q", "").strip().casefold(),
-        query.get("sort", "name"),
-    )
+    kind, order = query.get("only", ""), query.get("sort", "name")
+    part = query.get("q", "").strip().casefold()
     rows = _sorted(
         [(name, known) for name, known in states.items() if part in name.casefold() and _is(kind, known)],
         order,
@@ -120,12 +118,13 @@ def queue(request: Request) -> Response:
     client, shared = site.client, site.shared
     state = shared.get(("state", name), lambda: reading.queue_state(client, name))
     detail = shared.get(("detail", name), lambda: reading.queue_detail(client, name))
+    config, messages = detail.value
     letters = None
     if state.value.stats.dead:
         letters = shared.get(("letters", name, reading.ALL_LETTERS), lambda: reading.letters(client, name))
     span = request.query_params.get("span", "")
     span = span if span in SPANS else DEFAULT_SPAN
-    points = site.history.known(name, span)
+    points = shared.find(("history", name, span), lambda: site.history.read(name, span), fresh_s=MINUTE_S / 2)
     listed = _listed(request, name)
     rows = None
     if request.query_params.get("rows"):
@@ -140,10 +139,10 @@ def queue(request: Request) -> Response:
         wanted_state=request.query_params.get("state"),
         is_later="token" in request.query_params,
         wide_rows=None if rows is None else rows.value,
-        limits=_limits(site, name, detail.value.config),
+        limits=_limits(site, name, config),
         state=state.value,
-        config=_settings(detail.value.config),
-        messages=detail.value.messages,
+        config=_settings(config),
+        messages=messages,
         letters=None if letters is None else letters.value,
         peeked=reading.PEEKED,
         span=span,
@@ -177,7 +176,7 @@ def _settings(config: QueueConfig) -> list[tuple[str, Any]]:
 
 def _limits(site: Site, name: str, config: QueueConfig) -> dict[str, str]:
     """Return what bounds the work on a queue: configuration, workers, and what holds for all queues."""
-    found = site.shared.get_many({"workers": lambda: reading.workers(site.client)})["workers"]
+    known = site.shared.find("workers", lambda: membership.listed(site.client))
     limits = {
         "deliveries": f"{config.max_attempts}, then the message is dead"
         if config.max_attempts
@@ -187,11 +186,13 @@ def _limits(site: Site, name: str, config: QueueConfig) -> dict[str, str]:
         "a body": f"{MAX_BODY >> 20} MiB",
         "headers": f"{MAX_HEADERS}, of {MAX_HEADERS_BYTES >> 10} KiB together",
     }
-    if isinstance(found, Known):
-        serving = reading.serving(found.value.workers, name)
-        limits["handlers at once"] = f"{serving.threads} (workers: {serving.workers})"
-        if serving.tasks:
-            limits["tasks known"] = ", ".join(serving.tasks)
+    if known is not None:
+        serving = [worker for worker in known.value[0] if worker.polls(name)]
+        threads = sum(worker.threads for worker in serving)
+        limits["handlers at once"] = f"{threads} (workers: {len(serving)})"
+        tasks = {task for worker in serving for task in worker.tasks or () if task is not None}
+        if tasks and all(worker.tasks is not None for worker in serving):
+            limits["tasks known"] = ", ".join(sorted(tasks))
     return limits
 
 
@@ -218,36 +219,19 @@ def find(request: Request) -> Response:
     id_ = request.query_params.get("id", "").strip()
     name = reading.queue_of(id_)
     if name.endswith(DEAD_SUFFIX):
-        return RedirectResponse(_url(request, "queue", name.removesuffix(DEAD_SUFFIX), "dead", id_), 303)
-    return RedirectResponse(_url(request, "queue", name, "message", id_), 303)
+        return go(request, "queue", name.removesuffix(DEAD_SUFFIX), "dead", id_)
+    return go(request, "queue", name, "message", id_)
 
 
-def _url(request: Request, *parts: str) -> str:
-    return url_of(request.scope.get("root_path", ""), *parts)
-
-
-def message(request: Request) -> Response:
-    """Show one message, without its body."""
-    return _message(request)
-
-
-def message_body(request: Request) -> Response:
-    """Show one message with its body, and write down who has looked."""
-    require(request, Role.BODIES)
-    name, id_ = request.path_params["name"], request.path_params["id"]
-    with audited(request, "show_body", queue=name, message=id_):
-        return _message(request, with_body=True)
-
-
-def _message(request: Request, *, with_body: bool = False) -> Response:
+def message(request: Request, *, with_body: bool = False) -> Response:
+    """Show one message, and what became of it."""
     site, name, id_ = site_of(request), request.path_params["name"], request.path_params["id"]
     opened = site.client.queue(name)
     found: StoredMessage | None = opened.find(id_)
     events: list[HistoryEvent] = []
     if opened.config.history is not None:  # a large one takes its time, and comes with a later view
-        key = ("message_history", name, id_)
-        known = site.shared.get_many({key: lambda: opened.history(id_)}, fresh_s=2.0)[key]
-        events = known.value if isinstance(known, Known) else []
+        known = site.shared.find(("message_history", name, id_), lambda: opened.history(id_))
+        events = [] if known is None else known.value
     return site.page(
         request,
         "message.html",
@@ -258,3 +242,11 @@ def _message(request: Request, *, with_body: bool = False) -> Response:
         body=shown.body(found.body) if found is not None and with_body else None,
         events=events,
     )
+
+
+def message_body(request: Request) -> Response:
+    """Show one message with its body, and write down who has looked."""
+    require(request, Role.BODIES)
+    name, id_ = request.path_params["name"], request.path_params["id"]
+    with audited(request, "show_body", queue=name, message=id_):
+        return message(request, with_body=True)

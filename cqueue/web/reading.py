@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue.dead_letters import kind_of
-from cqueue.dispatcher.service.membership import Worker, listed
-from cqueue.errors import BadInput, CqueueError, LogNotFound
+from cqueue.errors import BadInput, LogNotFound
 from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web.shared import Known, Shared
@@ -77,14 +76,6 @@ class MessageRow:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class QueueDetail:
-    """What a queue's page shows beside its state."""
-
-    config: QueueConfig
-    messages: Sequence[MessageRow]
-
-
 def names(client: Client) -> list[str]:
     """Return the names of all queues but dead-letter queues."""
     return [name for name in client.queues() if not name.endswith(DEAD_SUFFIX)]
@@ -102,10 +93,10 @@ def queue_state(client: Client, name: str) -> QueueState:
     return QueueState(name, queue.paused, stats, oldest_s)
 
 
-def queue_detail(client: Client, name: str) -> QueueDetail:
+def queue_detail(client: Client, name: str) -> tuple[QueueConfig, list[MessageRow]]:
     """Read a queue's configuration and its first messages."""
     queue = client.queue(name)
-    return QueueDetail(queue.config, [_message(one) for one in queue.peek(PEEKED)])
+    return queue.config, [_message(one) for one in queue.peek(PEEKED)]
 
 
 def _message(one: StoredMessage) -> MessageRow:
@@ -134,35 +125,17 @@ def listed_messages(client: Client, name: str, state: str, token: str | None) ->
     return Listed([_message(one) for one in page.messages], page.token, page.rows_read)
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """The processes that run handlers of a queue. tasks: that they know, none if one of them does not say."""
-
-    workers: int
-    threads: int
-    tasks: Sequence[str]
-
-
-def serving(workers: Iterable[Worker], queue: str) -> Serving:
-    """Return what the heartbeats of these workers say of a queue."""
-    some = [worker for worker in workers if worker.polls(queue)]
-    tasks = {task for worker in some for task in worker.tasks or () if task is not None}
-    is_known = all(worker.tasks is not None for worker in some)
-    return Serving(len(some), sum(worker.threads for worker in some), sorted(tasks) if is_known else [])
-
-
 def queue_states(
     client: Client, shared: Shared, wanted: Sequence[str]
 ) -> dict[str, Known[QueueState] | None]:
     """Return what is known of these queues; None: not counted yet. Deleted ones are left out."""
     reads = {("state", name): partial(queue_state, client, name) for name in wanted}
     found = shared.get_list(reads, wait_s=2.0)
-    states: dict[str, Known[QueueState] | None] = {}
-    for name in wanted:
-        known = found["state", name]
-        if not isinstance(known, BadInput):
-            states[name] = None if isinstance(known, CqueueError) else known
-    return states
+    return {
+        name: known if isinstance(known, Known) else None
+        for (_, name), known in found.items()
+        if not isinstance(known, BadInput)
+    }
 
 
 # ── Messages ──
@@ -229,22 +202,6 @@ def letters(client: Client, queue: str, wanted: LetterFilter = ALL_LETTERS) -> L
 
 def _letter(one: DeadLetter) -> LetterRow:
     return LetterRow(one.id, one.died_at, one.task, one.attempts, one.reason[:REASON], one.held)
-
-
-# ── Workers ──
-
-
-@dataclass(frozen=True, slots=True)
-class Workers:
-    """The living workers, and the cluster's time at the read in seconds since 1970."""
-
-    workers: Sequence[Worker]
-    now_s: float
-
-
-def workers(client: Client) -> Workers:
-    """Read which processes run handlers: one small table."""
-    return Workers(*listed(client))
 
 
 # ── Logs ──

@@ -91,16 +91,17 @@ class Shared:
             BadInput: the read says that there is no such thing (any more).
             NotDone, OutcomeUnknown: the read failed, and there is no earlier answer.
         """
-        with self._mutex:
-            entry = self._used(key)
-            self._begin(entry, read, FRESH_S)
-        _await([entry], wait_s)
-        known, error = self._known(entry)
-        if isinstance(error, BadInput):
-            raise error
-        if known is None:
-            raise error or Unavailable(f"Cassandra has not answered within {wait_s:.0f} s")
-        return known
+        found = self.get_many({key: read}, fresh_s=FRESH_S, wait_s=wait_s)[key]
+        if found is None:
+            raise Unavailable(f"Cassandra has not answered within {wait_s:.0f} s")
+        if isinstance(found, CqueueError):
+            raise found
+        return found
+
+    def find(self, key: Hashable, read: Callable[[], T], *, fresh_s: float = FRESH_S) -> Known[T] | None:
+        """Return what `get` returns, for a part of a page that may lack; None if `get` would fail."""
+        found = self.get_many({key: read}, fresh_s=fresh_s)[key]
+        return found if isinstance(found, Known) else None
 
     def get_many(
         self, reads: Mapping[K, Callable[[], T]], *, fresh_s: float = FRESH_S, wait_s: float = WAIT_S
@@ -131,13 +132,11 @@ class Shared:
         return self._found(entries, wait_s)
 
     def _found(self, entries: Mapping[K, _Entry], wait_s: float) -> dict[K, Known[Any] | CqueueError | None]:
-        """Wait for the reads that are under way; return what is known then."""
-        _await(list(entries.values()), wait_s)
-        found: dict[K, Known[Any] | CqueueError | None] = {}
-        for key, entry in entries.items():
-            known, error = self._known(entry)
-            found[key] = error if known is None or isinstance(error, BadInput) else known
-        return found
+        """Wait for the reads that are under way, `wait_s` at most in all; return what is known then."""
+        wait([future for entry in entries.values() if (future := entry.under_way)], timeout=wait_s)
+        with self._mutex:
+            now_s = self._time_s()
+            return {key: _answer(entry, now_s) for key, entry in entries.items()}
 
     def forget(self, *keys: Hashable) -> None:
         """Read these anew at the next look, because somebody has just changed them."""
@@ -191,13 +190,8 @@ class Shared:
             if error is None:
                 entry.value, entry.read_s = value, began_s
 
-    def _known(self, entry: _Entry) -> tuple[Known[Any] | None, CqueueError | None]:
-        with self._mutex:
-            age_s = self._time_s() - (entry.read_s or 0.0)
-            known = None if entry.read_s is None else Known(entry.value, age_s, entry.trouble)
-            return known, entry.error
 
-
-def _await(entries: list[_Entry], wait_s: float) -> None:
-    """Wait for the reads that are under way; not longer than `wait_s` in all."""
-    wait([future for entry in entries if (future := entry.under_way) is not None], timeout=wait_s)
+def _answer(entry: _Entry, now_s: float) -> Known[Any] | CqueueError | None:
+    if entry.read_s is None or isinstance(entry.error, BadInput):
+        return entry.error
+    return Known(entry.value, now_s - entry.read_s, entry.trouble)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import re
-from base64 import b32encode
+from base64 import b32encode, b64encode
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any, Final
 
 NONE: Final = "–"
@@ -21,20 +21,18 @@ def age(seconds: float | None) -> str:
     if seconds is None:
         return NONE
     left = int(max(0.0, seconds))
-    for place, (unit, size) in enumerate(_UNITS):
+    for (unit, size), (below, part) in pairwise(_UNITS):
         if left >= size:
             whole, rest = divmod(left, size)
-            below = _UNITS[place + 1] if place + 1 < len(_UNITS) else None
-            more = f"{rest // below[1]}{below[0]}" if below and rest // below[1] else ""
-            return f"{whole}{unit}{more}"
-    return "0s"
+            return f"{whole}{unit}{rest // part}{below}" if rest >= part else f"{whole}{unit}"
+    return f"{left}s"
 
 
-def ago(moment: datetime | None, now: datetime | None = None) -> str:
+def ago(moment: datetime | None) -> str:
     """Show a time as people say it: `2m10s ago`, `in 4h`."""
     if moment is None:
         return NONE
-    seconds = ((now or datetime.now(UTC)) - moment).total_seconds()
+    seconds = (datetime.now(UTC) - moment).total_seconds()
     if abs(seconds) < 1:
         return "now"
     return f"{age(seconds)} ago" if seconds > 0 else f"in {age(-seconds)}"
@@ -79,5 +77,5 @@ def body(content: bytes) -> tuple[str, str]:
     try:
         text = some.decode("utf-8", "strict" if not cut else "ignore")
     except UnicodeDecodeError:
-        return base64.b64encode(some).decode("ascii"), f"base64{cut}"
+        return b64encode(some).decode("ascii"), f"base64{cut}"
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), f"text{cut}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urlencode
@@ -15,6 +15,7 @@ from cqueue._version import __version__
 from cqueue.errors import BadInput, CqueueError, NotDone
 from cqueue.web import audit, shown
 from cqueue.web.access import Access, Person, Role, Sessions
+from cqueue.web.audit import address_of
 from cqueue.web.guard import Refusal
 from cqueue.web.history import History
 from cqueue.web.shared import Known, Shared
@@ -115,17 +116,15 @@ class Site:
 
     def failure(self, request: Request, error: CqueueError) -> Response:
         """Make the page for an error: what is known of its effect, and what to do."""
-        changed = request.method == "POST"
         if isinstance(error, BadInput):
             missing = type(error).__name__.endswith("NotFound")
             status, title = (404, "Not there (any more)") if missing else (400, "That does not work")
+        elif request.method != "POST":
+            status, title = 503, "Cassandra does not answer"
         elif isinstance(error, NotDone):
-            status, title = 503, "Not done; it can be tried again" if changed else "Cassandra does not answer"
+            status, title = 503, "Not done; it can be tried again"
         else:
-            status, title = (
-                503,
-                "It is not known whether that was done" if changed else "Cassandra does not answer",
-            )
+            status, title = 503, "It is not known whether that was done"
         return self.page(request, "trouble.html", status=status, title=title, text=str(error))
 
 
@@ -141,11 +140,6 @@ def person_of(request: Request) -> Person:
     return person
 
 
-def address_of(request: Request) -> str | None:
-    """Return the address that the request comes from, which may be a proxy's."""
-    return request.client.host if request.client else None
-
-
 @contextmanager
 def audited(request: Request, what: str, **about: Any) -> Iterator[dict[str, Any]]:
     """Write down what the person of a request does, before and after; see `Trail.action`."""
@@ -159,9 +153,7 @@ def require(request: Request, role: Role) -> None:
     """Refuse somebody without this role."""
     person = person_of(request)
     if not person.may(role):
-        audit.refused(
-            person.name, address_of(request), request.method, request.url.path, f"no role {role.value}"
-        )
+        audit.refused(request, person.name, f"no role {role.value}")
         what = "see bodies" if role is Role.BODIES else "change anything"
         raise Refusal(
             403, "Not allowed", f"{person.name} may not {what} here: the role {role.value} is missing."
@@ -174,11 +166,10 @@ def field_of(request: Request, name: str) -> str:
     Raises:
         BadInput: it is missing.
     """
-    values = request.scope["cqueue.form"].get(name)
+    values = fields_of(request, name)
     if not values:
         raise BadInput(f"the form lacks {name!r}")
-    text: str = values[0]
-    return text
+    return values[0]
 
 
 def fields_of(request: Request, name: str) -> list[str]:
@@ -188,7 +179,7 @@ def fields_of(request: Request, name: str) -> list[str]:
 
 
 def go(request: Request, *parts: str, **query: str) -> Response:
-    """Answer a change by the page that shows it, so that a reload does not send the form again."""
+    """Go on to another page: after a change to one that shows it, so that a reload changes nothing again."""
     return RedirectResponse(url_of(request.scope.get("root_path", ""), *parts, **query), 303)
 
 
@@ -201,10 +192,8 @@ def url_of(base: str, *parts: str, **query: Any) -> str:
 
 def _again(request: Request, changes: dict[str, Any]) -> str:
     """Return the address of this page with some of its parameters changed."""
-    query: dict[str, Any] = {**request.query_params, **changes}
-    query.pop("told", None)
-    given = {name: value for name, value in query.items() if value not in {None, ""}}
-    return "?" + urlencode(given)
+    query = {**request.query_params, **changes, "told": None}
+    return "?" + urlencode({name: value for name, value in query.items() if value not in {None, ""}})
 
 
 def _here(request: Request) -> str:
@@ -212,6 +201,3 @@ def _here(request: Request) -> str:
     root = request.scope.get("root_path", "")
     path = request.scope["path"].removeprefix(root) if request.method == "GET" else "/"
     return path if path.startswith("/") and not path.startswith("//") and path != "/login" else "/"
-
-
-Endpoint = Callable[[Request], Response]

@@ -454,6 +454,8 @@ def test_errors_are_those_of_the_synchronous_api(on_queue):
             await queue.consumer(poll_interval=timedelta(0)).__aenter__()
         with pytest.raises(cqueue.Closed, match="async with"):
             await queue.consumer().receive()
+        with pytest.raises(cqueue.Closed, match="async with"):
+            await anext(aiter(queue.consumer()))
         await client.close()
         with pytest.raises(cqueue.Closed):
             await queue.send(b"")

@@ -5,7 +5,18 @@ import pytest
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
 from cqueue.errors import ConfigError, Unavailable
-from cqueue.web import ANYTHING, LOOK_AND_OPERATE, Access, Password, Role, Token, hashed, reading, shared
+from cqueue.web import (
+    ANYTHING,
+    LOOK_AND_OPERATE,
+    Access,
+    Password,
+    Role,
+    Token,
+    application,
+    hashed,
+    reading,
+    shared,
+)
 from cqueue.web.access import SESSION_S, Sessions, parse_roles, parse_tokens
 from cqueue.web.guard import MOST_FORM, REQUESTS
 from tests.web.markup import Markup
@@ -159,6 +170,18 @@ def test_a_wrong_token_is_refused_and_written_down(browse, log_lines, wrong):
     lines = log_lines("operator_refused")
     assert len(lines) == 3
     assert not wrong or all(wrong not in str(line) for line in lines)
+
+
+def test_what_is_refused_under_a_prefix_is_written_down_with_it(browse, shop, log_lines):
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    inner = application(shop.client, access=TOKENS)
+    web = browse(app=Starlette(routes=[Mount("/ops", app=inner)]))
+    web.post("/ops/login", data={"token": EVE, "next": "/"})
+    web.post("/ops/queue/mails", data={"do": "pause"})
+    assert [line["path"] for line in log_lines("operator_refused")] == ["/ops/login", "/ops/queue/mails"]
+    inner.state.site.close()
 
 
 def test_who_signs_in_gets_a_cookie_that_no_script_and_no_other_site_has(browse):

@@ -84,10 +84,10 @@ def test_records_of_another_form_are_passed_over(history, shop, settled):
 
 
 def test_what_arrives_is_what_was_finished_and_what_the_queue_grew_by(history, shop, monkeypatch):
-    from cqueue.web import reading
+    from cqueue.dispatcher.service import membership
 
     living, passed_s = [worker("a", mails=10), worker("b", mails=5)], iter((100.0, 160.0))
-    monkeypatch.setattr(reading, "workers", lambda _client: reading.Workers(living, next(passed_s)))
+    monkeypatch.setattr(membership, "listed", lambda _client: (living, next(passed_s)))
     one = history()
     one.count(NOW_S - 120)
     assert one.latest("mails").arrived is None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -291,10 +292,8 @@ class DeadLetters:
             self._catalog.entry(self._dead.name)
         except LogNotFound:
             ttl = self._catalog.entry(self._source).config.ttl
-            try:
+            with suppress(LogExists):  # another member was quicker
                 self._catalog.create(self._dead.name, LogConfig(partitions=1, ttl=ttl), exist_ok=True)
-            except LogExists:  # another member was quicker
-                self._catalog.entry(self._dead.name)
 
 
 def _fitting(headers: Mapping[str, str], why: dict[str, str]) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from cqueue import ids
 from cqueue.errors import LogNotFound, PositionExpired
 from cqueue.log.member import Member, Membership
 from cqueue.log.owned_partitions import OwnedPartitions
@@ -93,11 +92,10 @@ class Rebalancer:
             PositionExpired: records behind the position may be forgotten.
         """
         spec = self._member.spec()
-        earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+        earliest = spec.earliest(now_us)
         if position is None:
             return earliest
-        forgets = spec.ttl_s and spec.oldest_us(now_us) > spec.created_ms * 1000
-        if position < earliest and forgets and self._on_expired != EARLIEST:
+        if position < earliest and spec.has_forgotten(now_us) and self._on_expired != EARLIEST:
             raise PositionExpired(
                 f"partition {partition} of log {spec.name!r}: the subscription's position is older than "
                 "what the log remembers; seek, or give on_expired='earliest'"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig
-from cqueue.log.protocol.shards import SHARDS_AT_ONCE
+from cqueue.log.protocol.shards import reads_of
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name
@@ -28,7 +28,6 @@ from cqueue.store.log_operations import (
     LogRow,
     LogShard,
     ReadLog,
-    ReadLogShards,
     RemoveLog,
     UnregisterLogShard,
 )
@@ -238,9 +237,8 @@ def _drop_all(spec: LogSpec, *, listed: bool) -> Proto[None]:
     else:
         first = spec.oldest_us(now_us) // 1000 // spec.width_ms * spec.width_ms
         time_shards = range(first - spec.width_ms, now_us // 1000 + spec.width_ms, spec.width_ms)
-    for start in range(0, len(time_shards), SHARDS_AT_ONCE):
-        some = tuple(time_shards[start : start + SHARDS_AT_ONCE])
-        found = yield from ReadLogShards(spec.partition, some)
+    for read in reads_of(spec, time_shards):
+        found = yield from read
         shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
         for begin in range(0, len(shards), DROPPED_AT_ONCE):
             yield from _drop(shards[begin : begin + DROPPED_AT_ONCE], now_us)

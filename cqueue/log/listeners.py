@@ -57,18 +57,16 @@ LOGGER: Final = "cqueue.log"
 RECORD_DEAD: Final = "record_dead"
 
 
+@dataclass(frozen=True, slots=True)
 class Batched:
     """A listener that takes records in lists of up to `batch_size`."""
 
-    __slots__ = ("_call", "batch_size")
-
-    def __init__(self, call: Callable[[list[LogRecord]], object], batch_size: int) -> None:
-        self._call = call
-        self.batch_size = batch_size
+    call: Callable[[list[LogRecord]], object]
+    batch_size: int
 
     def __call__(self, records: list[LogRecord]) -> None:
         """Call the wrapped function."""
-        self._call(records)
+        self.call(records)
 
 
 def batched(size: int) -> Callable[[Callable[[list[LogRecord]], object]], Batched]:

@@ -31,9 +31,8 @@ from cqueue.store.subscriptions import (
 
 
 class Membership(NamedTuple):
-    """A subscription as one read showed it. number: counts the reads; alive: the members alive then."""
+    """A subscription as one read showed it. alive: the members alive then."""
 
-    number: int
     rows: SubscriptionRows
     alive: tuple[MemberRow, ...]
     next_us: int  # when to read again: when a member may have died, or a heartbeat interval later
@@ -63,7 +62,6 @@ class Member:
         self._mutex = Lock()
         self._heartbeat_us = 0
         self._trust_periods = 0
-        self._number = 0
 
     def heartbeat(self) -> None:
         """Write one heartbeat.
@@ -101,8 +99,7 @@ class Member:
         rows: SubscriptionRows = self.driver.ask(ReadSubscription(self.key, now_us=began_us))
         alive = tuple(row for row in rows.members if is_alive(spec, row, began_us))
         over_us = [row.seen + EXPIRY_US + spec.skew_us + 1 for row in alive if row.member != self.name]
-        self._number += 1
-        self.membership = Membership(self._number, rows, alive, min([began_us + HEARTBEAT_US, *over_us]))
+        self.membership = Membership(rows, alive, min([began_us + HEARTBEAT_US, *over_us]))
         return self.membership
 
     def beat_and_read(self) -> float:

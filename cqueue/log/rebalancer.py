@@ -28,7 +28,7 @@ class Rebalancer:
         self._owned = owned
         self._partitions = partitions
         self._on_expired = on_expired
-        self._seen = 0  # number of the last membership acted on
+        self._seen: Membership | None = None  # the last one acted on
 
     def follow(self) -> None:
         """Act on the last read of the subscription.
@@ -39,7 +39,7 @@ class Rebalancer:
             PositionExpired: a position is forgotten, and `on_expired` is "error".
         """
         membership = self._member.membership
-        if membership is None or membership.number == self._seen:
+        if membership is None or membership is self._seen:
             return
         member, rows = self._member, membership.rows
         definition = definition_of(rows)
@@ -56,7 +56,7 @@ class Rebalancer:
         self._acquire(
             membership, [each for each in mine - rows.lost.keys() if each not in self._owned], origin
         )
-        self._seen = membership.number
+        self._seen = membership
 
     def _assigned(self, membership: Membership) -> set[int]:
         every = range(self._member.spec().partitions)

@@ -100,9 +100,9 @@ class Source:
         partition: int,
         position: int,
         *,
-        reverse: bool = False,
-        ids_only: bool = False,
-        slice_bytes: int = SLICE_BYTES,
+        reverse: bool,
+        ids_only: bool,
+        slice_bytes: int,
     ) -> None:
         self.partition = partition
         self.quiet = ids_only  # most partitions have no new ids, so they are asked together first

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
@@ -114,13 +114,12 @@ class LogCatalog:
 
     def all(self) -> list[LogEntry]:
         """Return all logs in the order of names, without those being deleted or damaged."""
-        rows = self._driver.ask(ListLogs())
-        return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
-
-    def _readable(self, rows: Iterable[LogRow]) -> Iterator[LogEntry]:
-        for row in rows:
-            with suppress(DamagedRow):
-                yield self._entry_of(row)
+        rows, found = self._driver.ask(ListLogs()), []
+        for row in sorted(rows):
+            if row.state != DELETING:
+                with suppress(DamagedRow):
+                    found.append(self._entry_of(row))
+        return found
 
     def create(self, name: str, config: LogConfig, *, exist_ok: bool) -> LogEntry:
         """Create a log. exist_ok: accept an existing log with an equal configuration.

@@ -128,7 +128,8 @@ class Subscription:
             driver=driver,
         )
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
-        self._member = Member(driver, self._key, _member_name(), self._specs, readable)
+        me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._member = Member(driver, self._key, me, self._specs, readable)
         self._owned = OwnedPartitions(self._member, self._tell, beyond_horizon=low_latency)
         wake = Event()
         hints = AppendHints(wake.set)
@@ -270,10 +271,6 @@ class _Specs:
         spec = self._catalog.entry(self._log).spec
         self._known = (spec, now_s)
         return spec
-
-
-def _member_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:

@@ -240,9 +240,6 @@ def _drop_all(spec: LogSpec, *, listed: bool) -> Proto[None]:
         found = yield from read
         shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
         for begin in range(0, len(shards), DROPPED_AT_ONCE):
-            yield from _drop(shards[begin : begin + DROPPED_AT_ONCE], now_us)
-
-
-def _drop(shards: list[LogShard], now_us: int) -> Proto[None]:
-    yield from together(*(DropRecords(each, now_us) for each in shards))
-    yield from together(*(UnregisterLogShard(each) for each in shards))
+            some = shards[begin : begin + DROPPED_AT_ONCE]
+            yield from together(*(DropRecords(each, now_us) for each in some))
+            yield from together(*(UnregisterLogShard(each) for each in some))

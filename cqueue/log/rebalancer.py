@@ -50,18 +50,14 @@ class Rebalancer:
         for partition, fence in rows.lost.items():
             self._owned.lose(partition, fence)
         self.paused = definition.state == PAUSED
-        mine = self._assigned(membership)
+        readable = range(member.spec().partitions) if self._partitions is None else self._partitions
+        mine = assigned(member.key, member.name, membership.alive, readable)
         self._release(membership, mine)
         origin = origin_of(member.key, definition, member.driver.clock.now_us(), member.driver.report)
         self._acquire(
             membership, [each for each in mine - rows.lost.keys() if each not in self._owned], origin
         )
         self._seen = membership
-
-    def _assigned(self, membership: Membership) -> set[int]:
-        every = range(self._member.spec().partitions)
-        readable = every if self._partitions is None else self._partitions
-        return assigned(self._member.key, self._member.name, membership.alive, readable)
 
     def _release(self, membership: Membership, mine: set[int]) -> None:
         """Release partitions of other members, also those taken by a mutation that seemed to fail."""

@@ -38,9 +38,9 @@ class Columns:
 
     def __init__(self, stretches: Sequence[Stretch], *, reverse: bool = False) -> None:
         self._stretches = stretches
-        parts = [_Part(stretch) for stretch in stretches]
-        self._pieces = pa.concat_arrays([part.pieces for part in parts])
-        found = np.concatenate([part.ids for part in parts])
+        parts = [_ids_and_pieces(stretch) for stretch in stretches]
+        self._pieces = pa.concat_arrays([pieces for _, pieces in parts])
+        found = np.concatenate([ids for ids, _ in parts])
         self._order: Any = np.arange(len(found))
         if len({stretch.partition for stretch in stretches}) > 1:
             self._order = arrow_columns.in_order(found, reverse=reverse)
@@ -71,20 +71,15 @@ class Columns:
 
     def keys(self) -> pa.Array:
         """Return the keys as texts; null for a record without one."""
-        return (
-            arrow_columns.texts([key for key, _ in self._texts]) if self._texts else self._nulls(pa.string())
-        )
+        if not self._texts:
+            return pa.nulls(len(self), pa.string())
+        return arrow_columns.texts([key for key, _ in self._texts])
 
     def headers(self) -> pa.Array:
         """Return the headers as maps of texts; null for a record without any."""
-        return (
-            arrow_columns.maps([each for _, each in self._texts])
-            if self._texts
-            else self._nulls(arrow_columns.TEXT_MAP)
-        )
-
-    def _nulls(self, type_: pa.DataType) -> pa.Array:
-        return pa.nulls(len(self), type_)
+        if not self._texts:
+            return pa.nulls(len(self), arrow_columns.TEXT_MAP)
+        return arrow_columns.maps([each for _, each in self._texts])
 
     @cached_property
     def _texts(self) -> list[tuple[bytes | None, bytes | None]]:
@@ -99,25 +94,22 @@ class Columns:
         return [found[place] for place in self._order]
 
 
-class _Part:
-    """The ids of a stretch, and the pieces of its rows one after the other."""
-
-    def __init__(self, stretch: Stretch) -> None:
-        _, page, start, stop = stretch
-        bounds: Any = np.empty((stop - start) * _PARTS + 1, np.int64)
-        starts: Any = np.array(page.starts[start : stop + 1], np.int64)
-        heads = arrow_columns.fields(page.data, starts[:-1], TOPIC_AT)
-        rows = bounds[:-1].reshape(-1, _PARTS)
-        rows[:, 0] = starts[:-1]
-        rows[:, _TOPIC] = starts[:-1] + TOPIC_AT
-        rows[:, 2] = rows[:, _TOPIC] + arrow_columns.big_endian(heads[:, TOPIC_AT - 4 :], ">i4")
-        rows[:, _BODY] = rows[:, 2] + NULLS
-        for place, body in page.bodies.items():
-            if start <= place < stop:
-                rows[place - start, _BODY] = body
-        bounds[-1] = starts[-1]
-        self.ids = heads[:, ID_AT : ID_AT + 16]
-        self.pieces = arrow_columns.pieces(page.data, bounds)
+def _ids_and_pieces(stretch: Stretch) -> tuple[Any, pa.Array]:
+    """Return the ids of a stretch, and the pieces of its rows one after the other."""
+    _, page, start, stop = stretch
+    bounds: Any = np.empty((stop - start) * _PARTS + 1, np.int64)
+    starts: Any = np.array(page.starts[start : stop + 1], np.int64)
+    heads = arrow_columns.fields(page.data, starts[:-1], TOPIC_AT)
+    rows = bounds[:-1].reshape(-1, _PARTS)
+    rows[:, 0] = starts[:-1]
+    rows[:, _TOPIC] = starts[:-1] + TOPIC_AT
+    rows[:, 2] = rows[:, _TOPIC] + arrow_columns.big_endian(heads[:, TOPIC_AT - 4 :], ">i4")
+    rows[:, _BODY] = rows[:, 2] + NULLS
+    for place, body in page.bodies.items():
+        if start <= place < stop:
+            rows[place - start, _BODY] = body
+    bounds[-1] = starts[-1]
+    return heads[:, ID_AT : ID_AT + 16], arrow_columns.pieces(page.data, bounds)
 
 
 def batch_of(stretches: Sequence[Stretch], *, reverse: bool = False) -> pa.RecordBatch:

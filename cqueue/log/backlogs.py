@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cqueue.log.records import LogRecord
@@ -113,7 +113,3 @@ class PartitionBacklogs:
         return min(
             (backlog.until_s for backlog in self.by_partition.values() if backlog.waiting), default=None
         )
-
-    def among(self, partitions: Collection[int]) -> list[PartitionBacklog]:
-        """Return these partitions in the order of their numbers."""
-        return [self.by_partition[each] for each in sorted(partitions)]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
 from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig
-from cqueue.log.protocol.shards import SHARDS_AT_ONCE
+from cqueue.log.protocol.shards import reads_of
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name
+from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.runtime.catalog import ACTIVE, DELETING
 from cqueue.runtime.driver import BlockingDriver
@@ -27,11 +28,10 @@ from cqueue.store.log_operations import (
     LogRow,
     LogShard,
     ReadLog,
-    ReadLogShards,
     RemoveLog,
     UnregisterLogShard,
 )
-from cqueue.store.operations import DeploymentRow, Now, RandomBits, Together
+from cqueue.store.operations import DeploymentRow, Now, RandomBits
 from cqueue.store.quarantine import Damage
 from cqueue.store.subscriptions import ListSubscriptions
 
@@ -114,13 +114,12 @@ class LogCatalog:
 
     def all(self) -> list[LogEntry]:
         """Return all logs in the order of names, without those being deleted or damaged."""
-        rows = self._driver.ask(ListLogs())
-        return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
-
-    def _readable(self, rows: Iterable[LogRow]) -> Iterator[LogEntry]:
-        for row in rows:
-            with suppress(DamagedRow):
-                yield self._entry_of(row)
+        rows, found = self._driver.ask(ListLogs()), []
+        for row in sorted(rows):
+            if row.state != DELETING:
+                with suppress(DamagedRow):
+                    found.append(self._entry_of(row))
+        return found
 
     def create(self, name: str, config: LogConfig, *, exist_ok: bool) -> LogEntry:
         """Create a log. exist_ok: accept an existing log with an equal configuration.
@@ -201,11 +200,10 @@ class LogCatalog:
             self._entries.pop(name, None)
         try:
             decode.check(decode.logs([row]))
-            spec = self._entry_of(row).spec
-            self._driver.run(_drop_all(spec))
-        except DamagedRow:  # without the configuration, time shards cannot be computed and are listed
-            spec = self._entry_as(row, LogConfig()).spec
-            self._driver.run(_drop_listed(spec))
+            spec, listed = self._entry_of(row).spec, False
+        except DamagedRow:
+            spec, listed = self._entry_as(row, LogConfig()).spec, True
+        self._driver.run(_drop_all(spec, listed=listed))
         self._drop_subscriptions(spec)
         self._driver.ask(RemoveLog(name, row.incarnation))
 
@@ -227,35 +225,21 @@ def _new_row(name: str, config: LogConfig) -> Proto[LogRow]:
     return LogRow(name, incarnation, 1, ACTIVE, config.to_json(), now_us // 1000)
 
 
-def _drop_all(spec: LogSpec) -> Proto[None]:
-    """Drop every Cassandra partition that the registry lists, the oldest first."""
+def _drop_all(spec: LogSpec, *, listed: bool) -> Proto[None]:
+    """Drop every Cassandra partition that the registry lists, the oldest first.
+
+    listed: list the time shards, because without a configuration they cannot be computed.
+    """
     now_us = yield from Now()
-    first = spec.oldest_us(now_us) // 1000 // spec.width_ms * spec.width_ms
-    last = now_us // 1000 + spec.width_ms
-    step = spec.width_ms * SHARDS_AT_ONCE
-    for start in range(first - spec.width_ms, last, step):
-        chunk = tuple(range(start, min(last, start + step), spec.width_ms))
-        yield from _drop_in(spec, chunk, now_us)
-
-
-def _drop_listed(spec: LogSpec) -> Proto[None]:
-    """Drop every Cassandra partition of a log whose time shards cannot be computed: list them first."""
-    now_us = yield from Now()
-    time_shards = yield from ListLogShards(spec.partition)
-    for start in range(0, len(time_shards), SHARDS_AT_ONCE):
-        yield from _drop_in(spec, tuple(time_shards[start : start + SHARDS_AT_ONCE]), now_us)
-
-
-def _drop_in(spec: LogSpec, time_shards: tuple[int, ...], now_us: int) -> Proto[None]:
-    found = yield from ReadLogShards(spec.partition, time_shards)
-    shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
-    for begin in range(0, len(shards), DROPPED_AT_ONCE):
-        yield from _drop(shards[begin : begin + DROPPED_AT_ONCE], now_us)
-
-
-def _drop(shards: list[LogShard], now_us: int) -> Proto[None]:
-    drops = [DropRecords(each, now_us) for each in shards]
-    for operations in (drops, [UnregisterLogShard(each) for each in shards]):
-        for result in (yield from Together(tuple(operations))):
-            if isinstance(result, Exception):
-                raise result
+    if listed:
+        time_shards: Sequence[int] = yield from ListLogShards(spec.partition)
+    else:
+        first = spec.oldest_us(now_us) // 1000 // spec.width_ms * spec.width_ms
+        time_shards = range(first - spec.width_ms, now_us // 1000 + spec.width_ms, spec.width_ms)
+    for read in reads_of(spec, time_shards):
+        found = yield from read
+        shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
+        for begin in range(0, len(shards), DROPPED_AT_ONCE):
+            some = shards[begin : begin + DROPPED_AT_ONCE]
+            yield from together(*(DropRecords(each, now_us) for each in some))
+            yield from together(*(UnregisterLogShard(each) for each in some))

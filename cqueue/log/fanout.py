@@ -7,6 +7,7 @@ nothing. So no record becomes two messages, although members may repeat records.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Final
 
 from cqueue.errors import BadInput, RecordRejected
@@ -78,15 +79,4 @@ def plain_message(record: LogRecord) -> Message:
 
 def _derived(message: Message, record: LogRecord) -> Message:
     """Return the message with the record's time and an id derived from the record's id."""
-    return Message(
-        message.body,
-        due=record.time,
-        priority=message.priority,
-        headers=message.headers,
-        ttl=message.ttl,
-        task=message.task,
-        key=message.key,
-        codec=message.codec,
-        trigger=message.trigger,
-        source=f"log {record.id}",
-    )
+    return replace(message, due=record.time, delay=None, unique=None, source=f"log {record.id}")

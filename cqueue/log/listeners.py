@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -56,18 +57,16 @@ LOGGER: Final = "cqueue.log"
 RECORD_DEAD: Final = "record_dead"
 
 
+@dataclass(frozen=True, slots=True)
 class Batched:
     """A listener that takes records in lists of up to `batch_size`."""
 
-    __slots__ = ("_call", "batch_size")
-
-    def __init__(self, call: Callable[[list[LogRecord]], object], batch_size: int) -> None:
-        self._call = call
-        self.batch_size = batch_size
+    call: Callable[[list[LogRecord]], object]
+    batch_size: int
 
     def __call__(self, records: list[LogRecord]) -> None:
         """Call the wrapped function."""
-        self._call(records)
+        self.call(records)
 
 
 def batched(size: int) -> Callable[[Callable[[list[LogRecord]], object]], Batched]:
@@ -291,10 +290,8 @@ class DeadLetters:
             self._catalog.entry(self._dead.name)
         except LogNotFound:
             ttl = self._catalog.entry(self._source).config.ttl
-            try:
+            with suppress(LogExists):  # another member was quicker
                 self._catalog.create(self._dead.name, LogConfig(partitions=1, ttl=ttl), exist_ok=True)
-            except LogExists:  # another member was quicker
-                self._catalog.entry(self._dead.name)
 
 
 def _fitting(headers: Mapping[str, str], why: dict[str, str]) -> dict[str, str]:

@@ -31,12 +31,10 @@ from cqueue.store.subscriptions import (
 
 
 class Membership(NamedTuple):
-    """A subscription as one read showed it. number: counts the reads; alive: the members alive then."""
+    """A subscription as one read showed it. alive: the members alive then."""
 
-    number: int
     rows: SubscriptionRows
     alive: tuple[MemberRow, ...]
-    next_us: int  # when to read again: when a member may have died, or a heartbeat interval later
 
 
 class Member:
@@ -63,7 +61,6 @@ class Member:
         self._mutex = Lock()
         self._heartbeat_us = 0
         self._trust_periods = 0
-        self._number = 0
 
     def heartbeat(self) -> None:
         """Write one heartbeat.
@@ -80,41 +77,30 @@ class Member:
                 self._trust_periods += 1
             self._heartbeat_us = max(self._heartbeat_us, now_us)
 
-    @property
-    def next_heartbeat_us(self) -> int:
-        """Return when the next heartbeat is due."""
-        return self._heartbeat_us + HEARTBEAT_US
-
     def trust_period(self) -> int | None:
         """Return the number of the current trust period; None if others may take this member for dead."""
         now_us = self.driver.clock.now_us()
         with self._mutex:
             return self._trust_periods if is_surely_alive(self.spec(), self._heartbeat_us, now_us) else None
 
-    def read(self) -> Membership:
-        """Read the subscription, and keep what was read as `membership`.
-
-        Raises:
-            NotDone: the read failed.
-        """
-        began_us, spec = self.driver.clock.now_us(), self.spec()
-        rows: SubscriptionRows = self.driver.ask(ReadSubscription(self.key, now_us=began_us))
-        alive = tuple(row for row in rows.members if is_alive(spec, row, began_us))
-        over_us = [row.seen + EXPIRY_US + spec.skew_us + 1 for row in alive if row.member != self.name]
-        self._number += 1
-        self.membership = Membership(self._number, rows, alive, min([began_us + HEARTBEAT_US, *over_us]))
-        return self.membership
-
     def beat_and_read(self) -> float:
         """Write a heartbeat if one is due, and read the subscription; return seconds until the next call.
+
+        What was read is kept as `membership`.
 
         Raises:
             NotDone, OutcomeUnknown: one of the two failed; try again soon.
         """
-        if self.driver.clock.now_us() >= self.next_heartbeat_us:
+        if self.driver.clock.now_us() >= self._heartbeat_us + HEARTBEAT_US:
             self.heartbeat()
-        membership = self.read()
-        return (min(self.next_heartbeat_us, membership.next_us) - self.driver.clock.now_us()) / 1e6
+        began_us, spec = self.driver.clock.now_us(), self.spec()
+        rows: SubscriptionRows = self.driver.ask(ReadSubscription(self.key, now_us=began_us))
+        alive = tuple(row for row in rows.members if is_alive(spec, row, began_us))
+        self.membership = Membership(rows, alive)
+        # A heartbeat interval after the last one or after the read, or when another member may have died.
+        over_us = [row.seen + EXPIRY_US + spec.skew_us + 1 for row in alive if row.member != self.name]
+        next_us = min([self._heartbeat_us + HEARTBEAT_US, began_us + HEARTBEAT_US, *over_us])
+        return (next_us - self.driver.clock.now_us()) / 1e6
 
     def leave(self) -> None:
         """Remove this member's row, so that others take over its partitions at once.

@@ -44,14 +44,14 @@ def starts(
 
 
 def _after(spec: LogSpec, point: Point, partition: int, now_us: int, on_expired: str) -> int:
-    earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+    earliest = spec.earliest(now_us)
     if point == EARLIEST:
         return earliest
     if point == LATEST:
         return spec.horizon(now_us)
     after = id_at(spec, point)
     if after < earliest:
-        if spec.ttl_s and now_us - spec.ttl_s * 1_000_000 > spec.created_ms * 1000 and on_expired == "error":
+        if spec.has_forgotten(now_us) and on_expired == "error":
             forgotten = to_datetime(spec.oldest_us(now_us) // 1000)
             raise PositionExpired(
                 f"partition {partition}: {point!r} lies before {forgotten}, and what is older is forgotten; "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from cqueue import ids
 from cqueue.errors import LogNotFound, PositionExpired
 from cqueue.log.member import Member, Membership
 from cqueue.log.owned_partitions import OwnedPartitions
@@ -29,7 +28,7 @@ class Rebalancer:
         self._owned = owned
         self._partitions = partitions
         self._on_expired = on_expired
-        self._seen = 0  # number of the last membership acted on
+        self._seen: Membership | None = None  # the last one acted on
 
     def follow(self) -> None:
         """Act on the last read of the subscription.
@@ -40,7 +39,7 @@ class Rebalancer:
             PositionExpired: a position is forgotten, and `on_expired` is "error".
         """
         membership = self._member.membership
-        if membership is None or membership.number == self._seen:
+        if membership is None or membership is self._seen:
             return
         member, rows = self._member, membership.rows
         definition = definition_of(rows)
@@ -51,18 +50,14 @@ class Rebalancer:
         for partition, fence in rows.lost.items():
             self._owned.lose(partition, fence)
         self.paused = definition.state == PAUSED
-        mine = self._assigned(membership)
+        readable = range(member.spec().partitions) if self._partitions is None else self._partitions
+        mine = assigned(member.key, member.name, membership.alive, readable)
         self._release(membership, mine)
         origin = origin_of(member.key, definition, member.driver.clock.now_us(), member.driver.report)
         self._acquire(
             membership, [each for each in mine - rows.lost.keys() if each not in self._owned], origin
         )
-        self._seen = membership.number
-
-    def _assigned(self, membership: Membership) -> set[int]:
-        every = range(self._member.spec().partitions)
-        readable = every if self._partitions is None else self._partitions
-        return assigned(self._member.key, self._member.name, membership.alive, readable)
+        self._seen = membership
 
     def _release(self, membership: Membership, mine: set[int]) -> None:
         """Release partitions of other members, also those taken by a mutation that seemed to fail."""
@@ -93,11 +88,10 @@ class Rebalancer:
             PositionExpired: records behind the position may be forgotten.
         """
         spec = self._member.spec()
-        earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+        earliest = spec.earliest(now_us)
         if position is None:
             return earliest
-        forgets = spec.ttl_s and spec.oldest_us(now_us) > spec.created_ms * 1000
-        if position < earliest and forgets and self._on_expired != EARLIEST:
+        if position < earliest and spec.has_forgotten(now_us) and self._on_expired != EARLIEST:
             raise PositionExpired(
                 f"partition {partition} of log {spec.name!r}: the subscription's position is older than "
                 "what the log remembers; seek, or give on_expired='earliest'"

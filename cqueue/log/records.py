@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import TypeVar
 
 from cqueue import ids
 from cqueue.errors import BadInput, BodyTooLarge, InvalidLogId, PartitionOutOfRange
 from cqueue.log.protocol.append import Entry
 from cqueue.message import MAX_BODY, MAX_TEXT, check_headers, to_datetime
 from cqueue.store.log_operations import RecordRow
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +145,7 @@ def check_partitions(partitions: Iterable[int] | None, count: int) -> frozenset[
         BadInput: there is no partition among them.
         PartitionOutOfRange: the log lacks one of them.
     """
-    if partitions is None:
-        return None
-    if isinstance(partitions, str | bytes) or not isinstance(partitions, Iterable):
-        raise BadInput(f"partitions is {partitions!r}; it takes several numbers")
-    found = frozenset(check_partition(each, count) for each in partitions)
-    if not found:
-        raise BadInput("partitions is empty; leave it out for all of them")
-    return found
+    return _several("partitions", "numbers", partitions, lambda each: check_partition(each, count))
 
 
 def check_topics(topics: Iterable[str] | None) -> frozenset[str] | None:
@@ -158,11 +154,17 @@ def check_topics(topics: Iterable[str] | None) -> frozenset[str] | None:
     Raises:
         BadInput: there is no topic among them, or one is out of its limits.
     """
-    if topics is None:
+    return _several("topics", "texts", topics, lambda each: check_text("topic", each))
+
+
+def _several(
+    name: str, kind: str, values: Iterable[T] | None, check: Callable[[T], T]
+) -> frozenset[T] | None:
+    if values is None:
         return None
-    if isinstance(topics, str) or not isinstance(topics, Iterable):
-        raise BadInput(f"topics is {topics!r}; it takes several texts")
-    found = frozenset(check_text("topic", topic) for topic in topics)
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise BadInput(f"{name} is {values!r}; it takes several {kind}")
+    found = frozenset(map(check, values))
     if not found:
-        raise BadInput("topics is empty; leave it out for all of them")
+        raise BadInput(f"{name} is empty; leave it out for all of them")
     return found

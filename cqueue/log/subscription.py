@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from threading import Event
-from types import TracebackType
 from typing import Final, Self
 
 from cqueue import ids
@@ -25,7 +24,7 @@ from cqueue.log.member_options import MemberOptions
 from cqueue.log.member_threads import MemberThreads
 from cqueue.log.notifier import AppendHints, AppendNotifier
 from cqueue.log.owned_partitions import OwnedPartitions
-from cqueue.log.positions import EARLIEST, ON_EXPIRED, Start, starts
+from cqueue.log.positions import EARLIEST, Start, starts
 from cqueue.log.protocol.lag import behind
 from cqueue.log.protocol.progress import move
 from cqueue.log.protocol.shards import ShardMap
@@ -81,7 +80,7 @@ def lags(driver: BlockingDriver, key: SubscriptionKey, spec: LogSpec) -> dict[in
     for partition in sorted(set(range(spec.partitions)) - rows.lost.keys()):
         row = rows.positions.get(partition)
         position = origin.of(partition) if row is None else row.position
-        earliest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+        earliest = spec.earliest(now_us)
         at = earliest if position is None else max(position, earliest)
         count, first_us = driver.run(behind(spec, partition, at, known))
         found[partition] = Lag(count, 0.0 if first_us is None else max(0, now_us - first_us) / 1e6)
@@ -129,7 +128,8 @@ class Subscription:
             driver=driver,
         )
         driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
-        self._member = Member(driver, self._key, _member_name(), self._specs, readable)
+        me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._member = Member(driver, self._key, me, self._specs, readable)
         self._owned = OwnedPartitions(self._member, self._tell, beyond_horizon=low_latency)
         wake = Event()
         hints = AppendHints(wake.set)
@@ -176,9 +176,7 @@ class Subscription:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _tell(self, what: str, partition: int, position: int) -> None:
@@ -275,15 +273,14 @@ class _Specs:
         return spec
 
 
-def _member_name() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
 def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:
     """Return where a new subscription begins."""
-    origin = _unchecked_origin(spec, start, now_us, on_expired)
-    _check_not_ahead([origin.default or 0, *origin.own.values()], now_us)
-    return origin
+    found = starts(spec, start, list(start) if isinstance(start, Mapping) else [0], now_us, on_expired)
+    _check_not_ahead(found.values(), now_us)
+    if isinstance(start, Mapping):
+        own = {partition: found[partition] for partition, point in start.items() if point != EARLIEST}
+        return Origin(spec.partitions, None, own)
+    return Origin(spec.partitions, None if start == EARLIEST else found[0], {})
 
 
 def _check_not_ahead(positions: Iterable[int], now_us: int) -> None:
@@ -292,15 +289,3 @@ def _check_not_ahead(positions: Iterable[int], now_us: int) -> None:
         raise BadInput(
             "a subscription's position cannot lie in the future; 'latest' is what comes from now on"
         )
-
-
-def _unchecked_origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:
-    if on_expired not in ON_EXPIRED:
-        raise BadInput(f"on_expired is {on_expired!r}; it takes 'error' or 'earliest'")
-    if isinstance(start, Mapping):
-        named = [partition for partition, point in start.items() if point != EARLIEST]
-        starts(spec, start, list(start), now_us, on_expired)
-        return Origin(spec.partitions, None, starts(spec, start, named, now_us, on_expired))
-    if start == EARLIEST:
-        return Origin(spec.partitions, None, {})
-    return Origin(spec.partitions, starts(spec, start, [0], now_us, on_expired)[0], {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import BadInput
 from cqueue.log.catalog import LogCatalog
@@ -21,8 +21,6 @@ from cqueue.spool.forwarder import Forwarder
 
 if TYPE_CHECKING:
     from cqueue.spool import Spool
-
-T = TypeVar("T", SpooledQueue, SpooledLog)
 
 
 class Spools:
@@ -47,23 +45,26 @@ class Spools:
         self._notifier = notifier
         self._producer = producer
         self._mutex = Lock()
-        self._open: dict[tuple[int, str], SpooledQueue | SpooledLog] = {}
+        self._open_queues: dict[tuple[int, str], SpooledQueue] = {}
+        self._open_logs: dict[tuple[int, str], SpooledLog] = {}
 
     def queue(self, spool: Spool, name: str, make: Callable[..., Any]) -> SpooledQueue:
         """Return the queue of this name; `make` makes one of a class."""
-
-        def opened() -> SpooledQueue:
-            target = self._queue_target(spool, name)
-            queue: SpooledQueue = make(name, make=partial(SpooledQueue, spool=spool, target=target))
-            return queue
-
-        return self._once((id(spool), f"queue.{name}"), opened)
+        with self._mutex:
+            key = id(spool), name
+            if key not in self._open_queues:
+                target = self._queue_target(spool, name)
+                made = partial(SpooledQueue, spool=spool, target=target)
+                self._open_queues[key] = make(name, make=made)
+            return self._open_queues[key]
 
     def log(self, spool: Spool, name: str) -> SpooledLog:
         """Return the log of this name."""
-        return self._once(
-            (id(spool), f"log.{name}"), lambda: SpooledLog(spool, self._log_target(spool, name))
-        )
+        with self._mutex:
+            key = id(spool), name
+            if key not in self._open_logs:
+                self._open_logs[key] = SpooledLog(spool, self._log_target(spool, name))
+            return self._open_logs[key]
 
     def forwarder(self, spool: Spool, topic: str, *, again: bool = False) -> Forwarder:
         """Return a forwarder that is not started, for a spool without a producer.
@@ -72,14 +73,13 @@ class Spools:
             BadInput: the topic is not that of a queue or a log.
         """
         kind, _, name = topic.partition(".")
-        if kind not in {"queue", "log"}:
-            raise BadInput(f"topic {topic!r} of the spool is not that of a queue or a log")
-        target: QueueTarget | LogTarget
         if kind == "queue":
-            target = self._queue_target(spool, name, again=again)
+            store = self._queue_target(spool, name, again=again).store
+        elif kind == "log":
+            store = self._log_target(spool, name).store
         else:
-            target = self._log_target(spool, name)
-        return Forwarder(spool, topic, target.store)
+            raise BadInput(f"topic {topic!r} of the spool is not that of a queue or a log")
+        return Forwarder(spool, topic, store)
 
     def _queue_target(self, spool: Spool, name: str, *, again: bool = False) -> QueueTarget:
         producer = self._producer(name)
@@ -87,17 +87,10 @@ class Spools:
 
     def _log_target(self, spool: Spool, name: str) -> LogTarget:
         log = Log(name, self._logs, self._driver, self._notifier)
-        return LogTarget(log, self._logs, self._driver, root=spool.path)
-
-    def _once(self, key: tuple[int, str], make: Callable[[], T]) -> T:
-        with self._mutex:
-            found = self._open.get(key)
-            if found is None:
-                found = self._open[key] = make()
-            return found  # type: ignore[return-value]
+        return LogTarget(log, self._driver, root=spool.path)
 
     def close(self) -> None:
         """Forward for up to 5 s a topic, and end the forwarders. The rest stays in the spools."""
         with self._mutex:
-            for each in self._open.values():
+            for each in (*self._open_queues.values(), *self._open_logs.values()):
                 each.close()

@@ -8,21 +8,19 @@ header `cqueue-spool`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cqueue.errors import AppendUnknown, CqueueError, OutcomeUnknown
-from cqueue.log.catalog import LogCatalog
+from cqueue.errors import AppendUnknown, OutcomeUnknown
 from cqueue.log.log import Log
 from cqueue.log.records import Record, entry_of
-from cqueue.message import check_duration, check_headers
+from cqueue.message import check_headers
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.sending.results import listed
 from cqueue.sending.spans import sent
 from cqueue.spool.forward_frame import Frame, new_source
 from cqueue.spool.forward_known import look_up, recall, remember
-from cqueue.spool.forwarder import MAX_WAIT, Forwarder, Stored
+from cqueue.spool.forwarder import Forwarded, Stored
 
 if TYPE_CHECKING:
     from cqueue.spool import Spool, SpoolRecord
@@ -39,7 +37,7 @@ def topic_of(log: str) -> str:
 class LogTarget:
     """A log that is fed from a spool: one thread calls `store`, any thread calls `spooled`."""
 
-    def __init__(self, log: Log, catalog: LogCatalog, driver: BlockingDriver, *, root: Path) -> None:
+    def __init__(self, log: Log, driver: BlockingDriver, *, root: Path) -> None:
         """Look the log up.
 
         Raises:
@@ -48,7 +46,6 @@ class LogTarget:
         """
         self.name = log.name
         self._log = log
-        self._catalog = catalog
         self.driver = driver
         self._root = root
         self._stored: set[int] = set()  # offsets behind one that failed
@@ -58,7 +55,7 @@ class LogTarget:
         )
 
     def _looked_up(self) -> int:
-        partitions = self._catalog.entry(self.name).spec.partitions
+        partitions = self._log.config.partitions
         remember(self._root, topic_of(self.name), {"partitions": partitions})
         return partitions
 
@@ -95,7 +92,7 @@ def _record(payload: bytes) -> Record:
     return Record(body=frame.body, **frame.more)
 
 
-class SpooledLog:
+class SpooledLog(Forwarded):
     """Appends records to a log by way of a spool. Thread-safe.
 
     A forwarder appends each record to the log later, at least once.
@@ -103,10 +100,8 @@ class SpooledLog:
 
     def __init__(self, spool: Spool, target: LogTarget) -> None:
         self.name = target.name
-        self._spool = spool
         self._target = target
-        self._forwarder = Forwarder(spool, topic_of(self.name), target.store)
-        self._forwarder.start()
+        super().__init__(spool, topic_of(self.name), target.store)
 
     def __repr__(self) -> str:
         return f"<log {self.name} with a spool>"
@@ -135,8 +130,7 @@ class SpooledLog:
         Raises:
             BadInput, SpoolFull, AppendUnknown: as `append`.
         """
-        if self._forwarder.refusal is not None:
-            raise self._forwarder.refusal
+        self._check_forwarding()
         found, tracing = listed(records, Record, "append_many"), self._target.driver.tracing
         if tracing is None:
             self._store(found)
@@ -151,24 +145,3 @@ class SpooledLog:
             self._spool.append_many(self._forwarder.topic, payloads).result()
         except OutcomeUnknown as exc:
             raise AppendUnknown(f"it is not known whether the records are in the spool: {exc}") from exc
-
-    @property
-    def waiting(self) -> int:
-        """The number of records in the spool that are not yet in the log."""
-        return self._forwarder.waiting
-
-    @property
-    def trouble(self) -> CqueueError | None:
-        """The error that keeps records from being forwarded; None if there is none."""
-        return self._forwarder.error
-
-    def flush(self, wait: timedelta) -> bool:
-        """Wait until all that is spooled now is in the log; False if that takes longer than `wait`.
-
-        wait: up to a day.
-        """
-        return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
-
-    def close(self) -> None:
-        """Used inside, by the client: forward for up to 5 s, and end. The rest stays in the spool."""
-        self._forwarder.close()

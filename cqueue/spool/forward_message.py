@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _MICROSECOND: Final = timedelta(microseconds=1)
 _TEXTS: Final = ("codec", "task", "key", "trigger")
-_PREFIX: Final = b"b"  # as `outgoing` marks a source of bytes
+_PREFIX: Final = b"b"  # as `outgoing` marks a source of bytes; another one marks a text
 
 
 class Spooled(NamedTuple):
@@ -101,8 +101,11 @@ class QueueTarget:
         if one.source is None:
             source, due_us = new_source(), at_us if one.due_us is None else one.due_us
         else:
-            source, due_us = _own_source(message), one.due_us or 0
-            _check_due(spec, due_us, at_us)
+            source, due_us = one.source[len(_PREFIX) :], one.due_us or 0
+            if _may_be_forgotten(spec, due_us, at_us):
+                raise DelayOutOfRange(
+                    "due is longer past than the deployment's gc_grace; such an id may be forgotten"
+                )
         frame = Frame(at_us, due_us, one.priority, source, _more(one), one.body)
         derived = one.source or _PREFIX + source
         row = shards.open_row(spec, due_us, derived)
@@ -130,12 +133,13 @@ class QueueTarget:
         too_old: SpoolTooOld | None = None
         for place, record in enumerate(records):
             frame = Frame.unpack(record.payload)
-            if _is_too_old(spec, frame, now_us):
+            if _may_be_forgotten(spec, min(frame.at_us, frame.due_us), now_us):
                 if not self._again:
                     too_old = _refusal(self.name, record.offset, frame)
                     records = records[:place]
                     break
-                frame = _renewed(spec, frame, now_us)
+                # A new due time, the same for each try within half of gc_grace.
+                frame = frame._replace(due_us=moved_on(frame.due_us, now_us, spec.gc_grace_us // 2))
             message = message_of(frame, now_us)
             if message is not None:
                 messages.append(message)
@@ -174,11 +178,6 @@ def _more(one: Outgoing) -> dict[str, Any]:
     return found
 
 
-def _own_source(message: Message) -> bytes:
-    source = message.source
-    return source.encode() if isinstance(source, str) else bytes(source or b"")
-
-
 def _recalled(root: Path, name: str) -> QueueSpec | None:
     """Return the queue's definition as an earlier process has found it; None if there is none."""
     known = recall(root, topic_of(name))
@@ -188,22 +187,9 @@ def _recalled(root: Path, name: str) -> QueueSpec | None:
     return QueueSpec(**{key: value for key, value in known.items() if key in mine})
 
 
-def _check_due(spec: QueueSpec, due_us: int, at_us: int) -> None:
-    """Raise for a due time so old that Cassandra may have forgotten an earlier send of the message."""
-    if at_us > due_us + spec.gc_grace_us - 2 * spec.settle_us:
-        raise DelayOutOfRange(
-            "due is longer past than the deployment's gc_grace; such an id may be forgotten"
-        )
-
-
-def _is_too_old(spec: QueueSpec, frame: Frame, now_us: int) -> bool:
-    """Return whether Cassandra may have forgotten an earlier try: acked, and its tombstone gone."""
-    return now_us > min(frame.at_us, frame.due_us) + spec.gc_grace_us - 2 * spec.settle_us
-
-
-def _renewed(spec: QueueSpec, frame: Frame, now_us: int) -> Frame:
-    """Return the record under a new due time, the same for each try within half of gc_grace."""
-    return frame._replace(due_us=moved_on(frame.due_us, now_us, spec.gc_grace_us // 2))
+def _may_be_forgotten(spec: QueueSpec, us: int, now_us: int) -> bool:
+    """Return whether Cassandra may have forgotten a send of that time: acked, and its tombstone gone."""
+    return now_us > us + spec.gc_grace_us - 2 * spec.settle_us
 
 
 def _refusal(queue: str, offset: int, frame: Frame) -> SpoolTooOld:

@@ -8,14 +8,14 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown
-from cqueue.message import Message, MessageId, check_duration
+from cqueue.message import Message, MessageId
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
 from cqueue.runtime.conditions import Future
 from cqueue.sending.results import Failed, checked, listed
 from cqueue.sending.spans import sent
 from cqueue.spool.forward_message import QueueTarget, Spooled, topic_of
-from cqueue.spool.forwarder import MAX_WAIT, Forwarder
+from cqueue.spool.forwarder import Forwarded
 from cqueue.unique import Unique
 
 if TYPE_CHECKING:
@@ -41,18 +41,16 @@ class SpooledResult(SendResult):
         return f"<spooled: messages={self._size} failed={len(self.failed)}>"
 
 
-class SpooledQueue(Queue):
+class SpooledQueue(Queue, Forwarded):
     """A queue whose sends are durable once they are on this machine's disk; a thread forwards them.
 
     Everything but sending works as with any other queue, and needs Cassandra. Thread-safe.
     """
 
     def __init__(self, *parts: Any, spool: Spool, target: QueueTarget, **more: Any) -> None:
-        super().__init__(*parts, **more)
-        self._spool = spool
+        Queue.__init__(self, *parts, **more)
+        Forwarded.__init__(self, spool, topic_of(self.name), target.store)
         self._target = target
-        self._forwarder = Forwarder(spool, topic_of(self.name), target.store)
-        self._forwarder.start()
 
     def __repr__(self) -> str:
         return f"<queue {self.name} with a spool>"
@@ -145,31 +143,7 @@ class SpooledQueue(Queue):
     def _check(self) -> None:
         """Raise if the client is closed, or if messages could not be forwarded."""
         self._producer.check_open()
-        if self._forwarder.refusal is not None:
-            raise self._forwarder.refusal
-
-    # ── forwarding ──
-
-    @property
-    def waiting(self) -> int:
-        """The number of messages in the spool that are not yet in Cassandra."""
-        return self._forwarder.waiting
-
-    @property
-    def trouble(self) -> CqueueError | None:
-        """The error that keeps messages from being forwarded; None if there is none."""
-        return self._forwarder.error
-
-    def flush(self, wait: timedelta) -> bool:
-        """Wait until all that is spooled now is in Cassandra; False if that takes longer than `wait`.
-
-        wait: up to a day.
-        """
-        return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
-
-    def close(self) -> None:
-        """Used inside, by the client: forward for up to 5 s, and end. The rest stays in the spool."""
-        self._forwarder.close()
+        self._check_forwarding()
 
 
 def _then(future: Future[Any], make: Callable[[BaseException | None], R]) -> Future[R]:

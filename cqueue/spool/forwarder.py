@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import tenacity
 
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused
+from cqueue.message import check_duration
 from cqueue.runtime import logs
 from cqueue.runtime.conditions import Condition
 
@@ -76,7 +77,8 @@ class Forwarder:
     @property
     def refusal(self) -> CqueueError | None:
         """The error that lasts until an operator acts, so that nothing more should be spooled; else None."""
-        return self.error if isinstance(self.error, Refused | BadInput) else None
+        error = self.error  # read once: the forwarder's thread sets it
+        return error if isinstance(error, Refused | BadInput) else None
 
     @property
     def waiting(self) -> int:
@@ -157,3 +159,39 @@ class Forwarder:
         elif error is None and self.error is not None:
             _log.info("spool_goes_on", topic=self.topic)
         self.error = error
+
+
+class Forwarded:
+    """A queue or a log with a spool, whose forwarder runs until `close`."""
+
+    def __init__(self, spool: Spool, topic: str, store: Store) -> None:
+        self._spool = spool
+        self._forwarder = Forwarder(spool, topic, store)
+        self._forwarder.start()
+
+    def _check_forwarding(self) -> None:
+        """Raise the error that lasts until an operator acts: nothing more should be spooled then."""
+        refusal = self._forwarder.refusal
+        if refusal is not None:
+            raise refusal
+
+    @property
+    def waiting(self) -> int:
+        """The number of messages or records in the spool that are not yet in Cassandra."""
+        return self._forwarder.waiting
+
+    @property
+    def trouble(self) -> CqueueError | None:
+        """The error that keeps messages or records from being forwarded; None if there is none."""
+        return self._forwarder.error
+
+    def flush(self, wait: timedelta) -> bool:
+        """Wait until all that is spooled now is in Cassandra; False if that takes longer than `wait`.
+
+        wait: up to a day.
+        """
+        return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
+
+    def close(self) -> None:
+        """Used inside, by the client: forward for up to 5 s, and end. The rest stays in the spool."""
+        self._forwarder.close()

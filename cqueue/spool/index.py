@@ -44,20 +44,21 @@ class Index:
         if self._readonly:
             return
         with contextlib.suppress(OSError):
-            if not self._reaches(first):
-                self._rewrite(first, b"")
+            base = self._read_base()
+            if base is None or base > first:
+                base = first
+                self._rewrite(base, b"")
             with self._path.open("r+b") as file:
-                file.seek(_HEADER.size + (first - (_base(file) or 0)) * _WIDTH)
+                file.seek(_HEADER.size + (first - base) * _WIDTH)
                 file.write(positions.tobytes())
 
-    def _reaches(self, first: int) -> bool:
-        """Whether the file is an index that begins at the offset or before it."""
+    def _read_base(self) -> int | None:
+        """Return the first offset of the index; None if the file is missing or no index."""
         try:
             with self._path.open("rb") as file:
-                base = _base(file)
+                return _base(file)
         except FileNotFoundError:
-            return False
-        return base is not None and base <= first
+            return None
 
     def trim(self, first: int) -> None:
         """Forget the offsets before `first`, whose segments are deleted."""

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Final
+from typing import Final, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cqueue.spool.spool import Spool, open_spools
+from cqueue.spool.stored_queue import QueueStatus
+
+Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 
 _GAUGES: Final = {
     "waiting": "Messages not forwarded.",
@@ -52,23 +55,14 @@ class SpoolCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics as they are now."""
-        gauges = {
-            name: GaugeMetricFamily(f"cqueue_spool_{name}", text, labels=_LABELS)
-            for name, text in _GAUGES.items()
-        }
-        counters = {
-            name: CounterMetricFamily(f"cqueue_spool_{name}", text, labels=_LABELS)
-            for name, text in _COUNTERS.items()
-        }
-        room = {
-            name: GaugeMetricFamily(f"cqueue_spool_{name}", text, labels=("path",))
-            for name, text in _OF_SPOOL.items()
-        }
+        gauges = _families(GaugeMetricFamily, _GAUGES, _LABELS)
+        counters = _families(CounterMetricFamily, _COUNTERS, _LABELS)
+        room = _families(GaugeMetricFamily, _OF_SPOOL, ("path",))
         full = GaugeMetricFamily("cqueue_spool_full", "1 while appends wait.", labels=())
         for spool in open_spools() if self._spool is None else [self._spool]:
-            for topic, queue_id, values in _levels(spool):
-                for name, value in values.items():
-                    gauges[name].add_metric([topic, str(queue_id)], value)
+            for queue in spool.status():
+                for name, value in _levels(queue).items():
+                    gauges[name].add_metric([queue.topic, str(queue.queue_id)], value)
             for topic, counts in list(spool.forwarding.items()):
                 for name, counter in counters.items():
                     counter.add_metric([topic, "0"], getattr(counts, name))
@@ -78,21 +72,20 @@ class SpoolCollector(Collector):
         return iter([*gauges.values(), *counters.values(), *room.values(), full])
 
 
-def _levels(spool: Spool) -> Iterator[tuple[str, int, dict[str, float]]]:
-    """Yield the values of the gauges of each queue."""
+def _families(kind: type[Family], texts: Mapping[str, str], labels: Sequence[str]) -> dict[str, Family]:
+    """Return the metrics of these names, without a value."""
+    return {name: kind(f"cqueue_spool_{name}", text, labels=labels) for name, text in texts.items()}
+
+
+def _levels(queue: QueueStatus) -> dict[str, float]:
+    """Return the values of the gauges of a queue."""
     now_ms = time.time_ns() // 1_000_000
-    for queue in spool.status():
-        age_ms = 0 if queue.oldest_ms is None else max(0, now_ms - queue.oldest_ms)
-        yield (
-            queue.topic,
-            queue.queue_id,
-            {
-                "waiting": queue.end - queue.progress,
-                "oldest_age_seconds": age_ms / 1000,
-                "bytes": queue.bytes,
-                "lost": sum(map(len, queue.lost)),
-            },
-        )
+    return {
+        "waiting": queue.end - queue.progress,
+        "oldest_age_seconds": 0 if queue.oldest_ms is None else max(0, now_ms - queue.oldest_ms) / 1000,
+        "bytes": queue.bytes,
+        "lost": sum(map(len, queue.lost)),
+    }
 
 
 def _room(spool: Spool) -> dict[str, float]:

@@ -62,27 +62,21 @@ class Progress:
         generation = self._generation + 1
         body = _SLOT.pack(generation, offset, 0)[:_CHECKED]
         slot = _SLOT.pack(generation, offset, value(body))
-        if self._handle < 0:
-            self._create(slot, generation)
-        else:
-            self._overwrite(slot, generation)
-        self._generation, self.offset = generation, offset
-
-    def _create(self, slot: bytes, generation: int) -> None:
-        """Write the file anew: it is missing, of another process, or its last write failed."""
-        data = bytearray(2 * _DISTANCE)
         start = generation % 2 * _DISTANCE
-        data[start : start + _SLOT.size] = slot
-        self._handle = self._disk.create(self._path, bytes(data))
-
-    def _overwrite(self, slot: bytes, generation: int) -> None:
-        try:
-            self._disk.write(self._handle, slot, generation % 2 * _DISTANCE)
-            self._disk.sync(self._handle)
-        except OSError:
-            # What this file holds is unknown from now on; the next commit writes another one.
-            self.close()
-            raise
+        if self._handle < 0:
+            # The file is missing, of another process, or its last write failed: write it anew.
+            data = bytearray(2 * _DISTANCE)
+            data[start : start + _SLOT.size] = slot
+            self._handle = self._disk.create(self._path, bytes(data))
+        else:
+            try:
+                self._disk.write(self._handle, slot, start)
+                self._disk.sync(self._handle)
+            except OSError:
+                # What this file holds is unknown from now on; the next commit writes another one.
+                self.close()
+                raise
+        self._generation, self.offset = generation, offset
 
     def close(self) -> None:
         """Close the file."""

@@ -103,12 +103,11 @@ class QueueWriter:
         for entry in entries:
             entry.fail(error)
 
-    def sync(self) -> bool:
-        """Make all that was written durable; return False if that failed."""
+    def sync(self) -> None:
+        """Make all that was written durable; its callers learn of a failure."""
         segment = self._active
-        if segment is None or self._synced_end == segment.end:
-            return True
-        return self._make_durable(segment, lambda: self._disk.sync(segment.handle))
+        if segment is not None and self._synced_end != segment.end:
+            self._make_durable(segment, lambda: self._disk.sync(segment.handle))
 
     def seal(self) -> bool:
         """Seal the active segment, so that the next write begins another; return False if that failed."""

@@ -78,13 +78,14 @@ def encode(payloads: Iterable[bytes], *, first: int, now_ms: int, salt: int) -> 
     return b"".join(parts)
 
 
-def decode(data: bytes, *, first: int, salt: int, count: int) -> tuple[list[SpoolRecord], int]:
-    """Return up to `count` records from the beginning of the data, and how many bytes they take.
+def decode(
+    data: bytes, position: int = 0, *, first: int, salt: int, count: int
+) -> tuple[list[SpoolRecord], int]:
+    """Return up to `count` records from that position of the data on, and the position behind them.
 
     The records end at the first that is not whole.
     """
     found: list[SpoolRecord] = []
-    position = 0
     while len(found) < count and position + HEAD.size <= len(data):
         checksum, length, offset, stamp = HEAD.unpack_from(data, position)
         stop = position + HEAD.size + length
@@ -149,14 +150,7 @@ def _next_valid(data: bytes, broken: int, used: int, *, expected: int, salt: int
         if position + HEAD.size > len(data):
             return None
         (offset,) = _OFFSET.unpack_from(data, position + 8)
-        if 0 < offset - expected <= (position - broken) // HEAD.size and _is_whole(data, position, salt):
+        has_room = 0 < offset - expected <= (position - broken) // HEAD.size
+        if has_room and decode(data, position, first=offset, salt=salt, count=1)[0]:
             return position, offset
     return None
-
-
-def _is_whole(data: bytes, position: int, salt: int) -> bool:
-    checksum, length, _, stamp = HEAD.unpack_from(data, position)
-    stop = position + HEAD.size + length
-    if stop > len(data) or not stamp & _PRESENT:
-        return False
-    return bool(extend(salt, data[position + 4 : stop]) == checksum)

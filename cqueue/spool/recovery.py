@@ -6,7 +6,6 @@ Nothing here changes a file. `StoredQueue` does, and may be cut off at any point
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,20 +15,12 @@ from cqueue.spool.record import Scan
 from cqueue.spool.segment import Segment
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A segment, and the scan of one that has no footer."""
-
-    segment: Segment
-    scan: Scan | None
-
-
-def examine(directory: Path) -> list[Found]:
-    """Read what all segments of the queue say, in the order of their offsets."""
+def examine(directory: Path) -> list[tuple[Segment, Scan | None]]:
+    """Return the segments in the order of their offsets, each with its scan if it has no footer."""
     found = []
     for path in sorted(directory.glob("*.seg")):
         try:
-            found.append(Found(*segments.load(path)))
+            found.append(segments.load(path))
         except FileNotFoundError:  # deleted by the process that writes, while this one only looks
             continue
     return found
@@ -60,13 +51,8 @@ def damage(segment: Segment, scan: Scan) -> list[tuple[Finding, bytes]]:
     ]
 
 
-def torn_tail(found: Found) -> Finding | None:
-    """Return what an unsealed segment has behind its last record, unless it is zeros only."""
-    if found.scan is None:
-        return None
-    with found.segment.path.open("rb") as file:
-        file.seek(found.scan.end_position)
-        torn = len(file.read().rstrip(b"\0"))
-    if not torn:
-        return None
-    return Finding(found.segment.path, f"{torn} bytes behind offset {found.segment.end - 1} are no record")
+def torn_bytes(segment: Segment, scan: Scan) -> int:
+    """Return how many bytes an unsealed segment has behind its last record, without zeros at their end."""
+    with segment.path.open("rb") as file:
+        file.seek(scan.end_position)
+        return len(file.read().rstrip(b"\0"))

@@ -58,10 +58,6 @@ class Segment:
     scanned: bool = False
     zeroed: int = 0  # position up to which zeros were written over the reserved space
 
-    def offsets(self) -> range:
-        """Return the offsets from the first to the last record."""
-        return range(self.first, self.end)
-
     def room(self, size: int) -> bool:
         """Whether records of that many bytes fit."""
         return self.end_position + size + _FOOTER.size <= self.capacity
@@ -87,10 +83,8 @@ class Segment:
         if self.handle < 0:
             self.handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         disk.cut(self.handle, self.end_position)
-        body = _FOOTER.pack(b"CQSEALED", self.end, self.end_position, self.newest_ms, 0)[:32]
-        footer = _FOOTER.pack(
-            b"CQSEALED", self.end, self.end_position, self.newest_ms, extend(self.salt, body)
-        )
+        parts = (b"CQSEALED", self.end, self.end_position, self.newest_ms)
+        footer = _FOOTER.pack(*parts, extend(self.salt, _FOOTER.pack(*parts, 0)[:32]))
         disk.write(self.handle, footer, self.end_position)
         disk.sync(self.handle)
         self.release()

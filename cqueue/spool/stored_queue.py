@@ -64,30 +64,30 @@ class StoredQueue:
 
     def _load(self, disk: Disk, *, readonly: bool) -> None:
         found = recovery.examine(self.directory)
+        self.segments = [segment for segment, _ in found]
         if found and not self.progress.is_known:
             # What was consumed is unknown, so everything that is there comes again.
-            self.progress.offset = found[0].segment.first
+            self.progress.offset = self.first
         consumed = self.progress.offset
         if not readonly:
             with contextlib.suppress(OSError):  # the next open tries again
                 for leftover in self.directory.glob("*.new"):
                     disk.remove(leftover)
-            found = [one for one in found if self._repair(one, disk)]
-        self.segments = [one.segment for one in found]
+            self.segments = [segment for segment, scan in found if self._repair(segment, scan, disk)]
         for finding in recovery.gaps(self.segments, consumed):
             self.lost.add(finding)
         # Behind all that was consumed: else a new message would get an offset that nobody reads any more.
         self.end = max(self.segments[-1].end if self.segments else 0, consumed)
 
-    def _repair(self, found: recovery.Found, disk: Disk) -> bool:
+    def _repair(self, segment: Segment, scan: Scan | None, disk: Disk) -> bool:
         """Seal an unsealed segment behind its last record; delete one without any, and return False.
 
         If the disk refuses, the segment is read as it is, and the next open tries again.
         """
-        segment, scan = found.segment, found.scan
         if scan is not None:
-            if torn := recovery.torn_tail(found):
-                _log.warning("spool_tail_cut", path=str(torn.path), why=torn.text)
+            if torn := recovery.torn_bytes(segment, scan):
+                why = f"{torn} bytes behind offset {segment.end - 1} are no record"
+                _log.warning("spool_tail_cut", path=str(segment.path), why=why)
             self._report(segment, scan)
             self.index.put(segment.first, scan.positions)
         try:
@@ -233,6 +233,6 @@ def _wrong_with(segment: Segment) -> list[Finding]:
     except FileNotFoundError:
         return []
     except OSError as exc:
-        return [Finding(segment.path, f"the disk cannot read it: {exc}", segment.offsets())]
+        return [Finding(segment.path, f"the disk cannot read it: {exc}", range(segment.first, segment.end))]
     header = [] if is_whole else [Finding(segment.path, "the header is damaged; the name says the same")]
     return header + [finding for finding, _ in recovery.damage(segment, scan)]

@@ -27,7 +27,8 @@ class Writer:
         self._disk = disk
         self._intake = intake
         self._queues: dict[StoredQueue, QueueWriter] = {}
-        self._written: set[QueueWriter] = set()
+        self._interval_s = options.interval_s
+        self._written: set[QueueWriter] = set()  # to be synced when the interval is over
         self._next_sync = self._next_expiry = 0.0
         self._thread = threading.Thread(target=self._run, name="cqueue-spool", daemon=True)
 
@@ -76,10 +77,11 @@ class Writer:
         for queue, part in _by_queue(entries).items():
             writer = self._writer_of(queue)
             writer.write([one for one in part if one.future.set_running_or_notify_cancel()])
-            self._written.add(writer)
             self._intake.settle(queue, part)
             if self._options.fsync == "always":
                 writer.sync()  # comes last, so that no more work keeps the callers from the GIL
+            elif self._interval_s is not None:
+                self._written.add(writer)
         now = time.monotonic()
         if self._written and now >= self._next_sync:
             self._sync_all(now)
@@ -92,11 +94,10 @@ class Writer:
         return self._queues[queue]
 
     def _sync_all(self, now: float) -> None:
-        if self._options.interval_s is not None:
-            for writer in self._written:
-                writer.sync()
+        for writer in self._written:
+            writer.sync()
         self._written.clear()
-        self._next_sync = now + (self._options.interval_s or 0)
+        self._next_sync = now + (self._interval_s or 0)
 
     def _expire(self, now: float) -> None:
         for queue, writer in self._queues.items():

@@ -259,6 +259,13 @@ def test_a_scan_of_what_cannot_be_is_refused(log, arguments, error):
         log.scan(**arguments)
 
 
+def test_one_text_is_not_several_topics(log):
+    """The error shows what was given, and not its first letter."""
+    for one in ("t1", b"t1"):
+        with pytest.raises(cqueue.BadInput, match=f"topics is {one!r}; it takes several texts"):
+            log.scan(topics=one)
+
+
 def test_the_id_of_another_log_is_no_position(client, log):
     other = client.create_log("other")
     with pytest.raises(cqueue.BadInput, match="not one of log"):

@@ -2,6 +2,7 @@
 
 import time
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from threading import Event
 from unittest import mock
 
@@ -241,6 +242,21 @@ def test_after_the_queue_is_gone_sends_are_refused(client, spool):
     client.create_queue("mail")
     assert queue.flush(SOON)
     assert [message.body for message in drain(queue)] == [b"waits"]
+
+
+def test_a_refusal_that_ends_meanwhile_is_told_as_it_was(client, spool):
+    """A forwarder may go on between two looks at its error: a send raises the error all the same."""
+    client.create_log("events")
+    gone = cqueue.QueueNotFound("gone")
+    for send in (
+        client.queue("mail", spool=spool).send,
+        partial(client.log("events", spool=spool).append, "t"),
+    ):
+        with (
+            mock.patch.object(Forwarder, "refusal", mock.PropertyMock(side_effect=[gone, None])),
+            pytest.raises(cqueue.QueueNotFound),
+        ):
+            send(b"refused")
 
 
 def test_linger_and_a_spool_exclude_each_other(client, spool):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from cqueue import ids
 from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.spec import LogSpec
@@ -13,15 +11,12 @@ from cqueue.store.operations import Now
 from cqueue.store.subscriptions import CountRecords
 
 
-class Behind(NamedTuple):
-    """The number of readable records that are not done, and the first one's time in µs since 1970."""
+def behind(spec: LogSpec, partition: int, position: int, known: ShardMap) -> Proto[tuple[int, int | None]]:
+    """Count the records of a partition from a position up to the stable horizon.
 
-    records: int
-    first_us: int | None
-
-
-def behind(spec: LogSpec, partition: int, position: int, known: ShardMap) -> Proto[Behind]:
-    """Count the records of a partition from a position up to the stable horizon."""
+    Returns:
+        Their number, and the first one's time in µs since 1970.
+    """
     now_us = yield from Now()
     end = spec.horizon(now_us)
     width = spec.width_ms
@@ -35,4 +30,4 @@ def behind(spec: LogSpec, partition: int, position: int, known: ShardMap) -> Pro
             count += span.records
             if first_us is None and span.first is not None:
                 first_us = ids.time_us(span.first)
-    return Behind(count, first_us)
+    return count, first_us

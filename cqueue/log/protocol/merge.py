@@ -6,6 +6,8 @@ out in order. The next round reads only the sources that hold the others back.
 
 from __future__ import annotations
 
+from functools import partial
+
 from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.source import SLICE_BYTES, Read, Source, Stretch
 from cqueue.log.protocol.spec import LogSpec
@@ -40,22 +42,15 @@ class Merge:
     ) -> None:
         self._known = known or ShardMap()
         self._reverse = reverse
-        self._ids_only = ids_only
-        self._slice_bytes = min(SLICE_BYTES, MERGE_BYTES // max(1, len(positions)))
+        slice_bytes = min(SLICE_BYTES, MERGE_BYTES // max(1, len(positions)))
+        self._source = partial(Source, reverse=reverse, ids_only=ids_only, slice_bytes=slice_bytes)
         self.sources = dict[int, Source]()
         for partition, position in sorted(positions.items()):
             self.add(spec, partition, position)
 
     def add(self, spec: LogSpec, partition: int, position: int) -> None:
         """Add a partition, or read it from another position."""
-        self.sources[partition] = Source(
-            spec,
-            partition,
-            position,
-            reverse=self._reverse,
-            ids_only=self._ids_only,
-            slice_bytes=self._slice_bytes,
-        )
+        self.sources[partition] = self._source(spec, partition, position)
 
     def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[Stretch] | None]:
         """Return the next records, perhaps none; None once all sources are at `end`.

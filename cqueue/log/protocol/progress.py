@@ -6,7 +6,7 @@ So two members cannot both own a partition, and a member that was paused cannot 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol.lock import OUTCOME_PAUSES_S
@@ -55,14 +55,9 @@ def change(key: SubscriptionKey, wanted: Sequence[PositionChange]) -> Proto[dict
         OutcomeUnknown: a change had no answer, and no serial read succeeded.
     """
     found: dict[int, PositionRow | None] = {}
-    for chunk in _chunks(wanted):
-        found.update((yield from _change_some(key, chunk)))
-    return found
-
-
-def _chunks(wanted: Sequence[PositionChange]) -> Iterator[Sequence[PositionChange]]:
     for start in range(0, len(wanted), CHANGES_AT_ONCE):
-        yield wanted[start : start + CHANGES_AT_ONCE]
+        found.update((yield from _change_some(key, wanted[start : start + CHANGES_AT_ONCE])))
+    return found
 
 
 def _change_some(

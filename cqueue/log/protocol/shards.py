@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.store.log_operations import ReadLogShards
-from cqueue.store.operations import Operation
 
 SHARDS_AT_ONCE = 64
 """Time shards of the registry that one statement reads: each is a Cassandra partition of its own."""
@@ -17,6 +16,12 @@ CHUNKS_AT_ONCE = 16
 """Such statements that run side by side."""
 MAX_KNOWN = 20_000
 """Time shards remembered, a few MB of memory; beyond that all are forgotten and read again."""
+
+
+def reads_of(spec: LogSpec, time_shards: Sequence[int]) -> Iterator[ReadLogShards]:
+    """Yield the statements that read these time shards from the registry."""
+    for at in range(0, len(time_shards), SHARDS_AT_ONCE):
+        yield ReadLogShards(spec.partition, tuple(time_shards[at : at + SHARDS_AT_ONCE]))
 
 
 class ShardMap:
@@ -43,21 +48,17 @@ class ShardMap:
         wanted = [each for each in time_shards if not self.knows(spec, each, began_us)]
         if len(self._known) > MAX_KNOWN:
             self._known.clear()
-        chunks = [wanted[at : at + SHARDS_AT_ONCE] for at in range(0, len(wanted), SHARDS_AT_ONCE)]
-        reads: list[Operation[Any]] = [ReadLogShards(spec.partition, tuple(chunk)) for chunk in chunks]
-        for chunk, found in zip(chunks, (yield from together(*reads)), strict=True):
-            self._known.update({each: found.get(each, frozenset()) for each in chunk})
+        reads = tuple(reads_of(spec, wanted))
+        for read, found in zip(reads, (yield from together(*reads)), strict=True):
+            self._known.update({each: found.get(each, frozenset()) for each in read.time_shards})
 
 
 def existing(spec: LogSpec, now_us: int) -> Proto[dict[int, frozenset[int]]]:
     """Return every time shard in the registry, with the partitions that have records in it."""
-    width_ms = spec.width_ms
-    first, last = spec.shard_at(0, spec.oldest_us(now_us)).time_shard, now_us // 1000 + width_ms
+    first = spec.shard_at(0, spec.oldest_us(now_us)).time_shard
+    reads = reads_of(spec, range(first, now_us // 1000 + spec.width_ms, spec.width_ms))
     found: dict[int, frozenset[int]] = {}
-    step = SHARDS_AT_ONCE * width_ms
-    for start in range(first, last, step * CHUNKS_AT_ONCE):
-        begins = range(start, min(last, start + step * CHUNKS_AT_ONCE), step)
-        chunks = (tuple(range(begin, min(last, begin + step), width_ms)) for begin in begins)
-        for part in (yield from together(*(ReadLogShards(spec.partition, chunk) for chunk in chunks))):
+    while some := tuple(islice(reads, CHUNKS_AT_ONCE)):
+        for part in (yield from together(*some)):
             found.update(part)
     return found

@@ -95,14 +95,7 @@ class Source:
     """
 
     def __init__(
-        self,
-        spec: LogSpec,
-        partition: int,
-        position: int,
-        *,
-        reverse: bool = False,
-        ids_only: bool = False,
-        slice_bytes: int = SLICE_BYTES,
+        self, spec: LogSpec, partition: int, position: int, *, reverse: bool, ids_only: bool, slice_bytes: int
     ) -> None:
         self.partition = partition
         self.quiet = ids_only  # most partitions have no new ids, so they are asked together first

@@ -41,6 +41,14 @@ class LogSpec:
         created_us = self.created_ms * 1000 - self.skew_us
         return max(created_us, now_us - self.ttl_s * 1_000_000) if self.ttl_s else created_us
 
+    def earliest(self, now_us: int) -> int:
+        """Return the id behind which the first record that can be read stands."""
+        return ids.lowest_at(self.oldest_us(now_us)) - 1
+
+    def has_forgotten(self, now_us: int) -> bool:
+        """Return whether records may have expired since the log was made."""
+        return self.oldest_us(now_us) > self.created_ms * 1000
+
     def horizon(self, began_us: int) -> int:
         """Return the id up to which a read that began at `began_us` sees all acknowledged records."""
         return ids.lowest_at(began_us - self.settle_us - self.skew_us)

@@ -1,4 +1,4 @@
-"""Turn the result of one claim into messages to deliver: load large bodies, bury or drop the others."""
+"""Turn the results of claims into messages to deliver: load large bodies, bury or drop the others."""
 
 from __future__ import annotations
 
@@ -22,55 +22,26 @@ REPEAT_S: Final = 30.0
 """Seconds after which claims that are still answered too late are logged again."""
 
 
-class LateClaims:
-    """Logs that claims of one consumer are answered too late: at once, and again after a while.
+class ClaimedMessages:
+    """The messages of one consumer's claims, on their way to the consumer."""
 
-    Where all claims are, the queue delivers nothing, and no other line says why.
-    """
-
-    def __init__(self, queue: str) -> None:
-        self._queue = queue
-        self._told_s = float("-inf")
-        self._untold = 0  # messages since the last line
-
-    def note(self, messages: int) -> None:
-        """Note messages of a late claim."""
-        self._untold += messages
-        now_s = time.monotonic()
-        if now_s - self._told_s >= REPEAT_S:
-            logs.logger(LOGGER).warning("claim_too_late", queue=self._queue, messages=self._untold)
-            self._told_s, self._untold = now_s, 0
-
-
-class ClaimedBatch:
-    """The messages of one claim, on their way to the consumer."""
-
-    def __init__(
-        self,
-        claimed: Claim,
-        spec: QueueSpec,
-        driver: BlockingDriver,
-        settler: Settler,
-        *,
-        late: LateClaims,
-    ) -> None:
-        self._claimed = claimed
-        self._spec = spec
+    def __init__(self, driver: BlockingDriver, settler: Settler) -> None:
         self._driver = driver
         self._settler = settler
-        self._late = late
+        self._told_s = float("-inf")  # when it was logged that claims are answered too late
+        self._untold = 0  # messages of late claims since then
 
-    def accept(self) -> list[ReceivedMessage]:
+    def accept(self, claimed: Claim, spec: QueueSpec) -> list[ReceivedMessage]:
         """Return the messages to deliver, with their bodies. Delete expired ones, and bury spent ones."""
-        claimed, settler = self._claimed, self._settler
+        settler = self._settler
         settler.hold([*claimed.taken, *claimed.dead, *claimed.expired])
         settler.drop(claimed.expired)
-        self._bury_spent(claimed.dead)
+        self._bury_spent(claimed.dead, spec)
         some = self._still_held(claimed.taken)
         if None not in [taken.row.body for taken in some]:
             return [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in some]
         try:
-            return self._with_bodies(some)
+            return self._with_bodies(some, spec)
         except (NotDone, OutcomeUnknown):
             settler.release({taken.lease for taken in some})
             raise
@@ -85,11 +56,22 @@ class ClaimedBatch:
         if not late:
             return taken
         held = [one for one in taken if one.lease not in late]
-        self._late.note(len(taken) - len(held))
+        self._tell_late(len(taken) - len(held))
         self._settler.release(late)
         return held
 
-    def _bury_spent(self, dead: Sequence[Taken]) -> None:
+    def _tell_late(self, messages: int) -> None:
+        """Log that claims are answered too late: at once, and again after a while.
+
+        Where all claims are, the queue delivers nothing, and no other line says why.
+        """
+        self._untold += messages
+        now_s = time.monotonic()
+        if now_s - self._told_s >= REPEAT_S:
+            logs.logger(LOGGER).warning("claim_too_late", queue=self._settler.name, messages=self._untold)
+            self._told_s, self._untold = now_s, 0
+
+    def _bury_spent(self, dead: Sequence[Taken], spec: QueueSpec) -> None:
         """Bury messages that have no attempt left.
 
         After one failure, messages of the same kind (small, or with a separate body) are not tried: they
@@ -101,10 +83,10 @@ class ClaimedBatch:
             is_large = taken.row.size is not None
             if is_large in failed:
                 continue
-            if not self._settler.bury(taken, self._spec, spent(taken.lease.attempt)):
+            if not self._settler.bury(taken, spec, spent(taken.lease.attempt)):
                 failed.add(is_large)
 
-    def _with_bodies(self, taken: Sequence[Taken]) -> list[ReceivedMessage]:
+    def _with_bodies(self, taken: Sequence[Taken], spec: QueueSpec) -> list[ReceivedMessage]:
         """Return messages with their bodies, without those that were acked meanwhile."""
         found: dict[int, bytes] = {}
         # All messages of a claim stand in one wide row.
@@ -118,15 +100,15 @@ class ClaimedBatch:
                 missing.append(one)
             else:
                 messages.append(ReceivedMessage(self._settler, one, body))
-        return messages + (self._found(missing) if missing else [])
+        return messages + (self._found(missing, spec) if missing else [])
 
-    def _found(self, missing: Sequence[Taken]) -> list[ReceivedMessage]:
+    def _found(self, missing: Sequence[Taken], spec: QueueSpec) -> list[ReceivedMessage]:
         """Ask all replicas for bodies that a quorum does not have. Bury messages whose body is lost.
 
         A dead letter cannot be buried again, so it is received without its body. While a replica does not
         answer, the messages are snoozed: no consumer has seen them, so no attempt is used.
         """
-        spec, settler = self._spec, self._settler
+        settler = self._settler
         try:
             everywhere = self._driver.run(bodies.look_everywhere(missing))
         except (NotDone, OutcomeUnknown):

@@ -16,7 +16,7 @@ from cqueue.protocol.poll import Poll
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
 from cqueue.received import ReceivedMessage
-from cqueue.receiving.claimed import ClaimedBatch, LateClaims
+from cqueue.receiving.claimed import ClaimedMessages
 from cqueue.receiving.interface import Found
 from cqueue.receiving.settler import Settler
 from cqueue.runtime.catalog import PAUSED, Catalog, QueueEntry
@@ -49,13 +49,13 @@ class Receiver:
         self._driver = driver
         self._wakeups = wakeups
         self._settler = settler
+        self._claimed = ClaimedMessages(driver, settler)
         self._gate = gate
         self.inbox = wakeups.join(wake)
         self._poll: Poll | None = None
         self._deletions = 0  # their count at the last poll
         self._sought_suspect = False  # the last receive looked for a suspect
         self._closed = False
-        self._late = LateClaims(settler.name)
         self.last = Found()
         self.visibility_s = 0.0
 
@@ -97,7 +97,7 @@ class Receiver:
         self.last = self.last._replace(told=False)
         run(poll.begin(entry.spec, self._hints(poll), self.inbox.share))
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
-            if messages := self._accept(claimed, entry.spec):
+            if messages := self._claimed.accept(claimed, entry.spec):
                 self.last = Found(told=claimed.reason is Reason.HINT, more=poll.has_work)
                 return messages
         run(poll.tidy())
@@ -114,7 +114,7 @@ class Receiver:
         finally:
             with suppress(CqueueError):  # the claim may have failed
                 self._driver.run(unlock(view))
-        return self._counted(self._accept(claimed, entry.spec))
+        return self._accept(claimed, entry.spec)
 
     # ── suspects ──
 
@@ -134,7 +134,7 @@ class Receiver:
         if poll is None or not poll.is_of(entry.row, entry.spec) or entry.row.state == PAUSED:
             return []
         claimed = self._driver.run(poll.claim_suspect(entry.spec, want))
-        return self._counted(self._accept(claimed, entry.spec))
+        return self._accept(claimed, entry.spec)
 
     # ── inside ──
 
@@ -155,10 +155,8 @@ class Receiver:
         return self._poll
 
     def _accept(self, claimed: Claim, spec: QueueSpec) -> list[ReceivedMessage]:
-        """Return the messages of a claim that are to be delivered; settle the others."""
-        return ClaimedBatch(claimed, spec, self._driver, self._settler, late=self._late).accept()
-
-    def _counted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Return the messages of a claim that are to be delivered, and count them."""
+        messages = self._claimed.accept(claimed, spec)
         if self._driver.meter is not None:
             self._driver.meter.count("claimed", self._settler.name, len(messages))
         return messages

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 
 @dataclass(slots=True)
@@ -15,8 +15,7 @@ class HintCounts:
         unsent: datagrams that the network refused.
         received: datagrams from senders of this keyspace.
         deferred: of those received, datagrams that caused no poll at once, and perhaps one together: they
-        came
-            too often, or from a sender whose clock is ahead.
+            came too often, or from a sender whose clock is ahead.
         misdirected: of those received, datagrams of a queue or log that nobody here waits for any more.
         forged: datagrams not made by a sender of this keyspace, or damaged on the way.
     """
@@ -27,11 +26,6 @@ class HintCounts:
     deferred: int = 0
     misdirected: int = 0
     forged: int = 0
-
-
-def as_counts(counts: HintCounts) -> dict[str, int]:
-    """Return the counts by the names of their events."""
-    return asdict(counts)
 
 
 def added(counts: Iterable[HintCounts]) -> HintCounts:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cqueue.doorbell.datagram import short_name
-from cqueue.runtime.rendezvous import Names, thing
+from cqueue.runtime.rendezvous import Names
 from cqueue.store.control import ListenerRow, ReadDigests, ReadListeners
 from cqueue.store.operations import Operation
 
@@ -109,7 +109,7 @@ class Directory:
         if names is None:
             names = Names([*waiting, self._me] if with_me else waiting)
             self._names[target.name, with_me] = names
-        ranked = names.ranked(thing(target.name, target.place))
+        ranked = names.ranked(target.name.encode() + b"\0" + target.place)
         first = ranked.index(self._me) + 1 if target.passed else 0
         return [waiting[name] for name in ranked[first : first + 1] if name in waiting]
 

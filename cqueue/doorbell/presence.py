@@ -30,7 +30,7 @@ OnRing = Callable[[bytes, int], None]
 class Presence:
     """One listening client. The caller serialises `listen`, `forget` and `heartbeat`.
 
-    beat_s: when the row is to be written next.
+    heartbeat_s: when the row is to be written next.
     """
 
     def __init__(self, name: str, address: Address, counts: HintCounts, now_us: Callable[[], int]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -14,7 +15,6 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cqueue.doorbell import HintCounts
-from cqueue.doorbell.counts import as_counts
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.operations import IdSlice, Mutate, Operation, Range, Slice, Together, WideRow
 
@@ -83,7 +83,7 @@ class CallMetrics(Collector):
             family = CounterMetricFamily(
                 "cqueue_hints", "Datagrams by which processes tell each other of messages.", labels=("event",)
             )
-            for event, count in as_counts(self._hints()).items():
+            for event, count in asdict(self._hints()).items():
                 family.add_metric((event,), count)
             yield family
 

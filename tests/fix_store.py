@@ -41,8 +41,7 @@ def brief_settling(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def brief_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations that failed are repeated as often as ever, after pauses a tenth as long."""
-    monkeypatch.setattr(driver, "FIRST_WAIT_S", driver.FIRST_WAIT_S / 10)
-    monkeypatch.setattr(driver, "LONGEST_WAIT_S", driver.LONGEST_WAIT_S / 10)
+    monkeypatch.setattr(driver, "WAITS_S", [(low_s / 10, high_s / 10) for low_s, high_s in driver.WAITS_S])
 
 
 @pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])

@@ -65,9 +65,6 @@ class ClusterClock:
         sample: asks several coordinators, and returns (server time, round trip) of each answer, in µs.
         local_us: a clock in µs that only runs forward.
         wall_us: the wall clock in µs, which shows pauses of this machine.
-
-    Attributes:
-        spread_us: difference between the coordinators' answers at the last synchronisation.
     """
 
     def __init__(
@@ -85,7 +82,6 @@ class ClusterClock:
         self._synced_us = 0
         self._tried_us = 0
         self._wall_gap_us = 0
-        self.spread_us = 0
 
     def now_us(self, *, checked: bool = False) -> int:
         """Return the cluster's time in µs since 1970.
@@ -137,7 +133,6 @@ class ClusterClock:
                 if times and local_us - began_us <= MAX_ROUND_TRIP_US:
                     judged_us = self._judge(times, local_us, insist=insist)
                     if judged_us is not None:
-                        self.spread_us = max(times) - min(times)
                         return self._set(judged_us, local_us)
                 if not insist:
                     break

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 from cqueue import ids
-from cqueue.doorbell import HintCounts
 from cqueue.errors import BadInput, Closed, DelayOutOfRange, Duplicate, NotDone, SendUnknown
 from cqueue.message import Message, MessageId, SkippedId, outgoing, unique_rule
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
@@ -49,13 +48,13 @@ class SendResult(Result[Flush, MessageId]):
 
 
 class Producer:
-    """Sends to one queue. Thread-safe."""
+    """Sends to one queue, and tells its consumers through `wakeups`. Thread-safe."""
 
     def __init__(self, name: str, catalog: Catalog, driver: BlockingDriver, wakeups: Wakeups) -> None:
         self.name = name
         self._catalog = catalog
         self._driver = driver
-        self._wakeups = wakeups
+        self.wakeups = wakeups
         self._states = States(ProducerState)
 
     def send(self, message: Message) -> MessageId:
@@ -92,28 +91,6 @@ class Producer:
     def check_open(self) -> None:
         """Raise `Closed` if the client has been closed, or was made before this process was forked."""
         self._driver.check_open()
-
-    @property
-    def has_doorbell(self) -> bool:
-        """Whether hints are exchanged with consumers of other processes."""
-        return self._wakeups.has_doorbell
-
-    @property
-    def hints(self) -> HintCounts:
-        """Counts of the datagrams that the client has sent and received."""
-        return self._wakeups.counts
-
-    def pass_hints_on(self) -> None:
-        """Pass hints that consumers of this process have no time for to other processes."""
-        self._wakeups.pass_on()
-
-    def purged(self) -> None:
-        """Make consumers of this process check messages that they have read ahead: some may be deleted."""
-        self._wakeups.deleted()
-
-    def ring(self, hint: Hint, due_us: int) -> None:
-        """Tell one consumer that messages of a wide row have become due."""
-        self._wakeups.ring(hint, due_us)
 
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Bound the sends inside the block by `limit_s` seconds, if they have no earlier deadline."""
@@ -191,7 +168,7 @@ class Producer:
             return []
         finally:
             if rule.replace:
-                self.purged()
+                self.wakeups.deleted()
         if isinstance(found, Flush):
             found.indexes = [place]
             return [found]
@@ -209,7 +186,7 @@ class Producer:
         """Send a hint about the messages that are due already; polls find the others when they are due."""
         last = ids.START if flush.skipped else ids.highest_at(self._driver.clock.now_us())
         if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
-            self._wakeups.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
+            self.wakeups.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
 
 
 def _ids_of(flush: Flush) -> list[MessageId]:

@@ -102,7 +102,7 @@ class Changes:
         try:
             return self._each(places, by_id.cancel)
         finally:
-            self._producer.purged()
+            self._producer.wakeups.deleted()
 
     def extend(self, places: Mapping[MessageId, Location], duration_ms: int) -> ChangeResult:
         """Keep held messages invisible until `duration_ms` from now."""
@@ -115,7 +115,7 @@ class Changes:
         result = self._each(here, partial(by_id.reschedule, due_ms=due_ms))
         if due_us <= self._driver.clock.now_us():
             for place in {places[id_] for id_ in result.done}:
-                self._producer.ring(Hint(place.wide_row, frozenset({place.priority})), due_us)
+                self._producer.wakeups.ring(Hint(place.wide_row, frozenset({place.priority})), due_us)
         others = {id_: place for id_, place in places.items() if id_ not in here}
         return merged([result, *(self._copied(id_, places[id_], due_us=due_us) for id_ in others)])
 

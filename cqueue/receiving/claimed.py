@@ -39,12 +39,16 @@ class ClaimedMessages:
         self._bury_spent(claimed.dead, spec)
         some = self._still_held(claimed.taken)
         if None not in [taken.row.body for taken in some]:
-            return [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in some]
-        try:
-            return self._with_bodies(some, spec)
-        except (NotDone, OutcomeUnknown):
-            settler.release({taken.lease for taken in some})
-            raise
+            messages = [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in some]
+        else:
+            try:
+                messages = self._with_bodies(some, spec)
+            except (NotDone, OutcomeUnknown):
+                settler.release({taken.lease for taken in some})
+                raise
+        if self._driver.meter is not None:
+            self._driver.meter.count("claimed", settler.name, len(messages))
+        return messages
 
     def _still_held(self, taken: Sequence[Taken]) -> Sequence[Taken]:
         """Return the messages without those whose visibility timeout is over already; give these back.

@@ -8,12 +8,10 @@ from functools import partial
 
 from cqueue.errors import CqueueError, NotDone
 from cqueue.protocol.claim import claim
-from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.poll import Poll
-from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
 from cqueue.received import ReceivedMessage
 from cqueue.receiving.claimed import ClaimedMessages
@@ -77,7 +75,6 @@ class Receiver:
             raise
         if messages:
             meter.took("claim", name, since_s)
-            meter.count("claimed", name, len(messages))
         return messages
 
     def _look(self, want: int, *, stay: bool, ahead: bool) -> list[ReceivedMessage]:
@@ -114,7 +111,7 @@ class Receiver:
         finally:
             with suppress(CqueueError):  # the claim may have failed
                 self._driver.run(unlock(view))
-        return self._accept(claimed, entry.spec)
+        return self._claimed.accept(claimed, entry.spec)
 
     # ── suspects ──
 
@@ -134,7 +131,7 @@ class Receiver:
         if poll is None or not poll.is_of(entry.row, entry.spec) or entry.row.state == PAUSED:
             return []
         claimed = self._driver.run(poll.claim_suspect(entry.spec, want))
-        return self._accept(claimed, entry.spec)
+        return self._claimed.accept(claimed, entry.spec)
 
     # ── inside ──
 
@@ -153,13 +150,6 @@ class Receiver:
             self._poll.finished = self._settler.finished
             self._wakeups.serve(entry.spec.partition)
         return self._poll
-
-    def _accept(self, claimed: Claim, spec: QueueSpec) -> list[ReceivedMessage]:
-        """Return the messages of a claim that are to be delivered, and count them."""
-        messages = self._claimed.accept(claimed, spec)
-        if self._driver.meter is not None:
-            self._driver.meter.count("claimed", self._settler.name, len(messages))
-        return messages
 
     def _now_ms(self) -> int:
         try:

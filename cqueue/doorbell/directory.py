@@ -70,7 +70,6 @@ class Directory:
         self._rows = [row for row in rows if row.listener != me]
         self._me = me
         self._others: dict[str, Mapping[str, ListenerRow]] = {}
-        self._names: dict[tuple[str, bool], Names] = {}
         self._by_target: dict[Target, Sequence[ListenerRow]] = {}
 
     def refreshed(
@@ -104,11 +103,7 @@ class Directory:
         waiting = self._waiting(target.name)
         if target.to_all or not waiting:
             return list(waiting.values())
-        with_me = target.here or target.passed
-        names = self._names.get((target.name, with_me))
-        if names is None:
-            names = Names([*waiting, self._me] if with_me else waiting)
-            self._names[target.name, with_me] = names
+        names = Names([*waiting, self._me] if target.here or target.passed else waiting)
         ranked = names.ranked(target.name.encode() + b"\0" + target.place)
         first = ranked.index(self._me) + 1 if target.passed else 0
         return [waiting[name] for name in ranked[first : first + 1] if name in waiting]

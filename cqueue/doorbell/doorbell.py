@@ -11,8 +11,7 @@ from threading import Condition, Thread
 from typing import Any, Final
 
 from cqueue.doorbell.coalescer import RingCoalescer
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import Ring, short_name
+from cqueue.doorbell.datagram import HintCounts, Ring, short_name
 from cqueue.doorbell.directory import Directory, Target
 from cqueue.doorbell.listener import Address
 from cqueue.doorbell.presence import NEVER, OnRing, Presence

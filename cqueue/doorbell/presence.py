@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import Ring, short_name
+from cqueue.doorbell.datagram import HintCounts, Ring, short_name
 from cqueue.doorbell.directory import encode_names
 from cqueue.doorbell.listener import Address, Listener
 from cqueue.store.control import Listen, ListenerRow

@@ -6,8 +6,7 @@ import socket
 from collections.abc import Callable, Iterable
 from threading import Lock
 
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import Ring, encode
+from cqueue.doorbell.datagram import HintCounts, Ring, encode
 from cqueue.store.control import ListenerRow
 
 

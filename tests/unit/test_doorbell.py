@@ -20,8 +20,7 @@ from cqueue.dispatcher.service.membership import share_of
 from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
 from cqueue.doorbell.coalescer import GAP_S, LONGEST_GAP_S, RingCoalescer
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_name
+from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, HintCounts, decode, encode, short_name
 from cqueue.doorbell.directory import Directory, encode_names, names_contain
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
 from cqueue.doorbell.listener import STOP_CHECK_S, Listener, _bound

@@ -372,7 +372,7 @@ class Queue:
             DamagedRow: the message cannot be read.
         """
         place = self._changes.locate(message_id)
-        found = self._changes.find({MessageId(message_id): place})
+        found = listing.still_at(self._driver, [place])
         if not found:
             self._driver.store.quarantine.check_message(*place)
         return self._stored(found[0]) if found and not self._is_expired(found[0].row) else None
@@ -385,7 +385,7 @@ class Queue:
             BadInput: one id is that of another queue's message.
             BatchTooLarge: there are more than 10,000 ids.
         """
-        found = self._changes.find(self._changes.places(message_ids))
+        found = listing.still_at(self._driver, self._changes.places(message_ids).values())
         stored = [self._stored(one) for one in found if not self._is_expired(one.row)]
         return {one.id: one for one in stored}
 

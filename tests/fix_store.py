@@ -7,6 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -53,7 +54,7 @@ def store(request: pytest.FixtureRequest) -> Store:
 @pytest.fixture(scope="session")
 def store_connection(cassandra_url: str) -> Iterator[Connection]:
     """A connection to a fresh keyspace with the schema in it."""
-    settings = load(cassandra_url).with_keyspace(f"store_{uuid.uuid4().hex[:12]}")
+    settings = replace(load(cassandra_url), keyspace=f"store_{uuid.uuid4().hex[:12]}")
     with open_session(settings, use_keyspace=False) as connection:
         apply(connection, settings)
         connection.session.set_keyspace(settings.keyspace)

@@ -18,8 +18,6 @@ from cqueue.doorbell import HintCounts
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.operations import IdSlice, Mutate, Operation, Range, Slice, Together, WideRow
 
-CALLS: Final = ("send", "claim", "ack", "nack", "bury")
-"""Calls whose failures are counted."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Upper bounds in seconds: from a round trip to the longest call."""
 TOMBSTONES: Final = (1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000)
@@ -31,14 +29,14 @@ class CallMetrics(Collector):
 
     Args:
         hints: return the counts of the client's datagrams; None: they are shown elsewhere.
-        clock: monotonic seconds.
+        now_s: monotonic seconds; when a call begins, for `took`.
     """
 
     def __init__(
-        self, hints: Callable[[], HintCounts] | None = None, clock: Callable[[], float] = time.monotonic
+        self, hints: Callable[[], HintCounts] | None = None, now_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._hints = hints
-        self._clock = clock
+        self.now_s = now_s
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -94,13 +92,9 @@ class CallMetrics(Collector):
         if count:
             self._counters[what].labels(queue).inc(count)
 
-    def now_s(self) -> float:
-        """Return when a call begins, for `took`."""
-        return self._clock()
-
     def took(self, call: str, queue: str, since_s: float) -> None:
         """Note how long a send, claim or ack took."""
-        self._seconds[call].labels(queue).observe(self._clock() - since_s)
+        self._seconds[call].labels(queue).observe(self.now_s() - since_s)
 
     def answered(self, operation: Operation[Any], answer: Any) -> None:
         """Note what an answer tells: whether a mutation was applied, how many tombstones a read crossed."""

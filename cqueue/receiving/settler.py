@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -162,8 +163,7 @@ class Settler:
         tracing.around(verb, name, some, lambda: settle(some))
 
     def _ack(self, some: list[Received]) -> None:
-        meter = self._driver.meter
-        since_s = 0.0 if meter is None else meter.now_s()
+        since_s, meter = time.monotonic(), self._driver.meter
         try:
             emptied = self._measured("ack", None, 0, acks.ack(_taken(some)))
         except OutcomeUnknown as exc:

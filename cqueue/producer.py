@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
@@ -101,7 +102,7 @@ class Producer:
         meter = self._driver.meter
         if meter is None:
             return self._store(entries)
-        since_s = meter.now_s()
+        since_s = time.monotonic()
         flushes, failed = self._store(entries)
         meter.took("send", self.name, since_s)
         skipped = sum(flush.skipped for flush in flushes)

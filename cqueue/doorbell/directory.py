@@ -72,14 +72,12 @@ class Directory:
         self._others: dict[str, Mapping[str, ListenerRow]] = {}
         self._by_target: dict[Target, Sequence[ListenerRow]] = {}
 
-    def refreshed(
-        self, ask: Callable[[Operation[Any]], Any], clock: Callable[[], float] = time.monotonic
-    ) -> Directory:
+    def refreshed(self, ask: Callable[[Operation[Any]], Any]) -> Directory:
         """Return an up-to-date directory, this one if nothing has changed. Only changed rows are read.
 
         ask: performs one operation.
         """
-        began_s = clock()
+        began_s = time.monotonic()
         digests: dict[str, bytes] = ask(ReadDigests())
         if digests == self.digests:
             self.read_s = began_s

@@ -29,14 +29,10 @@ class CallMetrics(Collector):
 
     Args:
         hints: return the counts of the client's datagrams; None: they are shown elsewhere.
-        now_s: monotonic seconds; when a call begins, for `took`.
     """
 
-    def __init__(
-        self, hints: Callable[[], HintCounts] | None = None, now_s: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, hints: Callable[[], HintCounts] | None = None) -> None:
         self._hints = hints
-        self.now_s = now_s
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -93,8 +89,8 @@ class CallMetrics(Collector):
             self._counters[what].labels(queue).inc(count)
 
     def took(self, call: str, queue: str, since_s: float) -> None:
-        """Note how long a send, claim or ack took."""
-        self._seconds[call].labels(queue).observe(self.now_s() - since_s)
+        """Note how long a send, claim or ack took that began at `since_s`, in monotonic seconds."""
+        self._seconds[call].labels(queue).observe(time.monotonic() - since_s)
 
     def answered(self, operation: Operation[Any], answer: Any) -> None:
         """Note what an answer tells: whether a mutation was applied, how many tombstones a read crossed."""

@@ -92,9 +92,10 @@ class ClusterClock:
             NotDone: no coordinator answers, and the clock was never synchronised, or `checked` requires it.
         """
         local_us = self._local_us()
-        if self._offset_us is None or (checked and self._is_stale(local_us)):
+        is_old = local_us - self._synced_us > STALE_US
+        if self._offset_us is None or (checked and (is_old or self._has_jumped(local_us))):
             return self.sync()
-        if local_us - self._synced_us > STALE_US and local_us - self._tried_us > RETRY_US:
+        if is_old and local_us - self._tried_us > RETRY_US:
             try:
                 return self.sync()
             except NotDone:
@@ -104,9 +105,6 @@ class ClusterClock:
     def guess_us(self) -> int:
         """Return the cluster's time as last known, else this machine's. Asks no coordinator."""
         return self._wall_us() if self._offset_us is None else self._local_us() + self._offset_us
-
-    def _is_stale(self, local_us: int) -> bool:
-        return local_us - self._synced_us > STALE_US or self._has_jumped(local_us)
 
     def _has_jumped(self, local_us: int) -> bool:
         return abs(self._wall_us() - local_us - self._wall_gap_us) > JUMP_US

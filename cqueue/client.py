@@ -181,8 +181,9 @@ class Client:
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._acks = calls("cqueue-ack", at_a_time=ACKS, room=MOST_ACKS)
         self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
-        self._wakeups: dict[str, Wakeups] = {}  # by queue, as all its consumers here share them
-        self._gates: dict[str, SuspectGate] = {}  # as well
+        # By queue, for all its consumers in this process; `setdefault` is atomic: threads get one object.
+        self._wakeups: dict[str, Wakeups] = {}
+        self._gates: dict[str, SuspectGate] = {}
         self._doorbell = (
             None if notify is None else Doorbell(self._ask_briefly, notify, self._driver.clock.now_us)
         )
@@ -426,7 +427,7 @@ class Client:
         return QueueHistory(name, self._logs, self._driver, self._append_notifier)
 
     def _producer(self, name: str) -> Producer:
-        wakeups = self._wakeups.setdefault(name, Wakeups(self._doorbell))  # of several threads' the first
+        wakeups = self._wakeups.setdefault(name, Wakeups(self._doorbell))
         return Producer(name, self._catalog, self._driver, wakeups)
 
     def _open(self, name: str, linger: timedelta | None = None, make: Callable[..., Queue] = Queue) -> Queue:

@@ -151,37 +151,33 @@ class Producer:
         for place, one in zip(places, good, strict=True):
             if entries[place].unique is None:
                 rest.append((place, one))
-            else:
-                flushes += self._store_unique(spec, one, entries[place], place, failed)
+                continue
+            try:
+                flushes.append(self._store_unique(spec, one, entries[place], place))
+            except Closed:
+                raise
+            except NotDone as exc:
+                failed.append((place, exc))
         return flushes, [place for place, _ in rest], [one for _, one in rest]
 
-    def _store_unique(
-        self, spec: QueueSpec, one: Outgoing, message: Message, place: int, failed: Failed
-    ) -> list[Flush]:
-        """Store a message with `unique`. Return its flush; none, and an entry in `failed`, if it failed."""
+    def _store_unique(self, spec: QueueSpec, one: Outgoing, message: Message, place: int) -> Flush:
+        """Store a message with `unique`. Return its flush, or raise why it was not stored."""
         rule = unique_rule(message)
         try:
             found = self._states.run(lambda state: self._driver.run(send_unique(spec, state, one, rule)))
-        except Closed:
-            raise
-        except NotDone as exc:
-            failed.append((place, exc))
-            return []
         finally:
             if rule.replace:
                 self.wakeups.deleted()
         if isinstance(found, Flush):
             found.indexes = [place]
-            return [found]
+            return found
         wide_row = found.row_in(spec.partition)
         if message.unique is not None and message.unique.on_conflict == "raise":
             id_ = MessageId.of(wide_row, found.priority, found.id)
-            text = f"not sent: message {id_} of the unique key {rule.key!r} is in the way"
-            failed.append((place, Duplicate(text, id_)))
-            return []
+            raise Duplicate(f"not sent: message {id_} of the unique key {rule.key!r} is in the way", id_)
         flush = Flush(wide_row=wide_row, indexes=[place], skipped=True)
         flush.rows.append(MessageRow(found.priority, found.id, *(None,) * 7, 0, None, 0))
-        return [flush]
+        return flush
 
     def _ring(self, flush: Flush) -> None:
         """Send a hint about the messages that are due already; polls find the others when they are due."""

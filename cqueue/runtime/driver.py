@@ -110,13 +110,16 @@ class BlockingDriver:
                         self._pause(seconds)
                     case _:
                         value = self._ask(operation)
-                        parts = value if isinstance(value, list) else ()
-                        if not any(isinstance(part, Exception) for part in parts):
-                            limits.renew(self.deadline_s)  # a large send may take long, while answers come
+                        self._renew(value)
                         if self.meter is not None:
                             self.meter.answered(operation, value)
             except (NotDone, OutcomeUnknown) as exc:
                 error = exc
+
+    def _renew(self, value: Any) -> None:
+        """Renew the deadline after an answer: a large send may take long, as long as Cassandra answers."""
+        if not isinstance(value, list) or not any(isinstance(result, Exception) for result in value):
+            limits.renew(self.deadline_s)
 
     def ask(self, operation: Operation[T]) -> T:
         """Run a single operation."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.execution.middleware import Middleware
     from cqueue.dispatcher.schedules.schedules import Schedule, Schedules
     from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
-    from cqueue.doorbell.counts import HintCounts
+    from cqueue.doorbell.datagram import HintCounts
     from cqueue.errors import (
         AckUnknown,
         AppendUnknown,
@@ -246,7 +246,7 @@ _HOMES = {
     "dispatcher.application.tasks": ("Task",),
     "dispatcher.schedules.triggers": ("Cron", "Repeating", "RunOnce"),
     "dispatcher.execution.actions": ("Cancel", "Dead", "Retry", "Snooze"),
-    "doorbell.counts": ("HintCounts",),
+    "doorbell.datagram": ("HintCounts",),
     "history": ("HistoryEvent",),
     "log.config": ("LogConfig",),
     "log.listeners": ("batched",),

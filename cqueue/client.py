@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
-from threading import Lock, RLock
-from types import TracebackType
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Self, overload
 
 from cqueue.config import QueueConfig
-from cqueue.consumer import Consumer, PollIntervals
 from cqueue.doorbell import Address, Doorbell, HintCounts
 from cqueue.errors import BadInput
 from cqueue.history import QueueHistory
@@ -61,7 +59,6 @@ DOORBELL_S = 2.0
 answer."""
 
 _shared_stores: dict[str, MemoryStore] = {}
-_shared_mutex = Lock()
 
 
 def connect(url: str | None = None, *, lazy: bool = False) -> Client:
@@ -94,8 +91,7 @@ def connect(url: str | None = None, *, lazy: bool = False) -> Client:
 def _memory_store(name: str) -> MemoryStore:
     if not name:
         return MemoryStore(steady_us)
-    with _shared_mutex:
-        return _shared_stores.setdefault(name, MemoryStore(steady_us))
+    return _shared_stores.setdefault(name, MemoryStore(steady_us))
 
 
 def _clock_of(store: Store) -> ClusterClock:
@@ -185,13 +181,13 @@ class Client:
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._acks = calls("cqueue-ack", at_a_time=ACKS, room=MOST_ACKS)
         self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
-        self._mutex = Lock()
+        # By queue, for all its consumers in this process; `setdefault` is atomic: threads get one object.
         self._wakeups: dict[str, Wakeups] = {}
+        self._gates: dict[str, SuspectGate] = {}
         self._doorbell = (
             None if notify is None else Doorbell(self._ask_briefly, notify, self._driver.clock.now_us)
         )
         self._append_notifier = AppendNotifier(self._doorbell)
-        self._gates: dict[str, SuspectGate] = {}
 
     def __repr__(self) -> str:
         return f"<client of {self._address}>"
@@ -431,8 +427,7 @@ class Client:
         return QueueHistory(name, self._logs, self._driver, self._append_notifier)
 
     def _producer(self, name: str) -> Producer:
-        with self._mutex:
-            wakeups = self._wakeups_of(name)
+        wakeups = self._wakeups.setdefault(name, Wakeups(self._doorbell))
         return Producer(name, self._catalog, self._driver, wakeups)
 
     def _open(self, name: str, linger: timedelta | None = None, make: Callable[..., Queue] = Queue) -> Queue:
@@ -443,41 +438,17 @@ class Client:
             self._catalog,
             self._driver,
             self._producer(name),
-            self._make_consumer,
+            gate=self._gates.setdefault(name, SuspectGate(RLock())),
+            acks=self._acks,
             sends=self._sends,
             history=self._history(name),
             linger=linger,
         )
 
-    def _wakeups_of(self, name: str) -> Wakeups:
-        """Return the wake-ups of a queue. The caller holds the mutex."""
-        wakeups = self._wakeups.get(name)
-        if wakeups is None:
-            wakeups = self._wakeups[name] = Wakeups(self._doorbell)
-        return wakeups
-
     def _ask_briefly(self, operation: Operation[Any]) -> Any:
         """Run an operation for the doorbell, within `DOORBELL_S`."""
         with self._driver.limited(DOORBELL_S):
             return self._driver.ask(operation)
-
-    def _make_consumer(
-        self, name: str, intervals: PollIntervals, prefetch: int, wake: Callable[[], None] | None = None
-    ) -> Consumer:
-        with self._mutex:
-            wakeups = self._wakeups_of(name)
-            gate = self._gates.setdefault(name, SuspectGate(RLock()))
-        return Consumer(
-            name,
-            self._catalog,
-            self._driver,
-            wakeups,
-            gate=gate,
-            executor=self._acks,
-            intervals=intervals,
-            prefetch=prefetch,
-            wake=wake,
-        )
 
     def close(self) -> None:
         """Finish sends and acks under way, then close all connections. Close consumers before.
@@ -497,7 +468,5 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

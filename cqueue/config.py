@@ -164,10 +164,9 @@ class QueueConfig:
         kept.
         """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in _DURATIONS:
-            values[f"{name}_ms"] = to_ms(values.pop(name))
-        history = values.pop("history")
-        values["history_ms"] = None if history is None else to_ms(history)
+        for name in (*_DURATIONS, "history"):
+            value = values.pop(name)
+            values[f"{name}_ms"] = None if value is None else to_ms(value)
         return json.dumps(stored_values(stored) | values, sort_keys=True)
 
     @classmethod

@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from cqueue.errors import LASTING, BatchTooLarge, Closed, CqueueError, NotDone, OutcomeUnknown
@@ -28,7 +26,7 @@ from cqueue.runtime.wakeups import Wakeups
 from cqueue.store import waiting
 from cqueue.store.operations import WideRow
 
-__all__ = ["Consumer", "PollIntervals", "ReceivedMessage"]
+__all__ = ["Consumer", "ReceivedMessage"]
 
 LOGGER = "cqueue.consumer"
 MAX_WAIT = timedelta(days=1)
@@ -41,14 +39,6 @@ messages come first."""
 PREFETCH_HOLD_DIVISOR = 4
 """Prefetched messages wait for at most 1/4 of the visibility timeout, so that 3/4 is left for handling them;
 then they are given back."""
-
-
-@dataclass(frozen=True, slots=True)
-class PollIntervals:
-    """Seconds between polls that find nothing: `shortest` at first, doubled each time up to `longest`."""
-
-    shortest: float = 0.005
-    longest: float = 1.0
 
 
 class Consumer:
@@ -72,16 +62,17 @@ class Consumer:
         *,
         gate: SuspectGate,
         executor: Calls,
-        intervals: PollIntervals,
+        pauses_s: tuple[float, float],
         prefetch: int = 0,
         wake: Callable[[], None] | None = None,
     ) -> None:
+        """pauses_s: seconds between polls that find nothing, at first and at most; each is doubled."""
         self.name = name
         self._driver = driver
         self._settler = Settler(name, catalog, driver, executor=executor)
         self._receiver = Receiver(catalog, driver, wakeups, settler=self._settler, gate=gate, wake=wake)
-        self._intervals = intervals
-        self._pause_s = intervals.shortest
+        self._first_pause_s, self._longest_pause_s = pauses_s
+        self._pause_s = self._first_pause_s
         self._returned_at_s: float | None = None
         self._mean_gap_s = KEEP_LOCK_BELOW_S
         self._receiving = waiting.rlock()
@@ -184,7 +175,7 @@ class Consumer:
                 self._wait(left_s)
             if messages:
                 if not self.last.told:  # while hints arrive, polls may stay rare
-                    self._pause_s = self._intervals.shortest
+                    self._pause_s = self._first_pause_s
                 self._returned_at_s = time.monotonic()
         if failure is not None:
             raise failure
@@ -214,7 +205,7 @@ class Consumer:
     def _wait(self, left_s: float) -> None:
         """Wait for a hint or for the next poll. Double the pause after a wait without a hint."""
         if not self._receiver.inbox.sleep(min(self._pause_s, left_s)):
-            self._pause_s = min(self._pause_s * 2, self._intervals.longest)
+            self._pause_s = min(self._pause_s * 2, self._longest_pause_s)
 
     # ── claimed ahead ──
 
@@ -342,7 +333,5 @@ class Consumer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -180,17 +180,15 @@ class DeadLetters:
         """
         found: dict[tuple[str | None, str], LetterGroup] = {}
         for letter in self._matching(reason, task):
-            kind, died, again = kind_of(letter.reason), letter.died_at, bool(letter.redrives)
-            group = found.get((letter.task, kind))
-            if group is None:
-                group = LetterGroup(letter.task, kind, 0, died, died, letter.id, 0)
+            key, died = (letter.task, kind_of(letter.reason)), letter.died_at
+            group = found.get(key) or LetterGroup(*key, 0, died, died, letter.id, 0)
             if died >= group.last:
                 group = replace(group, last=died, example=letter.id)
-            found[letter.task, kind] = replace(
+            found[key] = replace(
                 group,
                 count=group.count + 1,
                 first=min(group.first, died),
-                redriven=group.redriven + again,
+                redriven=group.redriven + bool(letter.redrives),
             )
         return sorted(found.values(), key=lambda group: (-group.count, group.task or "", group.reason))
 

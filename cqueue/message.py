@@ -7,7 +7,7 @@ import re
 import struct
 from binascii import b2a_base64
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, NamedTuple
 
@@ -49,19 +49,6 @@ MIN_EXTENSION, MAX_EXTENSION = timedelta(seconds=2), timedelta(hours=12)
 MAX_PREFETCH = 4000
 """Upper bound of a consumer's `prefetch`: all of these messages are held in memory."""
 
-_OPTIONS = (
-    "delay",
-    "due",
-    "priority",
-    "headers",
-    "ttl",
-    "task",
-    "key",
-    "codec",
-    "trigger",
-    "source",
-    "unique",
-)
 _NO_OPTIONS = (None, None, 0, *(None,) * 8)
 _NO_TEXTS = (None, None, None, None)
 _PLAIN = (0, None, None, None, *_NO_TEXTS, None)  # the fields of an Outgoing after its body
@@ -136,6 +123,9 @@ class Message:
         options = (delay, due, priority, headers, ttl, task, key, codec, trigger, source, unique)
         if options != _NO_OPTIONS or type(priority) is not int:
             given.update(zip(_OPTIONS, options, strict=True))
+
+
+_OPTIONS = [one.name for one in fields(Message) if one.name != "body"]
 
 
 class Location(NamedTuple):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
 from cqueue import ids
-from cqueue.doorbell import HintCounts
 from cqueue.errors import BadInput, Closed, DelayOutOfRange, Duplicate, NotDone, SendUnknown
 from cqueue.message import Message, MessageId, SkippedId, outgoing, unique_rule
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
@@ -49,13 +49,13 @@ class SendResult(Result[Flush, MessageId]):
 
 
 class Producer:
-    """Sends to one queue. Thread-safe."""
+    """Sends to one queue, and tells its consumers through `wakeups`. Thread-safe."""
 
     def __init__(self, name: str, catalog: Catalog, driver: BlockingDriver, wakeups: Wakeups) -> None:
         self.name = name
         self._catalog = catalog
         self._driver = driver
-        self._wakeups = wakeups
+        self.wakeups = wakeups
         self._states = States(ProducerState)
 
     def send(self, message: Message) -> MessageId:
@@ -93,28 +93,6 @@ class Producer:
         """Raise `Closed` if the client has been closed, or was made before this process was forked."""
         self._driver.check_open()
 
-    @property
-    def has_doorbell(self) -> bool:
-        """Whether hints are exchanged with consumers of other processes."""
-        return self._wakeups.has_doorbell
-
-    @property
-    def hints(self) -> HintCounts:
-        """Counts of the datagrams that the client has sent and received."""
-        return self._wakeups.counts
-
-    def pass_hints_on(self) -> None:
-        """Pass hints that consumers of this process have no time for to other processes."""
-        self._wakeups.pass_on()
-
-    def purged(self) -> None:
-        """Make consumers of this process check messages that they have read ahead: some may be deleted."""
-        self._wakeups.deleted()
-
-    def ring(self, hint: Hint, due_us: int) -> None:
-        """Tell one consumer that messages of a wide row have become due."""
-        self._wakeups.ring(hint, due_us)
-
     def limited(self, limit_s: float) -> AbstractContextManager[None]:
         """Bound the sends inside the block by `limit_s` seconds, if they have no earlier deadline."""
         return self._driver.limited(limit_s)
@@ -124,7 +102,7 @@ class Producer:
         meter = self._driver.meter
         if meter is None:
             return self._store(entries)
-        since_s = meter.now_s()
+        since_s = time.monotonic()
         flushes, failed = self._store(entries)
         meter.took("send", self.name, since_s)
         skipped = sum(flush.skipped for flush in flushes)
@@ -173,43 +151,39 @@ class Producer:
         for place, one in zip(places, good, strict=True):
             if entries[place].unique is None:
                 rest.append((place, one))
-            else:
-                flushes += self._store_unique(spec, one, entries[place], place, failed)
+                continue
+            try:
+                flushes.append(self._store_unique(spec, one, entries[place], place))
+            except Closed:
+                raise
+            except NotDone as exc:
+                failed.append((place, exc))
         return flushes, [place for place, _ in rest], [one for _, one in rest]
 
-    def _store_unique(
-        self, spec: QueueSpec, one: Outgoing, message: Message, place: int, failed: Failed
-    ) -> list[Flush]:
-        """Store a message with `unique`. Return its flush; none, and an entry in `failed`, if it failed."""
+    def _store_unique(self, spec: QueueSpec, one: Outgoing, message: Message, place: int) -> Flush:
+        """Store a message with `unique`. Return its flush, or raise why it was not stored."""
         rule = unique_rule(message)
         try:
             found = self._states.run(lambda state: self._driver.run(send_unique(spec, state, one, rule)))
-        except Closed:
-            raise
-        except NotDone as exc:
-            failed.append((place, exc))
-            return []
         finally:
             if rule.replace:
-                self.purged()
+                self.wakeups.deleted()
         if isinstance(found, Flush):
             found.indexes = [place]
-            return [found]
+            return found
         wide_row = found.row_in(spec.partition)
         if message.unique is not None and message.unique.on_conflict == "raise":
             id_ = MessageId.of(wide_row, found.priority, found.id)
-            text = f"not sent: message {id_} of the unique key {rule.key!r} is in the way"
-            failed.append((place, Duplicate(text, id_)))
-            return []
+            raise Duplicate(f"not sent: message {id_} of the unique key {rule.key!r} is in the way", id_)
         flush = Flush(wide_row=wide_row, indexes=[place], skipped=True)
         flush.rows.append(MessageRow(found.priority, found.id, *(None,) * 7, 0, None, 0))
-        return [flush]
+        return flush
 
     def _ring(self, flush: Flush) -> None:
         """Send a hint about the messages that are due already; polls find the others when they are due."""
         last = ids.START if flush.skipped else ids.highest_at(self._driver.clock.now_us())
         if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
-            self._wakeups.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
+            self.wakeups.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
 
 
 def _ids_of(flush: Flush) -> list[MessageId]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue import ids
 from cqueue.config import QueueConfig, to_ms
-from cqueue.consumer import Consumer, PollIntervals
+from cqueue.consumer import Consumer
 from cqueue.dead_letters import DeadLetters
 from cqueue.doorbell import HintCounts
 from cqueue.errors import (
@@ -42,6 +42,7 @@ from cqueue.producer import Producer, SendResult
 from cqueue.protocol import inspection, key_lookup
 from cqueue.protocol.estimate import estimate
 from cqueue.protocol.inspection import Found
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.spec import DEAD_SUFFIX, QueueSpec
 from cqueue.runtime import listing
 from cqueue.runtime.batcher import Calls
@@ -175,8 +176,9 @@ class Queue:
         catalog: Catalog,
         driver: BlockingDriver,
         producer: Producer,
-        make_consumer: Callable[[str, PollIntervals, int, Callable[[], None] | None], Consumer],
         *,
+        gate: SuspectGate,
+        acks: Calls,
         sends: Calls,
         history: QueueHistory,
         linger: timedelta | None = None,
@@ -186,7 +188,8 @@ class Queue:
         self._driver = driver
         self._producer = producer
         self._send = GroupCommit(producer, driver.deadline_s, linger).send
-        self._make_consumer = make_consumer
+        self._gate = gate
+        self._acks = acks
         self._changes = Changes(driver, producer, lambda: catalog.entry(name).spec)
         self._sends = sends
         self._history = history  # the dispatcher appends to it
@@ -216,16 +219,16 @@ class Queue:
     @property
     def default_max_poll(self) -> timedelta:
         """The default of `max_poll_interval`: 2 s, or 1 s with `notify=off`."""
-        return DEFAULT_MAX_POLL if self._producer.has_doorbell else NO_NOTIFY_MAX_POLL
+        return DEFAULT_MAX_POLL if self._producer.wakeups.has_doorbell else NO_NOTIFY_MAX_POLL
 
     @property
     def hints(self) -> HintCounts:
         """Counts of the datagrams with hints that the client has sent and received, for all its queues."""
-        return self._producer.hints
+        return self._producer.wakeups.counts
 
     def _pass_hints_on(self) -> None:
         """Used inside: pass unused hints of this process's consumers, which are busy, to other processes."""
-        self._producer.pass_hints_on()
+        self._producer.wakeups.pass_on()
 
     @property
     def dead_letter_name(self) -> str:
@@ -272,8 +275,6 @@ class Queue:
         """
         message = Message(body, delay, due, priority, headers, ttl, key=key, unique=unique)
         send = self._send if unique is None else self._producer.send  # it may wait, so it holds up no others
-        if self._driver.tracing is None:
-            return send(message)
         return sent(self._driver.tracing, "send", self.name, [message], lambda entries: send(entries[0]))
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
@@ -284,11 +285,8 @@ class Queue:
             QueueNotFound: there is no such queue.
             Closed: the client has been closed.
         """
-        tracing = self._driver.tracing
-        if tracing is None:
-            return self._producer.send_many(messages)
         entries = listed(messages, Message, "send_many")
-        return sent(tracing, "send", self.name, entries, self._producer.send_many)
+        return sent(self._driver.tracing, "send", self.name, entries, self._producer.send_many)
 
     def send_many_async(self, messages: Iterable[Message]) -> Future[SendResult]:
         """As `send_many`, on a thread of the client. The future gives the result or raises the error.
@@ -301,7 +299,7 @@ class Queue:
         """
         several = isinstance(messages, Iterable) and not isinstance(messages, Message)
         entries = list(messages) if several else messages
-        self._producer.check_open()
+        self._driver.check_open()
         call = partial(self.send_many, entries)
         return self._sends.submit(call if self._driver.tracing is None else partial(copy_context().run, call))
 
@@ -337,14 +335,24 @@ class Queue:
             with queue.consumer(prefetch=100) as consumer:
                 messages = consumer.receive(10, wait=timedelta(seconds=20))
         """
-        shortest = check_duration("poll_interval", poll_interval, MIN_POLL, MAX_POLL)
+        shortest_s = check_duration("poll_interval", poll_interval, MIN_POLL, MAX_POLL)
         if max_poll_interval is None:
             max_poll_interval = max(poll_interval, self.default_max_poll)
-        longest = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
+        longest_s = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
         if type(prefetch) is not int or not 0 <= prefetch <= MAX_PREFETCH:
             raise BadInput(f"prefetch is {prefetch!r}; it goes from 0 (none) to {MAX_PREFETCH:,}")
         self._catalog.entry(self.name)
-        return self._make_consumer(self.name, PollIntervals(shortest, longest), prefetch, wake)
+        return Consumer(
+            self.name,
+            self._catalog,
+            self._driver,
+            self._producer.wakeups,
+            gate=self._gate,
+            executor=self._acks,
+            pauses_s=(shortest_s, longest_s),
+            prefetch=prefetch,
+            wake=wake,
+        )
 
     @property
     def schedules(self) -> Schedules:
@@ -364,7 +372,7 @@ class Queue:
             DamagedRow: the message cannot be read.
         """
         place = self._changes.locate(message_id)
-        found = self._changes.find({MessageId(message_id): place})
+        found = listing.still_at(self._driver, [place])
         if not found:
             self._driver.store.quarantine.check_message(*place)
         return self._stored(found[0]) if found and not self._is_expired(found[0].row) else None
@@ -377,7 +385,7 @@ class Queue:
             BadInput: one id is that of another queue's message.
             BatchTooLarge: there are more than 10,000 ids.
         """
-        found = self._changes.find(self._changes.places(message_ids))
+        found = listing.still_at(self._driver, self._changes.places(message_ids).values())
         stored = [self._stored(one) for one in found if not self._is_expired(one.row)]
         return {one.id: one for one in stored}
 
@@ -742,7 +750,7 @@ class Queue:
         try:
             return self._driver.run(inspection.purge(self._catalog.entry(self.name).spec))
         finally:
-            self._producer.purged()
+            self._producer.wakeups.deleted()
 
     # ── list: below all that names the built-in type ──
 

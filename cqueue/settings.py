@@ -15,7 +15,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -164,10 +164,6 @@ class Settings:
         """The cluster and keyspace as text for messages, without credentials and options."""
         hosts = ",".join(f"[{h}]:{p}" if ":" in h else f"{h}:{p}" for h, p in self.hosts)
         return f"{self.scheme}://{hosts}/{self.keyspace}" if hosts else f"{self.scheme}://{self.keyspace}"
-
-    def with_keyspace(self, keyspace: str) -> Settings:
-        """Return the settings with another keyspace of the same cluster."""
-        return replace(self, keyspace=keyspace)
 
 
 def load(

@@ -7,6 +7,7 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -41,8 +42,7 @@ def brief_settling(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def brief_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations that failed are repeated as often as ever, after pauses a tenth as long."""
-    monkeypatch.setattr(driver, "FIRST_WAIT_S", driver.FIRST_WAIT_S / 10)
-    monkeypatch.setattr(driver, "LONGEST_WAIT_S", driver.LONGEST_WAIT_S / 10)
+    monkeypatch.setattr(driver, "WAITS_S", [(low_s / 10, high_s / 10) for low_s, high_s in driver.WAITS_S])
 
 
 @pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
@@ -54,7 +54,7 @@ def store(request: pytest.FixtureRequest) -> Store:
 @pytest.fixture(scope="session")
 def store_connection(cassandra_url: str) -> Iterator[Connection]:
     """A connection to a fresh keyspace with the schema in it."""
-    settings = load(cassandra_url).with_keyspace(f"store_{uuid.uuid4().hex[:12]}")
+    settings = replace(load(cassandra_url), keyspace=f"store_{uuid.uuid4().hex[:12]}")
     with open_session(settings, use_keyspace=False) as connection:
         apply(connection, settings)
         connection.session.set_keyspace(settings.keyspace)

@@ -4,8 +4,7 @@ A datagram is only a hint. Consumers find every message by polling as well, so a
 repeated, forged or misdirected costs at most a poll.
 """
 
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import Ring
+from cqueue.doorbell.datagram import HintCounts, Ring
 from cqueue.doorbell.directory import Target
 from cqueue.doorbell.doorbell import Doorbell
 from cqueue.doorbell.listener import Address

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
-T = TypeVar("T", bound=Hashable)
-S = TypeVar("S")
+from cqueue.doorbell.datagram import Ring
+from cqueue.doorbell.directory import Target
 
 GAP_S: Final = 0.001
 """Seconds after a ring in which further rings of the same place are merged: far below a poll's latency."""
@@ -25,47 +24,43 @@ class _Rung(NamedTuple):
     gap_s: float
 
 
-class RingCoalescer(Generic[T, S]):
-    """Decides whether a ring is sent now, later, or merged with another ring of its place. Not thread-safe.
+class RingCoalescer:
+    """Decides whether a ring is sent now, later, or merged with one of the same place. Not thread-safe."""
 
-    merge: combines the contents of two rings of one place.
-    """
+    def __init__(self) -> None:
+        self._rung: dict[Target, _Rung] = {}
+        self._waiting: dict[Target, tuple[float, Ring]] = {}  # when the ring is due
 
-    def __init__(self, merge: Callable[[S, S], S]) -> None:
-        self._merge = merge
-        self._rung: dict[T, _Rung] = {}
-        self._waiting: dict[T, tuple[float, S]] = {}  # when the ring is due, and its content
-
-    def offer(self, place: T, said: S, now_s: float) -> bool:
+    def offer(self, place: Target, ring: Ring, now_s: float) -> bool:
         """Return whether to send a ring now; otherwise it waits."""
         rung = self._rung.get(place)
         if rung is not None and now_s < rung.at_s + rung.gap_s:
-            self.delay(place, said, rung.at_s + rung.gap_s)
+            self.delay(place, ring, rung.at_s + rung.gap_s)
             return False
         if place in self._waiting:
-            self.delay(place, said)
+            self.delay(place, ring)
             return False
         self._remember(place, _Rung(now_s, GAP_S))
         return True
 
-    def delay(self, place: T, said: S, until_s: float = float("inf")) -> None:
+    def delay(self, place: Target, ring: Ring, until_s: float = float("inf")) -> None:
         """Let a ring wait, merged with a waiting ring of its place; by default until `release`."""
         waiting = self._waiting.get(place)
         if waiting is not None:
-            self._waiting[place] = (waiting[0], self._merge(waiting[1], said))
+            self._waiting[place] = (waiting[0], waiting[1] | ring)
         elif len(self._waiting) < MAX_WAITING:
-            self._waiting[place] = (until_s, said)
+            self._waiting[place] = (until_s, ring)
 
     def release(self, now_s: float) -> None:
         """Make the rings due that wait for this call."""
-        for place, (due_s, said) in self._waiting.items():
+        for place, (due_s, ring) in self._waiting.items():
             if due_s == float("inf"):
-                self._waiting[place] = (now_s, said)
+                self._waiting[place] = (now_s, ring)
 
-    def due(self, now_s: float, *, at_once: bool = False) -> list[tuple[T, S]]:
+    def due(self, now_s: float, *, at_once: bool = False) -> list[tuple[Target, Ring]]:
         """Take the rings that are due, or all of them."""
         waiting = self._waiting.items()
-        due = [(place, said) for place, (due_s, said) in waiting if at_once or due_s <= now_s]
+        due = [(place, ring) for place, (due_s, ring) in waiting if at_once or due_s <= now_s]
         for place, _ in due:
             del self._waiting[place]
             rung = self._rung.get(place)
@@ -78,7 +73,7 @@ class RingCoalescer(Generic[T, S]):
         """Return when the next ring is due; infinite if none waits, or all wait for `release`."""
         return min((due_s for due_s, _ in self._waiting.values()), default=float("inf"))
 
-    def _remember(self, place: T, rung: _Rung) -> None:
+    def _remember(self, place: Target, rung: _Rung) -> None:
         if len(self._rung) >= REMEMBERED:
             self._rung.clear()
         self._rung[place] = rung

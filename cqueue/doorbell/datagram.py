@@ -1,8 +1,10 @@
-"""Encode and decode datagrams, with a tag that proves that a sender of the keyspace made them."""
+"""Encode and decode datagrams, with a tag that proves that a sender of the keyspace made them; count them."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from hashlib import blake2b
 from hmac import compare_digest
 from typing import Final, NamedTuple
@@ -60,3 +62,30 @@ def decode(data: bytes, key: bytes) -> Ring | None:
 
 def _tag(said: bytes, key: bytes) -> bytes:
     return blake2b(said, digest_size=_TAG_BYTES, key=key).digest()
+
+
+@dataclass(slots=True)
+class HintCounts:
+    """Counts of a client's datagrams since it was made; each count only grows.
+
+    Attributes:
+        sent: datagrams handed to the network; nobody knows how many arrived.
+        unsent: datagrams that the network refused.
+        received: datagrams from senders of this keyspace.
+        deferred: of those received, datagrams that caused no poll at once, and perhaps one together: they
+            came too often, or from a sender whose clock is ahead.
+        misdirected: of those received, datagrams of a queue or log that nobody here waits for any more.
+        forged: datagrams not made by a sender of this keyspace, or damaged on the way.
+    """
+
+    sent: int = 0
+    unsent: int = 0
+    received: int = 0
+    deferred: int = 0
+    misdirected: int = 0
+    forged: int = 0
+
+
+def added(counts: Iterable[HintCounts]) -> HintCounts:
+    """Return the sum of several clients' counts."""
+    return HintCounts(*(sum(each) for each in zip(*map(astuple, counts), strict=True)))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from cqueue.doorbell.datagram import short_name
-from cqueue.runtime.rendezvous import Names, thing
+from cqueue.runtime.rendezvous import Names
 from cqueue.store.control import ListenerRow, ReadDigests, ReadListeners
 from cqueue.store.operations import Operation
 
@@ -70,17 +70,14 @@ class Directory:
         self._rows = [row for row in rows if row.listener != me]
         self._me = me
         self._others: dict[str, Mapping[str, ListenerRow]] = {}
-        self._names: dict[tuple[str, bool], Names] = {}
         self._by_target: dict[Target, Sequence[ListenerRow]] = {}
 
-    def refreshed(
-        self, ask: Callable[[Operation[Any]], Any], clock: Callable[[], float] = time.monotonic
-    ) -> Directory:
+    def refreshed(self, ask: Callable[[Operation[Any]], Any]) -> Directory:
         """Return an up-to-date directory, this one if nothing has changed. Only changed rows are read.
 
         ask: performs one operation.
         """
-        began_s = clock()
+        began_s = time.monotonic()
         digests: dict[str, bytes] = ask(ReadDigests())
         if digests == self.digests:
             self.read_s = began_s
@@ -104,12 +101,8 @@ class Directory:
         waiting = self._waiting(target.name)
         if target.to_all or not waiting:
             return list(waiting.values())
-        with_me = target.here or target.passed
-        names = self._names.get((target.name, with_me))
-        if names is None:
-            names = Names([*waiting, self._me] if with_me else waiting)
-            self._names[target.name, with_me] = names
-        ranked = names.ranked(thing(target.name, target.place))
+        names = Names([*waiting, self._me] if target.here or target.passed else waiting)
+        ranked = names.ranked(target.name.encode() + b"\0" + target.place)
         first = ranked.index(self._me) + 1 if target.passed else 0
         return [waiting[name] for name in ranked[first : first + 1] if name in waiting]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 import os
 import time
 from collections.abc import Callable
@@ -12,14 +11,13 @@ from threading import Condition, Thread
 from typing import Any, Final
 
 from cqueue.doorbell.coalescer import RingCoalescer
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import Ring, short_name
+from cqueue.doorbell.datagram import HintCounts, Ring, short_name
 from cqueue.doorbell.directory import Directory, Target
-from cqueue.doorbell.failure_log import FailureLog
 from cqueue.doorbell.listener import Address
 from cqueue.doorbell.presence import NEVER, OnRing, Presence
 from cqueue.doorbell.sender import Sender
 from cqueue.errors import CqueueError, Refused
+from cqueue.runtime.logs import logger
 from cqueue.runtime.rendezvous import own_name
 
 REFRESH_S: Final = 3.0
@@ -62,11 +60,11 @@ class Doorbell:
         self.counts = HintCounts()
         self.name = _new_name()
         self._ask = ask
-        self._failures = FailureLog()
-        self._sender = Sender(self.counts, self._failures)
+        self._logged = set[str]()  # kinds of failure
+        self._sender = Sender(self.counts, self._log_once)
         self._presence = Presence(self.name, address, self.counts, now_us)
         self._directory = Directory(me=self.name)
-        self._coalescer = RingCoalescer[Target, Ring](operator.or_)
+        self._coalescer = RingCoalescer()
         self._changed = Condition()
         self._is_read_due = self._has_work = self._closing = False
         self._thread: Thread | None = None
@@ -136,7 +134,7 @@ class Doorbell:
             try:
                 thread.start()
             except RuntimeError as exc:  # there are too many threads, or Python is shutting down
-                self._failures.log_once("doorbell_off", exc)
+                self._log_once("doorbell_off", exc)
                 return
             self._thread = thread
         self._changed.notify()
@@ -197,8 +195,14 @@ class Doorbell:
         """Return the seconds until the next try; log the error unless sends and receives report it."""
         if isinstance(error, CqueueError) and not isinstance(error, Refused):
             return UNANSWERED_PAUSE_S
-        self._failures.log_once("doorbell_deaf" if isinstance(error, OSError) else "doorbell_off", error)
+        self._log_once("doorbell_deaf" if isinstance(error, OSError) else "doorbell_off", error)
         return BROKEN_PAUSE_S
+
+    def _log_once(self, event: str, error: Exception) -> None:
+        """Log a failure, if it is the first of its kind, because a failure costs only latency."""
+        if event not in self._logged:
+            self._logged.add(event)
+            logger("cqueue.doorbell").warning(event, error=str(error), then="messages are found by polling")
 
     # ── the end ──
 

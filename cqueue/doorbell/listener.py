@@ -12,8 +12,7 @@ from errno import EADDRINUSE, EADDRNOTAVAIL
 from threading import Thread
 from typing import Final
 
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import LONGEST, Ring, decode
+from cqueue.doorbell.datagram import LONGEST, HintCounts, Ring, decode
 from cqueue.doorbell.limiter import Limiter
 from cqueue.errors import NotDone
 from cqueue.runtime.logs import describe, logger

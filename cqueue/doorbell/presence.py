@@ -6,8 +6,7 @@ import random
 from collections.abc import Callable
 from typing import Final
 
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import Ring, short_name
+from cqueue.doorbell.datagram import HintCounts, Ring, short_name
 from cqueue.doorbell.directory import encode_names
 from cqueue.doorbell.listener import Address, Listener
 from cqueue.store.control import Listen, ListenerRow
@@ -30,7 +29,7 @@ OnRing = Callable[[bytes, int], None]
 class Presence:
     """One listening client. The caller serialises `listen`, `forget` and `heartbeat`.
 
-    beat_s: when the row is to be written next.
+    heartbeat_s: when the row is to be written next.
     """
 
     def __init__(self, name: str, address: Address, counts: HintCounts, now_us: Callable[[], int]) -> None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from threading import Lock
 
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import Ring, encode
-from cqueue.doorbell.failure_log import FailureLog
+from cqueue.doorbell.datagram import HintCounts, Ring, encode
 from cqueue.store.control import ListenerRow
 
 
 class Sender:
-    """Sends datagrams. Thread-safe."""
+    """Sends datagrams. Thread-safe. log_once: logs the first failure of a kind."""
 
-    def __init__(self, counts: HintCounts, trouble: FailureLog) -> None:
+    def __init__(self, counts: HintCounts, log_once: Callable[[str, Exception], None]) -> None:
         self._counts = counts
-        self._failures = trouble
+        self._log_once = log_once
         self._mutex = Lock()
         self._sockets: dict[socket.AddressFamily, socket.socket] = {}
         self._closed = False
@@ -30,7 +28,7 @@ class Sender:
             except OSError as exc:
                 self._counts.unsent += 1
                 if not self._closed:
-                    self._failures.log_once("doorbell_unsent", exc)
+                    self._log_once("doorbell_unsent", exc)
             else:
                 self._counts.sent += 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -147,40 +148,34 @@ class Settler:
 
     def ack(self, messages: Messages) -> None:
         """See `Consumer.ack`."""
-        self._settle("ack", messages, self._ack_some)
+        self._settle("ack", messages, self._ack)
 
     def _settle(self, verb: str, messages: Messages, settle: Callable[[list[Received]], None]) -> None:
         """Settle messages, in a span if somebody traces."""
         some, tracing = listed(messages), self._driver.tracing
-        if tracing is None or not some:
+        if not some:
+            return
+        if tracing is None:
             settle(some)
             return
         names = {message._settler.name for message in some}  # noqa: SLF001 - the same class
         name = names.pop() if len(names) == 1 else None
         tracing.around(verb, name, some, lambda: settle(some))
 
-    def _ack_some(self, some: list[Received]) -> None:
-        if not some:
-            return
+    def _ack(self, some: list[Received]) -> None:
+        since_s, meter = time.monotonic(), self._driver.meter
         try:
-            emptied = self._ack(some)
+            emptied = self._measured("ack", None, 0, acks.ack(_taken(some)))
         except OutcomeUnknown as exc:
             raise AckUnknown(f"it is not known whether {len(some)} ack(s) are stored: {exc}") from exc
+        if meter is not None:
+            meter.took("ack", self.name, since_s)
+            for name, count in Counter(message._settler.name for message in some).items():  # noqa: SLF001
+                meter.count("acked", name, count)
         if emptied:
             owners = {message._taken.lease: message._settler for message in some}  # noqa: SLF001
             for lease in emptied:
                 owners[lease]._settled(lease)  # noqa: SLF001 - the same class
-
-    def _ack(self, some: Sequence[Received]) -> Sequence[Lease]:
-        taken, meter = [message._taken for message in some], self._driver.meter  # noqa: SLF001
-        if meter is None:
-            return self._driver.run(acks.ack(taken))
-        since_s = meter.now_s()
-        emptied = self._measured("ack", None, 0, acks.ack(taken))
-        meter.took("ack", self.name, since_s)
-        for name, count in Counter(message._settler.name for message in some).items():  # noqa: SLF001
-            meter.count("acked", name, count)
-        return emptied
 
     def _measured(self, call: str, what: str | None, count: int, proto: Proto[T]) -> T:
         """Run a protocol function; count what it has done, or how it has failed, if somebody asks."""

@@ -373,31 +373,20 @@ class Batcher(Generic[Entry, Outcome]):
         """Store a batch, and give each caller the outcome of its entry."""
         entries = [item.entry if isinstance(item, _Expected) else item for item in batch.items]
         try:
-            outcomes = _one_each(entries, self._store(entries))
+            outcomes = list(zip(batch.items, self._store(entries), strict=True))
         except BaseException as exc:  # noqa: BLE001 - callers wait, and have to hear of it
-            outcomes = [exc] * len(entries)
+            outcomes = [(item, exc) for item in batch.items]
         failed: list[Entry] = []
-        for item, outcome in zip(batch.items, outcomes, strict=True):
-            if isinstance(item, _Expected):
-                _resolve(item.future, outcome)
+        for item, outcome in outcomes:
+            if not isinstance(item, _Expected):
+                failed += [item] if isinstance(outcome, BaseException) else []
             elif isinstance(outcome, BaseException):
-                failed.append(item)
+                item.future.set_exception(outcome)
+            else:
+                item.future.set_result(outcome)
         if failed:
             with self._mutex:
                 self._retries.push(failed, batch.tries)
-
-
-def _resolve(future: Future[Any], outcome: Any) -> None:
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)
-
-
-def _one_each(entries: Sequence[Any], outcomes: Sequence[Outcome]) -> Sequence[Outcome]:
-    if len(outcomes) != len(entries):
-        raise AssertionError(f"{len(outcomes)} outcomes of {len(entries)} entries")
-    return outcomes
 
 
 Calls: TypeAlias = Batcher[Callable[[], Any], Any]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -14,12 +15,9 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cqueue.doorbell import HintCounts
-from cqueue.doorbell.counts import as_counts
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.store.operations import IdSlice, Mutate, Operation, Range, Slice, Together, WideRow
 
-CALLS: Final = ("send", "claim", "ack", "nack", "bury")
-"""Calls whose failures are counted."""
 BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 """Upper bounds in seconds: from a round trip to the longest call."""
 TOMBSTONES: Final = (1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000)
@@ -31,14 +29,10 @@ class CallMetrics(Collector):
 
     Args:
         hints: return the counts of the client's datagrams; None: they are shown elsewhere.
-        clock: monotonic seconds.
     """
 
-    def __init__(
-        self, hints: Callable[[], HintCounts] | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, hints: Callable[[], HintCounts] | None = None) -> None:
         self._hints = hints
-        self._clock = clock
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -83,7 +77,7 @@ class CallMetrics(Collector):
             family = CounterMetricFamily(
                 "cqueue_hints", "Datagrams by which processes tell each other of messages.", labels=("event",)
             )
-            for event, count in as_counts(self._hints()).items():
+            for event, count in asdict(self._hints()).items():
                 family.add_metric((event,), count)
             yield family
 
@@ -94,13 +88,9 @@ class CallMetrics(Collector):
         if count:
             self._counters[what].labels(queue).inc(count)
 
-    def now_s(self) -> float:
-        """Return when a call begins, for `took`."""
-        return self._clock()
-
     def took(self, call: str, queue: str, since_s: float) -> None:
-        """Note how long a send, claim or ack took."""
-        self._seconds[call].labels(queue).observe(self._clock() - since_s)
+        """Note how long a send, claim or ack took that began at `since_s`, in monotonic seconds."""
+        self._seconds[call].labels(queue).observe(time.monotonic() - since_s)
 
     def answered(self, operation: Operation[Any], answer: Any) -> None:
         """Note what an answer tells: whether a mutation was applied, how many tombstones a read crossed."""

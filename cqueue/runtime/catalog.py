@@ -9,7 +9,7 @@ that collide, one fails and is made again on top of the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -241,13 +241,13 @@ class Catalog:
 
     def all(self) -> list[QueueEntry]:
         """Return all queues in order of name, without those that are being deleted or cannot be read."""
+        entries = []
         rows = self._driver.ask(ListQueues())
-        return list(self._readable(row for row in sorted(rows) if row.state != DELETING))
-
-    def _readable(self, rows: Iterable[QueueRow]) -> Iterator[QueueEntry]:
-        for row in rows:
-            with suppress(DamagedRow):
-                yield self._entry_of(row)
+        for row in sorted(rows):
+            if row.state != DELETING:
+                with suppress(DamagedRow):
+                    entries.append(self._entry_of(row))
+        return entries
 
     # ── changes ──
 

@@ -65,9 +65,6 @@ class ClusterClock:
         sample: asks several coordinators, and returns (server time, round trip) of each answer, in µs.
         local_us: a clock in µs that only runs forward.
         wall_us: the wall clock in µs, which shows pauses of this machine.
-
-    Attributes:
-        spread_us: difference between the coordinators' answers at the last synchronisation.
     """
 
     def __init__(
@@ -85,7 +82,6 @@ class ClusterClock:
         self._synced_us = 0
         self._tried_us = 0
         self._wall_gap_us = 0
-        self.spread_us = 0
 
     def now_us(self, *, checked: bool = False) -> int:
         """Return the cluster's time in µs since 1970.
@@ -96,9 +92,10 @@ class ClusterClock:
             NotDone: no coordinator answers, and the clock was never synchronised, or `checked` requires it.
         """
         local_us = self._local_us()
-        if self._offset_us is None or (checked and self._is_stale(local_us)):
+        is_old = local_us - self._synced_us > STALE_US
+        if self._offset_us is None or (checked and (is_old or self._has_jumped(local_us))):
             return self.sync()
-        if local_us - self._synced_us > STALE_US and local_us - self._tried_us > RETRY_US:
+        if is_old and local_us - self._tried_us > RETRY_US:
             try:
                 return self.sync()
             except NotDone:
@@ -108,9 +105,6 @@ class ClusterClock:
     def guess_us(self) -> int:
         """Return the cluster's time as last known, else this machine's. Asks no coordinator."""
         return self._wall_us() if self._offset_us is None else self._local_us() + self._offset_us
-
-    def _is_stale(self, local_us: int) -> bool:
-        return local_us - self._synced_us > STALE_US or self._has_jumped(local_us)
 
     def _has_jumped(self, local_us: int) -> bool:
         return abs(self._wall_us() - local_us - self._wall_gap_us) > JUMP_US
@@ -137,7 +131,6 @@ class ClusterClock:
                 if times and local_us - began_us <= MAX_ROUND_TRIP_US:
                     judged_us = self._judge(times, local_us, insist=insist)
                     if judged_us is not None:
-                        self.spread_us = max(times) - min(times)
                         return self._set(judged_us, local_us)
                 if not insist:
                     break

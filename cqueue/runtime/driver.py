@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
-
-import tenacity
 
 from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, Unavailable
 from cqueue.protocol.spec import Proto
@@ -23,21 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-FIRST_WAIT_S = 0.02
-"""Seconds before the first repeat of a failed operation; each further wait is twice as long."""
-LONGEST_WAIT_S = 0.5
-"""Seconds between repeats at most."""
-TRIES = 5
-"""Repeats of a failed operation at most: they span about 0.3 s, beside the time that the requests take."""
+WAITS_S = ((0.02, 0.02), (0.02, 0.04), (0.04, 0.06), (0.08, 0.1), (0.16, 0.18))
+"""Seconds before each repeat of a failed operation, from and to: by chance, so that clients do not repeat in
+step. The repeats span about 0.3 s, beside the time that the requests take."""
 GRACE_S = 1.0
 """Seconds after its deadline in which a call may still perform operations, e.g. read a mutation's outcome."""
-
-
-class _TimeIsOver(tenacity.stop.stop_base):
-    """Stops repetitions when the call has no time left."""
-
-    def __call__(self, retry_state: tenacity.RetryCallState) -> bool:
-        return limits.is_over()
 
 
 class BlockingDriver:
@@ -129,7 +118,7 @@ class BlockingDriver:
 
     def _renew(self, value: Any) -> None:
         """Renew the deadline after an answer: a large send may take long, as long as Cassandra answers."""
-        if not isinstance(value, list) or _all_done(value):
+        if not isinstance(value, list) or not any(isinstance(result, Exception) for result in value):
             limits.renew(self.deadline_s)
 
     def ask(self, operation: Operation[T]) -> T:
@@ -161,40 +150,21 @@ class BlockingDriver:
 
     def _retry_failed(self, operations: tuple[Operation[Any], ...], results: list[Any]) -> list[Any]:
         """Repeat failed operations that are repeatable, side by side, while there is time left."""
-        if _all_done(results):
-            return results
-
-        def failed() -> list[int]:
-            return [
-                index
-                for index, result in enumerate(results)
-                if isinstance(result, NotDone | OutcomeUnknown)
+        for wait_s in WAITS_S:
+            places = [
+                place
+                for place, result in enumerate(results)
+                if isinstance(result, (NotDone, OutcomeUnknown))
                 and not isinstance(result, LASTING)
-                and isinstance(operations[index], Repeatable)
+                and isinstance(operations[place], Repeatable)
             ]
-
-        def again() -> bool:
-            places = failed()
+            if not places or limits.is_over():
+                break
+            self._pause(random.uniform(*wait_s))
             repeated = self.store.together(tuple(operations[place] for place in places))
             for place, result in zip(places, repeated, strict=True):
                 results[place] = _after(results[place], result)
-            return bool(failed())
-
-        if failed() and not limits.is_over():
-            self._pause(FIRST_WAIT_S)
-            tenacity.Retrying(
-                retry=tenacity.retry_if_result(bool),
-                wait=tenacity.wait_exponential(FIRST_WAIT_S, LONGEST_WAIT_S)
-                + tenacity.wait_random(0, FIRST_WAIT_S),
-                stop=tenacity.stop_after_attempt(TRIES) | _TimeIsOver(),
-                sleep=self._pause,
-                retry_error_callback=lambda _: None,
-            )(again)
         return results
-
-
-def _all_done(results: list[Any]) -> bool:
-    return not any(isinstance(result, Exception) for result in results)
 
 
 def _after(earlier: Any, result: Any) -> Any:

@@ -6,13 +6,13 @@ Messages that are sent, acked or deleted meanwhile may or may not be seen. Nothi
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
 from cqueue import ids
-from cqueue.message import MessageId
+from cqueue.message import Location, MessageId
 from cqueue.protocol import inspection, key_lookup, shards
 from cqueue.protocol.inspection import Found, Walk
 from cqueue.protocol.spec import QueueSpec
@@ -69,6 +69,23 @@ def message_ids(driver: BlockingDriver, spec: QueueSpec) -> Iterator[MessageId]:
                 page = driver.ask(ReadIds(wide_row, priority, walk.after, walk.upto, IDS_A_PAGE))
                 yield from (MessageId.of(wide_row, priority, id_) for id_ in page.ids)
                 walk.passed(page.ids[-1] if len(page.ids) == IDS_A_PAGE else None, page.tombstones)
+
+
+def by_row(places: Iterable[Location]) -> dict[tuple[WideRow, int], list[int]]:
+    """Group the ids of some places by wide row and priority."""
+    groups: dict[tuple[WideRow, int], list[int]] = {}
+    for wide_row, priority, id_ in places:
+        groups.setdefault((wide_row, priority), []).append(id_)
+    return groups
+
+
+def still_at(driver: BlockingDriver, places: Iterable[Location]) -> list[Found]:
+    """Return the messages that still stand at these places, without bodies that are stored apart."""
+    return [
+        found
+        for (wide_row, priority), some in by_row(places).items()
+        for found in driver.run(inspection.look(wide_row, priority, tuple(some)))
+    ]
 
 
 def of_key(

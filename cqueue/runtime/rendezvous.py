@@ -11,12 +11,6 @@ import socket
 from collections.abc import Iterable
 from hashlib import blake2b
 
-
-def thing(name: str, place: bytes) -> bytes:
-    """Encode an item for `Names`: a place inside something with a name."""
-    return name.encode() + b"\0" + place
-
-
 _names: dict[int, str] = {}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -62,21 +63,13 @@ def _scheme(url: str) -> tuple[str, str]:
     scheme, found, rest = url.partition("://")
     if not found or scheme not in SCHEMES:
         raise ConfigError(f"A cluster's URL has the form {FORM}.")
-    head, slash, tail = _split_authority(rest)
-    if "@" in tail or "#" in rest or (not head and slash and scheme == "cassandra"):
+    has_late_at = re.search("[/?].*@", rest, re.DOTALL)
+    if has_late_at or "#" in rest or (scheme == "cassandra" and rest.startswith(("/", "?"))):
         raise ConfigError(
             "The URL cannot be read. In a user name or password, write / as %2F, ? as %3F, # as %23 "
             f"and @ as %40. Its form is {FORM}."
         )
     return scheme, rest
-
-
-def _split_authority(rest: str) -> tuple[str, str, str]:
-    """Split at the first `/` or `?`: the text before it, the character, the text after it."""
-    for index, char in enumerate(rest):
-        if char in "/?":
-            return rest[:index], char, rest[index + 1 :]
-    return rest, "", ""
 
 
 def _credentials(text: str) -> dict[str, str]:

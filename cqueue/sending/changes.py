@@ -25,12 +25,13 @@ from cqueue.errors import (
 )
 from cqueue.message import MAX_BATCH, Location, Message, MessageId, to_datetime
 from cqueue.producer import Producer
-from cqueue.protocol import by_id, inspection
+from cqueue.protocol import by_id
 from cqueue.protocol.by_id import Changed
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.listing import by_row, still_at
 from cqueue.store.operations import MessageRow, ReadBodies, WideRow
 
 COPY_MS = 10_000
@@ -87,14 +88,6 @@ class Changes:
             raise BatchTooLarge(f"{len(wanted):,} ids; at most {MAX_BATCH:,} in one call")
         return {MessageId(text): self.locate(text) for text in wanted}
 
-    def find(self, places: Mapping[MessageId, Location]) -> list[Found]:
-        """Return those of these messages that there are, without bodies that are stored apart."""
-        return [
-            found
-            for (wide_row, priority), some in _by_row(places.values())
-            for found in self._driver.run(inspection.look(wide_row, priority, tuple(some)))
-        ]
-
     # ── changes ──
 
     def cancel(self, places: Mapping[MessageId, Location]) -> ChangeResult:
@@ -102,7 +95,7 @@ class Changes:
         try:
             return self._each(places, by_id.cancel)
         finally:
-            self._producer.purged()
+            self._producer.wakeups.deleted()
 
     def extend(self, places: Mapping[MessageId, Location], duration_ms: int) -> ChangeResult:
         """Keep held messages invisible until `duration_ms` from now."""
@@ -115,7 +108,7 @@ class Changes:
         result = self._each(here, partial(by_id.reschedule, due_ms=due_ms))
         if due_us <= self._driver.clock.now_us():
             for place in {places[id_] for id_ in result.done}:
-                self._producer.ring(Hint(place.wide_row, frozenset({place.priority})), due_us)
+                self._producer.wakeups.ring(Hint(place.wide_row, frozenset({place.priority})), due_us)
         others = {id_: place for id_, place in places.items() if id_ not in here}
         return merged([result, *(self._copied(id_, places[id_], due_us=due_us) for id_ in others)])
 
@@ -126,7 +119,7 @@ class Changes:
     def _each(self, places: Mapping[MessageId, Location], change: Change) -> ChangeResult:
         """Change messages, those of one wide row and priority together."""
         results = list[ChangeResult]()
-        for (wide_row, priority), some in _by_row(places.values()):
+        for (wide_row, priority), some in by_row(places.values()).items():
             for start in range(0, len(some), by_id.AT_ONCE):
                 chunk = some[start : start + by_id.AT_ONCE]
                 try:
@@ -161,7 +154,7 @@ class Changes:
     ) -> ChangeResult:
         """Replace a message by a copy with another due time or priority."""
         try:
-            found, now_us = self.find({id_: place}), self._driver.clock.now_us()
+            found, now_us = still_at(self._driver, [place]), self._driver.clock.now_us()
             if not found or is_expired(found[0].row, now_us):
                 return self._result(place.wide_row, place.priority, (place.id,), Changed())
             if priority == place.priority:
@@ -237,14 +230,6 @@ def only(result: ChangeResult) -> MessageId | None:
     for error in result.failed.values():
         raise error
     return next(iter(result.done.values()), None)
-
-
-def _by_row(places: Iterable[Location]) -> Iterable[tuple[tuple[WideRow, int], list[int]]]:
-    """Group ids by wide row and priority."""
-    groups: dict[tuple[WideRow, int], list[int]] = {}
-    for wide_row, priority, id_ in places:
-        groups.setdefault((wide_row, priority), []).append(id_)
-    return groups.items()
 
 
 def merged(results: Iterable[ChangeResult]) -> ChangeResult:

@@ -35,6 +35,7 @@ from cqueue.protocol.dead import (
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.listing import still_at
 from cqueue.store import waiting
 from cqueue.store.operations import MessageRow, SlotState, WideRow
 
@@ -105,15 +106,7 @@ def id_of(found: Found) -> MessageId:
 
 def look(driver: BlockingDriver, wanted: Iterable[str]) -> list[Found]:
     """Return those of these letters that still exist, without separately stored bodies."""
-    places: dict[tuple[WideRow, int], list[int]] = {}
-    for text in wanted:
-        wide_row, priority, id_ = MessageId(text).locate()
-        places.setdefault((wide_row, priority), []).append(id_)
-    return [
-        found
-        for (wide_row, priority), some in places.items()
-        for found in driver.run(inspection.look(wide_row, priority, tuple(sorted(some))))
-    ]
+    return still_at(driver, [MessageId(text).locate() for text in wanted])
 
 
 def with_bodies(driver: BlockingDriver, found: Iterable[Found]) -> list[Letter]:

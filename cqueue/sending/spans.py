@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,21 +20,21 @@ R = TypeVar("R")
 
 
 def sent(
-    tracing: Tracing, operation: str, name: str, entries: Sequence[Any], store: Callable[[list[Any]], R]
+    tracing: Tracing | None, operation: str, name: str, entries: list[Any], store: Callable[[list[Any]], R]
 ) -> R:
     """Store entries in a span, and return what `store` returns: a result, an id, or a future of one.
 
     Entries that carry a context keep it. The others carry the span's.
 
     Args:
-        tracing: makes the span.
+        tracing: makes the span; None: no span.
         operation: "send" or "append".
         name: of the queue or log.
         entries: messages or records.
         store: stores them, and is called once.
     """
-    if not entries:
-        return store([])
+    if tracing is None or not entries:
+        return store(entries)
     span, context = tracing.start(operation, name, entries)
     headers = tracing.headers(context)
     carrying = [entry if tracing.source(entry).is_valid else _carrying(entry, headers) for entry in entries]

@@ -24,7 +24,7 @@ from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
 from cqueue.dispatcher.execution.telemetry import Depths, Stats, Telemetry, total
 from cqueue.dispatcher.execution.worker_threads import WorkerThreads
 from cqueue.dispatcher.schedules.monitor import ScheduleMonitor
-from cqueue.doorbell.counts import added
+from cqueue.doorbell.datagram import added
 
 INTERRUPT_S: Final = 1.0
 """Seconds to wait for interrupted handlers at the end of the grace: long enough for a `finally`."""

@@ -1,5 +1,7 @@
 """The store on the driver's stock paths: whichever part of the driver is missing, all is stored and read."""
 
+from dataclasses import replace
+
 import pytest
 
 from cqueue import ids
@@ -49,7 +51,7 @@ def stock(request, monkeypatch, cassandra_url, store_connection):
     monkeypatch.setattr(probe, "find", without)
     driver.used.cache_clear()
     assert not driver.used().parts & set(request.param)
-    settings = load(cassandra_url).with_keyspace(store_connection.session.keyspace)
+    settings = replace(load(cassandra_url), keyspace=store_connection.session.keyspace)
     with open_session(settings) as connection:
         yield CassandraStore(connection.session)
     driver.used.cache_clear()

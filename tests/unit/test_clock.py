@@ -49,11 +49,10 @@ def test_time_is_the_clusters_and_runs_on():
 
 
 def test_the_median_of_several_coordinators_counts():
-    """One node with a wrong clock changes nothing; how far they disagree is known."""
+    """One node with a wrong clock changes nothing."""
     machine = Machine()
     machine.spread = [0, 90_000_000, 10]
     assert machine.clock.now_us() == machine.true_us + 10
-    assert machine.clock.spread_us == 90_000_000
 
 
 def test_of_two_answers_the_one_that_agrees_with_us_counts():

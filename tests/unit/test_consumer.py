@@ -13,7 +13,7 @@ from cqueue.errors import DamagedRow, OutcomeUnknown, Refused, SchemaMismatch, U
 from cqueue.message import MessageId
 from cqueue.protocol import poll
 from cqueue.protocol.flush import INLINE_BODY
-from cqueue.receiving import claimed
+from cqueue.receiving import receiver as receivers
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -527,13 +527,13 @@ def test_claims_that_are_answered_too_late_are_told(monkeypatch, caplog):
             read = getattr(clock, name)
             monkeypatch.setattr(clock, name, lambda read=read, **given: read(**given) + passed_us[0])
         queue.send_many(messages(b"1", b"2"))
-        monkeypatch.setattr(claimed, "REPEAT_S", float("inf"))
+        monkeypatch.setattr(receivers, "REPEAT_S", float("inf"))
         with queue.consumer() as consumer:
             consumer.nack(consumer.receive(2, wait=SOON))
             assert len(late) == 3
             assert len(told()) == 1
             assert f"queue='late' messages={late[0]}" in told()[0]
-            monkeypatch.setattr(claimed, "REPEAT_S", 0.0)
+            monkeypatch.setattr(receivers, "REPEAT_S", 0.0)
             left[0] = 1
             assert consumer.receive(2, wait=SOON)
             assert len(told()) == 2

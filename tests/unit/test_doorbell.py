@@ -1,6 +1,5 @@
 """Test the doorbell: datagrams, which process is notified, how often, and that failures reach no caller."""
 
-import operator
 import os
 import socket
 import threading
@@ -21,10 +20,8 @@ from cqueue.dispatcher.service.membership import share_of
 from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
 from cqueue.doorbell.coalescer import GAP_S, LONGEST_GAP_S, RingCoalescer
-from cqueue.doorbell.counts import HintCounts
-from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, decode, encode, short_name
+from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, HintCounts, decode, encode, short_name
 from cqueue.doorbell.directory import Directory, encode_names, names_contain
-from cqueue.doorbell.failure_log import FailureLog
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
 from cqueue.doorbell.listener import STOP_CHECK_S, Listener, _bound
 from cqueue.doorbell.sender import Sender
@@ -211,7 +208,7 @@ def test_who_was_told_and_cannot_look_has_the_next_one_told_and_nobody_is_told_t
 
 def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
     """The first ring of a burst is sent at once, the others as one ring with all their flags."""
-    coalescer = RingCoalescer[str, int](operator.or_)
+    coalescer = RingCoalescer()
     assert coalescer.offer("a", 1, 10.0)
     assert not coalescer.offer("a", 2, 10.0 + GAP_S / 3)
     assert not coalescer.offer("a", 4, 10.0 + GAP_S / 2)
@@ -224,7 +221,7 @@ def test_a_burst_is_two_rings_and_its_last_message_is_never_without_one():
 
 def test_rings_that_keep_coming_become_rarer():
     """A listener that is notified of thousands of sends a second is busy, and finds the messages anyway."""
-    coalescer, sent, now_s = RingCoalescer[str, int](operator.or_), 0, 10.0
+    coalescer, sent, now_s = RingCoalescer(), 0, 10.0
     for _ in range(10_000):
         now_s += 0.0001
         sent += coalescer.offer("a", 1, now_s)
@@ -234,12 +231,12 @@ def test_rings_that_keep_coming_become_rarer():
 
 
 def test_places_do_not_hold_each_other_up():
-    coalescer = RingCoalescer[str, int](operator.or_)
+    coalescer = RingCoalescer()
     assert all(coalescer.offer(place, 1, 10.0) for place in "abc")
 
 
 def test_what_waits_to_be_released_goes_then_and_at_a_close_at_once():
-    coalescer = RingCoalescer[str, int](operator.or_)
+    coalescer = RingCoalescer()
     coalescer.delay("a", 1)
     coalescer.delay("a", 2)
     assert coalescer.due(1e9) == []
@@ -903,7 +900,7 @@ def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
             super().setblocking(*args)
 
     monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", Slow)
-    sender = Sender(HintCounts(), FailureLog())
+    sender = Sender(HintCounts(), lambda *_: None)
     threads = [threading.Thread(target=sender.send, args=(RING, [row("a", "q@1")])) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -913,15 +910,15 @@ def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
     assert [each.fileno() for each in made] == [-1]
 
 
-def test_a_ring_that_comes_after_the_close_opens_no_socket(monkeypatch, caplog):
+def test_a_ring_that_comes_after_the_close_opens_no_socket(monkeypatch):
     """The doorbell's thread may outlive `close`, which waits only briefly, and must fail silently."""
-    counts = HintCounts()
-    sender = Sender(counts, FailureLog())
+    counts, logged = HintCounts(), []
+    sender = Sender(counts, lambda *told: logged.append(told))
     sender.close()
     monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", None)
     sender.send(RING, [row("a", "q@1")])
     assert (counts.sent, counts.unsent) == (0, 1)
-    assert caplog.records == []
+    assert logged == []
 
 
 def test_a_listener_whose_thread_cannot_be_started_leaves_no_socket(monkeypatch):

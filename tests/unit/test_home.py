@@ -115,6 +115,5 @@ def test_a_client_that_cannot_read_where_the_home_is_goes_on(store, monkeypatch)
             return execute(operation)
 
         monkeypatch.setattr(store, "execute", refuse)
-        monkeypatch.setattr("cqueue.runtime.driver.TRIES", 1)
-        monkeypatch.setattr("cqueue.runtime.driver.FIRST_WAIT_S", 0.0)
+        monkeypatch.setattr("cqueue.runtime.driver.WAITS_S", [(0.0, 0.0)])
         assert queue.send(b"x")

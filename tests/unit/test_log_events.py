@@ -73,7 +73,7 @@ def test_an_event_is_a_name_and_never_a_formatted_text(path):
 
 # ── The page that lists them ──
 
-SAYS = {"say", "of", "log_once", "_tell"}
+SAYS = {"say", "of", "_log_once", "_tell"}
 """Functions that take an event's name first, and log it."""
 ENUMS = {"Event": Event, "DaemonEvent": DaemonEvent}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cqueue.errors import ConfigError
-from cqueue.settings import DEFAULT_URL, Settings, is_given, load
+from cqueue.settings import DEFAULT_URL, is_given, load
 
 SECRET = "s3cr/et"
 SECRET_ENCODED = "s3cr%2Fet"
@@ -259,12 +259,6 @@ def test_repr_never_shows_a_password():
     assert settings.password == "hush"
     assert "hush" not in repr(settings)
     assert "hush" not in settings.address
-
-
-def test_with_keyspace():
-    settings = load("cassandra://h/k", environ={}).with_keyspace("other")
-    assert isinstance(settings, Settings)
-    assert settings.keyspace == "other"
 
 
 @pytest.mark.parametrize("name", ["CQUEUE_URL", "CQUEUE_CONFIG", "CQUEUE_USERNAME", "CQUEUE_LOCAL_DC"])

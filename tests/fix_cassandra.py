@@ -20,9 +20,13 @@ from urllib.parse import quote
 import pytest
 
 URL_VARIABLE = "CQUEUE_TEST_URL"
+JVM_VARIABLE = "JAVA_TOOL_OPTIONS"
 # Set by the controller for its workers: where the development node lives.
 DIRECTORY_VARIABLE = "CQUEUE_TEST_DEV_DIR"
 IMAGE = "cassandra:5.0"
+QUICK_JVM = "-XX:TieredStopAtLevel=1"
+"""Options of each Java process that tests start: without the second compiler a server that lives for minutes
+takes half of the processor time. Fault runs go without: their limits are of a usual server."""
 ENTRY_POINT = Path(__file__).parents[1] / "docker" / "cassandra.sh"
 
 _cleanup = pytest.StashKey[ExitStack]()
@@ -40,7 +44,11 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     """In the controller: decide where Cassandra is, and how it ends. Workers inherit the environment."""
     config.stash[_cleanup] = stack = ExitStack()
-    if hasattr(config, "workerinput") or os.environ.get(URL_VARIABLE):
+    if hasattr(config, "workerinput"):
+        return
+    if "CQUEUE_FAULTS" not in os.environ:
+        _set(stack, JVM_VARIABLE, " ".join(filter(None, (os.environ.get(JVM_VARIABLE), QUICK_JVM))))
+    if os.environ.get(URL_VARIABLE):
         return
     if config.getoption("--cassandra") == "docker":
         _set(stack, URL_VARIABLE, _start_container(stack))
@@ -136,8 +144,9 @@ def url_with_keyspace(url, name):
 
 
 def _set(stack, name, value):
-    os.environ[name] = value
-    stack.callback(os.environ.pop, name, None)
+    patch = pytest.MonkeyPatch()
+    patch.setenv(name, value)
+    stack.callback(patch.undo)
 
 
 def _remove_node(directory):

@@ -9,11 +9,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import cqueue
+from cqueue.client import Client
 from cqueue.dispatcher.execution import history_writer
 from cqueue.errors import Refused
 from cqueue.history import PARTITIONS, PREFIX, partition_of
 from cqueue.runtime.rendezvous import own_name
 from cqueue.store.log_operations import AppendRecords
+from tests.fix_store import brief_store
 
 SOON = timedelta(seconds=20)
 DAY = timedelta(days=1)
@@ -22,8 +24,8 @@ TOLD_S = 20.0
 
 
 @pytest.fixture
-def memory_client(brief_settling):
-    with cqueue.connect("memory://") as client:
+def memory_client():
+    with Client(brief_store(), on_close=lambda: None) as client:
         yield client
 
 

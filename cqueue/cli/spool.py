@@ -161,8 +161,8 @@ def _forward(
         with cli.status(topic) as tell:
             while not forwarder.drain(LOOK_S):
                 tell(f"{topic}: {counted(forwarder.waiting, 'record')} to go")
-                if forwarder.refusal is not None:
-                    raise forwarder.refusal
+                if (refusal := forwarder.refusal) is not None:
+                    raise refusal
                 if end_s is not None and time.monotonic() >= end_s:
                     left = f"{counted(forwarder.waiting, 'record')} of {topic} are still in the spool"
                     raise NotDone(f"{left}: {forwarder.error or 'there was no more time'}")

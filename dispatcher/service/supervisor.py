@@ -303,7 +303,13 @@ class Supervisor:
         self._replace_next()
 
     def _begin(self, slot: Slot, now_s: float) -> None:
-        process = self._start(slot.index)
+        try:
+            process = self._start(slot.index)
+        except OSError as exc:  # no process or memory is free: the other children go on
+            slot.deaths += 1
+            slot.start_at_s = now_s + pause_s(slot.deaths, came_up=False)
+            self._log.error(logs.DaemonEvent.CHILD_FAILED, child=slot.index, error=str(exc))
+            return
         slot.child = Child(process, now_s, now_s + STARTED_WITHIN_S)
         slot.start_at_s = math.inf
         self._log.info(logs.DaemonEvent.CHILD_STARTED, child=slot.index, pid=process.pid)

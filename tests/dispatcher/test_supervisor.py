@@ -1,5 +1,6 @@
 """The parent replaces what dies, obeys signals, and blames no child for what is not its fault."""
 
+import errno
 import os
 import queue
 import signal
@@ -111,6 +112,24 @@ def test_a_child_that_is_killed_at_work_is_replaced_within_a_second():
     first, second = fleet.up()
     fleet.end(first, -9)
     fleet.step(1)
+    assert len(fleet.alive) == 2
+    assert second in fleet.alive
+
+
+def test_a_child_that_the_system_refuses_to_start_is_started_later():
+    """No process or memory is free for a while: the parent and its other children go on."""
+    fleet = ParentProcess()
+    first, second = fleet.up()
+    start, refusals = fleet.supervisor._start, iter(range(2))
+
+    def refused(index):
+        if next(refusals, None) is not None:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        return start(index)
+
+    fleet.supervisor._start = refused
+    fleet.end(first, -9)
+    fleet.step(5)
     assert len(fleet.alive) == 2
     assert second in fleet.alive
 

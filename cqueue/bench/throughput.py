@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,7 @@ from cassandra.query import BatchStatement, BatchType
 from cassandra.util import uuid_from_time
 
 from cqueue.bench.options import Options, Rows
-from cqueue.bench.setup import (
-    Bench,
-    Figures,
-    Progress,
-    in_turn,
-    medians_of,
-    rates,
-    ratios_of,
-    silent,
-)
+from cqueue.bench.setup import Bench, Progress, in_turn, medians_of, rates, ratios_of, silent
 from cqueue.errors import NotDone
 from cqueue.message import Message
 from cqueue.producer import SendResult
@@ -223,16 +215,11 @@ def drain_all(
 
 def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = silent) -> dict[str, Any]:
     """Floor and pipelined burndown in turn after one round to warm up: medians, and the median of ratios."""
-
-    def bare(part: Progress) -> Figures:
-        bench.calm()
-        return floor(bench, options, part)
-
-    def ours(part: Progress) -> Figures:
-        bench.calm()
-        return burndown(bench, options, part, pipelined=True)
-
-    found = in_turn({"floor": bare, "burndown": ours}, rounds, progress)
+    ways = {
+        "floor": partial(floor, bench, options),
+        "burndown": partial(burndown, bench, options, pipelined=True),
+    }
+    found = in_turn(ways, rounds, progress, before=bench.calm)
     shown = ("sent_per_s", "drained_per_s", "total_per_s")
     figures = {
         **ratios_of(found["burndown"], found["floor"], "total_per_s"),

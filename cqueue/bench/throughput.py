@@ -112,13 +112,17 @@ def burndown(
     history: Path | None = None,
     pipelined: bool = False,
     ahead: bool = False,
+    calm: bool = False,
 ) -> dict[str, Any]:
     """Send all, then drain all, through the public API.
 
     history: where to record every call, to be judged at the end; recording costs time of its own.
     pipelined: the next batches are claimed while the acks of the last are stored; not with a history.
     ahead: two batches are sent at a time; neither with a history.
+    calm: it stands alone: begins when the server compacts nothing, and leaves it so.
     """
+    if calm:
+        bench.calm()
     with bench.queue(options) as queue:
         if history is None:
             sends_s = (_send_ahead if ahead else send_all)(queue, options, progress)
@@ -131,21 +135,9 @@ def burndown(
                 recorded.left(bench.client.queue(queue.dead_letter_name))
             report = check(history)
             verdict = {"verified": report.clean, "verdict": report.figures()}
-    return bench.result("burndown", options, {**rates(options.messages, sends_s, drains_s), **verdict})
-
-
-def calm_burndown(
-    bench: Bench,
-    options: Options,
-    progress: Progress = silent,
-    *,
-    pipelined: bool = False,
-    ahead: bool = False,
-) -> dict[str, Any]:
-    """A burndown that stands alone: it begins when the server compacts nothing, and leaves it so."""
-    bench.calm()
-    result = burndown(bench, options, progress, pipelined=pipelined, ahead=ahead)
-    bench.calm()
+    result = bench.result("burndown", options, {**rates(options.messages, sends_s, drains_s), **verdict})
+    if calm:
+        bench.calm()
     return result
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from cqueue.dev import processes, record, startup
 from cqueue.dev.addresses import FIRST_ADDRESS, Reservation
@@ -220,7 +221,7 @@ class DevCluster:
             # Those are held by now, or listened on.
             for node in taken:
                 (addresses[node.number - 1],) = reservation.take_from(self._first_address, 1)
-        name = record.new_name() if known is None else known.cluster_name
+        name = f"cqueue-dev-{uuid4().hex[:12]}" if known is None else known.cluster_name
         return Record(name, tuple(addresses), wanted, formed=known is not None and known.formed)
 
     def _launch(

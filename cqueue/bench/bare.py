@@ -16,7 +16,7 @@ from typing import Any, Final
 from cassandra.query import BatchStatement, BatchType
 from cassandra.util import uuid_from_time
 
-from cqueue.bench.setup import times_ms
+from cqueue.bench.setup import seconds_of, times_ms
 from cqueue.bench.throughput import INSERT, PARTITIONS
 from cqueue.errors import NotDone
 
@@ -63,9 +63,7 @@ class Floor:
         """Insert or mutate at each tick, in turn."""
         for _ in pace.ticks():
             took_s, call = next(self._turns)
-            begin = time.monotonic()
-            call(self._body)
-            took_s.append(time.monotonic() - begin)
+            took_s.append(seconds_of(call, self._body))
 
     def figures(self) -> dict[str, float]:
         """Return the floor and the figures that it is the sum of, in ms."""

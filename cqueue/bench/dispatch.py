@@ -10,10 +10,11 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 
 from cqueue.bench.options import Options
-from cqueue.bench.setup import Bench, Figures, Progress, in_turn, medians_of, ratios_of, silent
+from cqueue.bench.setup import Bench, Figures, Progress, Way, in_turn, medians_of, ratios_of, silent
 from cqueue.bench.throughput import burndown, send_all
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context
@@ -31,17 +32,13 @@ def dispatch(
 ) -> dict[str, Any]:
     """Burndown and dispatcher in turn, after one round to warm up; medians, and the median of the ratios."""
 
-    def bare(part: Progress) -> Figures:
-        bench.calm()
-        return burndown(bench, options, part)
-
     def ours(_part: Progress) -> Figures:
-        bench.calm()
         with bench.queue(options) as queue:
             send_all(queue, options)
             return {"drained_per_s": round(options.messages / drain(queue, options, threads), 1)}
 
-    found = in_turn({"burndown": bare, "dispatcher": ours}, rounds, progress)
+    ways: dict[str, Way] = {"burndown": partial(burndown, bench, options), "dispatcher": ours}
+    found = in_turn(ways, rounds, progress, before=bench.calm)
     figures = {
         **ratios_of(found["dispatcher"], found["burndown"], "drained_per_s"),
         **{name: medians_of(found[name], ("drained_per_s",)) for name in ("dispatcher", "burndown")},

@@ -41,10 +41,7 @@ def backlog(
     bench: Bench, options: Options, large: int, rounds: int = 3, progress: Progress = silent
 ) -> Figures:
     """The rate at which one consumer drains a large backlog, beside that of a small one, in turn."""
-
-    def drain(count: int) -> Figures:
-        return _drain_alone(bench, replace(options, messages=count))
-
+    drain = partial(_drain_alone, bench, options)
     figures = _compared("of", drain, (options.messages, large), rounds, progress)
     return bench.result("backlog", options, figures, rounds=rounds)
 
@@ -90,7 +87,8 @@ class _Share(NamedTuple):
     took_s: list[float]
 
 
-def _drain_alone(bench: Bench, options: Options) -> Figures:
+def _drain_alone(bench: Bench, options: Options, messages: int) -> Figures:
+    options = replace(options, messages=messages)
     with bench.queue(options) as queue:
         send_all(queue, options)
         return _rate([_drain(queue, options.receive, options.messages)], options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import product
@@ -20,8 +20,7 @@ from cqueue.bench.options import Options
 from cqueue.bench.setup import Bench, Progress, silent
 from cqueue.client import Client, address_of
 from cqueue.config import QueueConfig
-from cqueue.consumer import Consumer, ReceivedMessage
-from cqueue.dispatcher.execution.context import Context
+from cqueue.consumer import Consumer
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.errors import CqueueError, NotDone, QueueNotFound
 from cqueue.queue import Queue
@@ -47,7 +46,6 @@ class Waiting:
     notify: bool
     wide_rows: int
     store: CountingStore
-    before: int = 0
     statements: int = 0
     came_s: float = 0.0
     came: threading.Event = field(default_factory=threading.Event)
@@ -75,50 +73,42 @@ def idle(
 
     After `seconds`, send each of them a message, and measure until it is received.
     """
-    with ExitStack() as stack:
-        all_ = [
-            (waiting, stack.enter_context(_begun(waiting, bench, options))) for waiting in _all_kinds(bench)
-        ]
-        time.sleep(SETTLE_SECONDS)
-        took_s = _count([waiting for waiting, _ in all_], seconds, progress)
-        rows = [waiting.row(_send(waiting, queue), took_s) for waiting, queue in all_]
-    return bench.result("idle", options, {"rows": rows, "seconds": round(took_s, 1)})
-
-
-def _all_kinds(bench: Bench) -> list[Waiting]:
     notify = (True, False) if bench.settings.notify else (False,)
     kinds = product(("consumer", "dispatcher"), notify, (1, 0))
-    return [Waiting(*kind, CountingStore(bench.store)) for kind in kinds]
+    all_ = [Waiting(*kind, CountingStore(bench.store)) for kind in kinds]
+    with ExitStack() as stack:
+        queues = [stack.enter_context(_begun(waiting, bench, options)) for waiting in all_]
+        time.sleep(SETTLE_SECONDS)
+        took_s = _count(all_, seconds, progress)
+        rows = [
+            waiting.row(_send(waiting, queue), took_s) for waiting, queue in zip(all_, queues, strict=True)
+        ]
+    return bench.result("idle", options, {"rows": rows, "seconds": round(took_s, 1)})
 
 
 @contextmanager
 def _begun(waiting: Waiting, bench: Bench, options: Options) -> Iterator[Queue]:
     """Make a queue, where it needs a wide row with a message that is acked; start what waits for the next."""
     config = QueueConfig(shards=options.shards, time_shard=LONG_TIME_SHARD)
-    name = f"bench-{time.time_ns():x}"
-    queue = bench.client.create_queue(name, config)
-    try:
-        with _client(bench, waiting.store, notify=waiting.notify) as client:
-            if waiting.wide_rows:
-                queue.send(b"the last one")
-                with client.queue(name).consumer() as consumer:
-                    consumer.ack(consumer.receive(10, wait=timedelta(seconds=10)))
-            start = _dispatching if waiting.who == "dispatcher" else _receiving
-            with start(client.queue(name), waiting):
-                yield queue
-    finally:
-        bench.client.delete_queue(name)
+    with (
+        bench.queue(options, config) as queue,
+        _client(bench, waiting.store, notify=waiting.notify) as client,
+    ):
+        if waiting.wide_rows:
+            queue.send(b"the last one")
+            with client.queue(queue.name).consumer() as consumer:
+                consumer.ack(consumer.receive(10, wait=timedelta(seconds=10)))
+        opened = client.queue(queue.name)
+        waits: AbstractContextManager[object] = (
+            Dispatcher(opened, waiting.note) if waiting.who == "dispatcher" else _receiving(opened, waiting)
+        )
+        with waits:
+            yield queue
 
 
 def _client(bench: Bench, store: CountingStore, *, notify: bool) -> Client:
     address = address_of(bench.settings, bench.connection) if notify else None
     return Client(store, on_close=lambda: None, local_dc=bench.settings.local_dc, notify=address)
-
-
-@contextmanager
-def _dispatching(queue: Queue, waiting: Waiting) -> Iterator[None]:
-    with Dispatcher(queue, waiting.note):
-        yield
 
 
 @contextmanager
@@ -141,14 +131,13 @@ def _receive(consumer: Consumer, waiting: Waiting) -> None:
 def _count(all_: Sequence[Waiting], seconds: int, progress: Progress) -> float:
     """Count the statements of all that wait for `seconds`; return how long it took."""
     begin = time.perf_counter()
-    for waiting in all_:
-        waiting.before = waiting.store.operations
+    before = [waiting.store.operations for waiting in all_]
     for second in range(seconds):
         time.sleep(1)
         progress((second + 1) / seconds)
     took_s = time.perf_counter() - begin
-    for waiting in all_:
-        waiting.statements = waiting.store.operations - waiting.before
+    for waiting, count in zip(all_, before, strict=True):
+        waiting.statements = waiting.store.operations - count
     return took_s
 
 
@@ -174,7 +163,7 @@ def idle_queues(
             progress(number / queues / 2)
         with _client(bench, waiting.store, notify=waiting.notify) as client:
             opened = [client.queue(name) for name in names]
-            with Dispatcher(opened, _nothing):
+            with Dispatcher(opened, waiting.note):
                 time.sleep(SETTLE_SECONDS + queues / 50)  # so that each has been looked at
                 took_s = _count([waiting], seconds, silent)
     finally:
@@ -188,7 +177,3 @@ def idle_queues(
         "seconds": round(took_s, 1),
     }
     return bench.result("idle", options, figures, queues=queues)
-
-
-def _nothing(_message: ReceivedMessage, _context: Context) -> None:
-    """Handle nothing: no message comes."""

@@ -70,13 +70,12 @@ def latency(bench: Bench, options: Options, asked: Asked, progress: Progress = s
     with open_session(bench.settings) as connection:
         for pace in paces:
             floor = Floor(connection.session, options.size)
-            rows.append(_at_rate(bench, options, asked, (pace, floor)))
+            rows.append(_at_rate(bench, options, asked, pace, floor))
             progress(len(rows) / len(paces))
     return bench.result("latency", options, {"rows": rows}, without=UNUSED)
 
 
-def _at_rate(bench: Bench, options: Options, asked: Asked, at: tuple[Pace, Floor]) -> dict[str, Any]:
-    pace, floor = at
+def _at_rate(bench: Bench, options: Options, asked: Asked, pace: Pace, floor: Floor) -> dict[str, Any]:
     half = Pace(pace.rate_per_s, pace.seconds / 2)
     bench.calm()
     floor.measure(half)
@@ -85,16 +84,12 @@ def _at_rate(bench: Bench, options: Options, asked: Asked, at: tuple[Pace, Floor
         start = threads if asked.one_process else children
         found, sends_s = listened(bench, works, start, partial(send_all, queue.send, pace, options.size))
     floor.measure(half)
-    took_s = list(chain.from_iterable(found))
-    return row(asked.to, pace, took_s, sends_s) | _beside(took_s, floor.figures())
-
-
-def _beside(took_s: list[float], floor: dict[str, float]) -> dict[str, float]:
+    took_s, bare = list(chain.from_iterable(found)), floor.figures()
     ratios = {
-        f"p{percent}_to_floor": round(percentile(took_s, percent) * 1000 / floor["floor_ms"], 2)
+        f"p{percent}_to_floor": round(percentile(took_s, percent) * 1000 / bare["floor_ms"], 2)
         for percent in (50, 99)
     }
-    return {**floor, **ratios}
+    return row(asked.to, pace, took_s, sends_s) | bare | ratios
 
 
 def _dispatch(name: str, bench: Bench, signals: Signals) -> list[float]:

@@ -22,6 +22,7 @@ from cqueue.bench.setup import (
     in_turn,
     medians_of,
     ratios_of,
+    seconds_of,
     silent,
     times_ms,
 )
@@ -42,11 +43,8 @@ def sends(
             "send": queue.send,
             "linger": lingering.send,
         }
-        found = in_turn(
-            {name: partial(_measured, send, options, threads) for name, send in ways.items()},
-            rounds,
-            progress,
-        )
+        measured = {name: partial(_measured, send, options, threads) for name, send in ways.items()}
+        found = in_turn(measured, rounds, progress)
     figures = {
         **ratios_of(found["send"], found["floor"]),
         "linger_ratio": ratios_of(found["linger"], found["floor"])["ratio"],
@@ -67,9 +65,4 @@ def _measured(send: Call, options: Options, threads: int, _part: Progress) -> Fi
 
 def _send_some(send: Call, body: bytes, count: int) -> list[float]:
     """The seconds that each took."""
-    took_s: list[float] = []
-    for _ in range(count):
-        start = time.perf_counter()
-        send(body)
-        took_s.append(time.perf_counter() - start)
-    return took_s
+    return [seconds_of(send, body) for _ in range(count)]

@@ -50,11 +50,11 @@ class Bench:
     began: host.CpuTime | None = field(default_factory=host.cpu_time)
 
     @contextmanager
-    def queue(self, options: Options) -> Iterator[Queue]:
-        """A new queue, deleted at the end."""
+    def queue(self, options: Options, config: QueueConfig | None = None) -> Iterator[Queue]:
+        """A new queue, deleted at the end. config: by default one with the options' shards."""
         name = f"bench-{time.time_ns():x}"
-        config = QueueConfig(shards=options.shards, visibility=timedelta(minutes=1))
-        queue = self.client.create_queue(name, config)
+        usual = QueueConfig(shards=options.shards, visibility=timedelta(minutes=1))
+        queue = self.client.create_queue(name, config or usual)
         try:
             yield queue
         finally:
@@ -160,16 +160,29 @@ def rates(messages: int, sends_s: list[float], drains_s: list[float]) -> dict[st
     }
 
 
+def seconds_of(call: Callable[..., object], *arguments: object) -> float:
+    """Call, and return how long it took."""
+    begin = time.perf_counter()
+    call(*arguments)
+    return time.perf_counter() - begin
+
+
 def in_turn(
-    ways: Mapping[str, Way], rounds: int, progress: Progress, *, warm_up: bool = True
+    ways: Mapping[str, Way],
+    rounds: int,
+    progress: Progress,
+    *,
+    warm_up: bool = True,
+    before: Callable[[], None] = lambda: None,
 ) -> dict[str, list[Figures]]:
     """Measure all ways round after round, so that they meet the same minutes; the results of each.
 
-    warm_up: measure one round more, and leave out the first.
+    warm_up: measure one round more, and leave out the first. before: called before each measurement.
     """
     found: dict[str, list[Figures]] = {name: [] for name in ways}
     turns = [*ways.items()] * (rounds + warm_up)
     for step, (name, measure) in enumerate(turns):
+        before()
         found[name].append(measure(partial(_part, progress, step, len(turns))))
         progress((step + 1) / len(turns))
     return {name: results[warm_up:] for name, results in found.items()}
@@ -181,20 +194,10 @@ def _part(progress: Progress, step: int, steps: int, done: float) -> None:
 
 def medians_of(results: Sequence[Figures], keys: Collection[str]) -> dict[str, float]:
     """The medians of some figures."""
-    return {key: median_of(results, key) for key in keys}
+    return {key: round(statistics.median(float(result[key]) for result in results), 4) for key in keys}
 
 
-def median_of(results: Sequence[dict[str, Any]], key: str) -> float:
-    """The median of one figure."""
-    return round(float(statistics.median(float(result[key]) for result in results)), 4)
-
-
-def ratios_of(
-    ours: Sequence[dict[str, Any]], bare: Sequence[dict[str, Any]], key: str = "per_s"
-) -> dict[str, Any]:
+def ratios_of(ours: Sequence[Figures], bare: Sequence[Figures], key: str = "per_s") -> Figures:
     """The median of ours / bare, and what it is in each round."""
     ratios = [one[key] / other[key] for one, other in zip(ours, bare, strict=True)]
-    return {
-        "ratio": round(float(statistics.median(ratios)), 4),
-        "ratios": [round(ratio, 4) for ratio in ratios],
-    }
+    return {"ratio": round(statistics.median(ratios), 4), "ratios": [round(ratio, 4) for ratio in ratios]}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.bench.log import until_stable
 from cqueue.bench.options import Options
-from cqueue.bench.setup import Bench, Progress, silent
+from cqueue.bench.setup import Bench, Progress, seconds_of, silent
 from cqueue.errors import ConfigError, NotDone
 from cqueue.log.log import Log
 from cqueue.settings import Settings
@@ -113,9 +112,7 @@ def _drain(rows: DataFrame) -> None:
 
 
 def _rate(rows: int, work: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    work()
-    return round(rows / (time.perf_counter() - begin), 1)
+    return round(rows / seconds_of(work), 1)
 
 
 def _connector(

@@ -24,25 +24,19 @@ def main(ask: dict[str, Any]) -> dict[str, Any]:
 def _read(ask: dict[str, Any]) -> dict[str, Any]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - the extra
 
-    builder = (
-        SparkSession.builder.master(ask["master"])
-        .config("spark.jars.packages", ask["coordinates"])
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "OFF")
-        .config("spark.cassandra.connection.host", ask["host"])
-        .config("spark.cassandra.connection.port", str(ask["port"]))
-    )
+    settings = {
+        "spark.jars.packages": ask["coordinates"],
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "OFF",
+        "spark.cassandra.connection.host": ask["host"],
+        "spark.cassandra.connection.port": str(ask["port"]),
+    }
     if ask["local_dc"]:
-        builder = builder.config("spark.cassandra.connection.localDC", ask["local_dc"])
-    for name, value in ask["conf"].items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    rows = (
-        session.read.format("org.apache.spark.sql.cassandra")
-        .options(keyspace=ask["keyspace"], table="log")
-        .load()
-    )
+        settings["spark.cassandra.connection.localDC"] = ask["local_dc"]
+    session = SparkSession.builder.master(ask["master"]).config(map={**settings, **ask["conf"]}).getOrCreate()
+    table = session.read.format("org.apache.spark.sql.cassandra")
+    rows = table.options(keyspace=ask["keyspace"], table="log").load()
     count = rows.count()
     begin = time.perf_counter()
     rows.write.format("noop").mode("overwrite").save()

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from cqueue._version import __version__
 from cqueue.bench import host
-from cqueue.bench.setup import Progress, silent
+from cqueue.bench.setup import Progress, seconds_of, silent
 from cqueue.runtime import cores
 from cqueue.spool import Spool
 
@@ -122,9 +122,7 @@ def _count(name: str, asked: Asked) -> int:
 def _timed(parent: Path, run: Run, bodies: list[bytes]) -> float:
     """Messages a second."""
     with _directory(parent) as directory:
-        begin = time.perf_counter()
-        run(directory, bodies)
-        return len(bodies) / (time.perf_counter() - begin)
+        return len(bodies) / seconds_of(run, directory, bodies)
 
 
 @contextmanager

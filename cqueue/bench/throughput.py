@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,7 @@ from cassandra.query import BatchStatement, BatchType
 from cassandra.util import uuid_from_time
 
 from cqueue.bench.options import Options, Rows
-from cqueue.bench.setup import (
-    Bench,
-    Figures,
-    Progress,
-    in_turn,
-    medians_of,
-    rates,
-    ratios_of,
-    silent,
-)
+from cqueue.bench.setup import Bench, Progress, in_turn, medians_of, rates, ratios_of, silent
 from cqueue.errors import NotDone
 from cqueue.message import Message
 from cqueue.producer import SendResult
@@ -120,13 +112,17 @@ def burndown(
     history: Path | None = None,
     pipelined: bool = False,
     ahead: bool = False,
+    calm: bool = False,
 ) -> dict[str, Any]:
     """Send all, then drain all, through the public API.
 
     history: where to record every call, to be judged at the end; recording costs time of its own.
     pipelined: the next batches are claimed while the acks of the last are stored; not with a history.
     ahead: two batches are sent at a time; neither with a history.
+    calm: it stands alone: begins when the server compacts nothing, and leaves it so.
     """
+    if calm:
+        bench.calm()
     with bench.queue(options) as queue:
         if history is None:
             sends_s = (_send_ahead if ahead else send_all)(queue, options, progress)
@@ -139,21 +135,9 @@ def burndown(
                 recorded.left(bench.client.queue(queue.dead_letter_name))
             report = check(history)
             verdict = {"verified": report.clean, "verdict": report.figures()}
-    return bench.result("burndown", options, {**rates(options.messages, sends_s, drains_s), **verdict})
-
-
-def calm_burndown(
-    bench: Bench,
-    options: Options,
-    progress: Progress = silent,
-    *,
-    pipelined: bool = False,
-    ahead: bool = False,
-) -> dict[str, Any]:
-    """A burndown that stands alone: it begins when the server compacts nothing, and leaves it so."""
-    bench.calm()
-    result = burndown(bench, options, progress, pipelined=pipelined, ahead=ahead)
-    bench.calm()
+    result = bench.result("burndown", options, {**rates(options.messages, sends_s, drains_s), **verdict})
+    if calm:
+        bench.calm()
     return result
 
 
@@ -223,16 +207,11 @@ def drain_all(
 
 def ratio(bench: Bench, options: Options, rounds: int = 3, progress: Progress = silent) -> dict[str, Any]:
     """Floor and pipelined burndown in turn after one round to warm up: medians, and the median of ratios."""
-
-    def bare(part: Progress) -> Figures:
-        bench.calm()
-        return floor(bench, options, part)
-
-    def ours(part: Progress) -> Figures:
-        bench.calm()
-        return burndown(bench, options, part, pipelined=True)
-
-    found = in_turn({"floor": bare, "burndown": ours}, rounds, progress)
+    ways = {
+        "floor": partial(floor, bench, options),
+        "burndown": partial(burndown, bench, options, pipelined=True),
+    }
+    found = in_turn(ways, rounds, progress, before=bench.calm)
     shown = ("sent_per_s", "drained_per_s", "total_per_s")
     figures = {
         **ratios_of(found["burndown"], found["floor"], "total_per_s"),

@@ -84,7 +84,7 @@ def burndown(
             param_hint="--verify",
         )
     if not verify:
-        _run(cli, "throughput.calm_burndown", load, pipelined=pipelined, ahead=ahead)
+        _run(cli, "throughput.burndown", load, pipelined=pipelined, ahead=ahead, calm=True)
         return
     with TemporaryDirectory(prefix="cqueue-bench-") as directory:
         found = _run(cli, "throughput.burndown", load, history=Path(directory) / "history")

@@ -53,7 +53,7 @@ class CliContext:
 
         if is_given():
             return None
-        from cqueue.dev.running import running_url  # noqa: PLC0415 - as above
+        from cqueue.dev.status import running_url  # noqa: PLC0415 - as above
 
         url = running_url()
         if url is not None and url != DEFAULT_URL:

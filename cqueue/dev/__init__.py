@@ -9,12 +9,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from cqueue.dev.paths import default_directory
+from cqueue.dev.status import ClusterState, NodeState, NodeStatus, Status
+
 if TYPE_CHECKING:
     from cqueue.dev.addresses import own_network
     from cqueue.dev.cluster import DevCluster
     from cqueue.dev.jars import ensure_jars
-    from cqueue.dev.paths import default_directory
-    from cqueue.dev.status import ClusterState, NodeState, NodeStatus, Status
 
 __all__ = [
     "ClusterState",
@@ -27,16 +28,7 @@ __all__ = [
     "own_network",
 ]
 
-_HOME_OF = {
-    "ClusterState": "status",
-    "DevCluster": "cluster",
-    "NodeState": "status",
-    "NodeStatus": "status",
-    "Status": "status",
-    "default_directory": "paths",
-    "ensure_jars": "jars",
-    "own_network": "addresses",
-}
+_HOME_OF = {"DevCluster": "cluster", "ensure_jars": "jars", "own_network": "addresses"}
 
 if not TYPE_CHECKING:
 
@@ -44,5 +36,4 @@ if not TYPE_CHECKING:
         """Import a name when it is asked for: the command line looks here for a server that runs."""
         if name not in _HOME_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(f"cqueue.dev.{_HOME_OF[name]}"), name)
-        return value
+        return getattr(import_module(f"cqueue.dev.{_HOME_OF[name]}"), name)

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Self
 
 from cqueue.errors import DevError
 
@@ -32,22 +31,16 @@ def own_network(directory: Path) -> str:
     return f"127.{second % 254 + 1}.{third}.1"
 
 
-class Reservation:
+class Reservation(ExitStack):
     """Addresses held against other starts on this machine, until the `with` block ends."""
 
     def __init__(self, ports: Sequence[int]) -> None:
-        self._ports = tuple(ports)
-        self._held = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._held.close()
+        super().__init__()
+        self._ports = ports
 
     def take(self, address: str) -> bool:
         """Hold `address`; False if somebody listens there, or is about to."""
-        return is_free(address, self._ports) and self._hold(address)
+        return all(_can_bind(address, port) for port in self._ports) and self._hold(address)
 
     def take_from(self, first: str, count: int) -> list[str]:
         """Hold the first `count` free addresses from `first` on.
@@ -75,13 +68,8 @@ class Reservation:
         except OSError:
             guard.close()
             return False
-        self._held.enter_context(guard)
+        self.enter_context(guard)
         return True
-
-
-def is_free(address: str, ports: Sequence[int]) -> bool:
-    """True if this process could listen on each of `ports` at `address`."""
-    return all(_can_bind(address, port) for port in ports)
 
 
 def _can_bind(address: str, port: int) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from cqueue.dev import processes, record, startup
 from cqueue.dev.addresses import FIRST_ADDRESS, Reservation
@@ -109,14 +110,23 @@ class DevCluster:
         """
         with record.locked(self.directory, LOCK_LIMIT):
             known = record.load(self.directory)
-            running = self._running()
+            # A test that ended early may have left a node stopped; it would never answer.
+            running = processes.signal_all(self._homes(), signal.SIGCONT)
             if known is not None and running:
-                self._wake()
                 wanted = self._same_settings(known)
             else:
-                known = self._forget_unformed(known)
+                if known is None or not known.formed:
+                    # A first start that did not come to its end leaves nodes that may know half of the ring.
+                    # Nobody has been told of them, so there is nothing to lose.
+                    self._kill_and_delete()
+                    known = None
                 wanted = self._settings(known)
-            self._start_missing(known, wanted, limit, progress)
+            with Reservation(_ports(wanted)) as reservation:
+                present = self._placed(known, wanted, reservation)
+                record.save(self.directory, present)
+                nodes = self._nodes(present)
+                self._launch(_missing(nodes), nodes, limit, progress)
+                record.save(self.directory, replace(present, formed=True))
         return self.status()
 
     def start_node(self, number: int, progress: Progress = silent, limit: timedelta = START_LIMIT) -> None:
@@ -129,9 +139,13 @@ class DevCluster:
         """
         with record.locked(self.directory, LOCK_LIMIT):
             node = self._node(number)
-            with Reservation(_ports(node.record.settings)) as reservation:
-                missing = _missing([node])
-                self._take_again(missing, reservation)
+            settings, missing = node.record.settings, _missing([node])
+            with Reservation(_ports(settings)) as reservation:
+                if missing and not settings.addresses and not reservation.take(node.address):
+                    raise DevError(
+                        f"Something else listens on {node.address}, where node {node.number} belongs. Stop "
+                        "that, or run `cqueue dev start`, which moves the node."
+                    )
                 self._launch(missing, [node], limit, progress)
 
     def status(self) -> Status:
@@ -150,8 +164,7 @@ class DevCluster:
     def wipe(self) -> None:
         """Kill all nodes and delete their data. Other files in the directory stay."""
         with record.locked(self.directory, LOCK_LIMIT):
-            processes.kill(self._homes())
-            self._delete_data()
+            self._kill_and_delete()
 
     def kill(self, number: int, sig: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to node `number`; after SIGKILL wait until it is gone.
@@ -171,72 +184,45 @@ class DevCluster:
 
     def _settings(self, known: Record | None) -> Settings:
         """Return the settings: those asked for, else those stored, else the defaults."""
-        if known is not None:
-            wanted = replace(known.settings, **self._given)
-            self._check_nodes(known.settings.nodes, wanted.nodes)
-            return wanted
-        nodes = self._given.get("nodes", 1)
-        return Settings(**{"heap": default_heap(nodes), **self._given})
-
-    def _check_nodes(self, have: int, want: int) -> None:
-        if have != want:
+        if known is None:
+            nodes = self._given.get("nodes", 1)
+            return Settings(**{"heap": default_heap(nodes), **self._given})
+        wanted = replace(known.settings, **self._given)
+        if wanted.nodes != known.settings.nodes:
             raise DevError(
-                f"The cluster in {self.directory} has {have} node(s), not {want}, which cannot be changed. "
-                "`cqueue dev wipe` deletes it; --dir makes another."
-            )
-
-    def _same_settings(self, known: Record) -> Settings:
-        wanted = self._settings(known)
-        if wanted != known.settings:
-            difference = _difference(known.settings, wanted)
-            raise DevError(
-                f"The cluster in {self.directory} runs with {difference}. Run `cqueue dev stop` first."
+                f"The cluster in {self.directory} has {known.settings.nodes} node(s), not {wanted.nodes}, "
+                "which cannot be changed. `cqueue dev wipe` deletes it; --dir makes another."
             )
         return wanted
 
-    def _forget_unformed(self, known: Record | None) -> Record | None:
-        # A first start that did not come to its end leaves nodes that may know half of the ring.
-        # Nobody has been told of them, so there is nothing to lose.
-        if known is not None and known.formed:
-            return known
-        processes.kill(self._homes())  # none, unless somebody deleted the record
-        self._delete_data()
-        return None
-
-    def _start_missing(
-        self, known: Record | None, wanted: Settings, limit: timedelta, progress: Progress
-    ) -> None:
-        with Reservation(_ports(wanted)) as reservation:
-            present = self._placed(known, wanted, reservation)
-            record.save(self.directory, present)
-            nodes = self._nodes(present)
-            self._launch(_missing(nodes), nodes, limit, progress)
-            record.save(self.directory, replace(present, formed=True))
+    def _same_settings(self, known: Record) -> Settings:
+        wanted = self._settings(known)
+        pairs = {name: (getattr(known.settings, name), getattr(wanted, name)) for name in Settings.__slots__}
+        difference = [
+            f"{name} {old!r} instead of {new!r}" for name, (old, new) in pairs.items() if old != new
+        ]
+        if difference:
+            raise DevError(
+                f"The cluster in {self.directory} runs with {', '.join(difference)}. "
+                "Run `cqueue dev stop` first."
+            )
+        return wanted
 
     def _placed(self, known: Record | None, wanted: Settings, reservation: Reservation) -> Record:
         """The record to start with: a node moves only if somebody else listens on its address."""
         if wanted.addresses:  # elsewhere, where this process may not be able to listen
-            fresh = Record(record.new_name(), tuple(wanted.addresses), wanted)
-            return fresh if known is None else replace(known, settings=wanted, addresses=fresh.addresses)
-        if known is None:
+            addresses = list(wanted.addresses)
+        elif known is None:
             addresses = reservation.take_from(self._first_address, wanted.nodes)
-            return Record(record.new_name(), tuple(addresses), wanted)
-        missing = _missing(self._nodes(known))
-        taken = [node for node in missing if not reservation.take(node.address)]
-        moved = list(known.addresses)
-        # Never to the address of another node of ours: Cassandra takes that for a second node there.
-        # Those are held by now, or listened on.
-        for node in taken:
-            (moved[node.number - 1],) = reservation.take_from(self._first_address, 1)
-        return replace(known, settings=wanted, addresses=tuple(moved))
-
-    def _take_again(self, nodes: Sequence[Node], reservation: Reservation) -> None:
-        for node in nodes:
-            if not node.record.settings.addresses and not reservation.take(node.address):
-                raise DevError(
-                    f"Something else listens on {node.address}, where node {node.number} belongs. Stop that, "
-                    "or run `cqueue dev start`, which moves the node."
-                )
+        else:
+            addresses = list(known.addresses)
+            taken = [node for node in _missing(self._nodes(known)) if not reservation.take(node.address)]
+            # Never to the address of another node of ours: Cassandra takes that for a second node there.
+            # Those are held by now, or listened on.
+            for node in taken:
+                (addresses[node.number - 1],) = reservation.take_from(self._first_address, 1)
+        name = f"cqueue-dev-{uuid4().hex[:12]}" if known is None else known.cluster_name
+        return Record(name, tuple(addresses), wanted, formed=known is not None and known.formed)
 
     def _launch(
         self, missing: Sequence[Node], nodes: Sequence[Node], limit: timedelta, progress: Progress
@@ -269,16 +255,10 @@ class DevCluster:
         # Without the record, which may be damaged.
         return [home for home in sorted(self.directory.glob(f"node[1-{MAX_NODES}]")) if home.is_dir()]
 
-    def _running(self) -> bool:
-        return any(processes.find(home) is not None for home in self._homes())
-
-    def _wake(self) -> None:
-        # A test that ended early may have left a node stopped; it would never answer.
-        for home in self._homes():
-            processes.send_signal(home, signal.SIGCONT)
-
-    def _delete_data(self) -> None:
-        for home in self._homes():
+    def _kill_and_delete(self) -> None:
+        homes = self._homes()
+        processes.kill(homes)
+        for home in homes:
             _delete(home)
         (self.directory / record.RECORD).unlink(missing_ok=True)
 
@@ -301,8 +281,3 @@ def _missing(nodes: Sequence[Node]) -> list[Node]:
 
 def _ports(settings: Settings) -> tuple[int, int]:
     return settings.cql_port, settings.storage_port
-
-
-def _difference(old: Settings, new: Settings) -> str:
-    names = [name for name in Settings.__slots__ if getattr(old, name) != getattr(new, name)]
-    return ", ".join(f"{name} {getattr(old, name)!r} instead of {getattr(new, name)!r}" for name in names)

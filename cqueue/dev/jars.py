@@ -33,9 +33,6 @@ _GOAL = "org.apache.maven.plugins:maven-dependency-plugin:copy-dependencies"
 # What a killed run left; a live one is quicker.
 _STALE_SECONDS = 3600
 
-# Of the errors the first is shown; the rest of Maven's output is advice about Maven.
-_ERROR_LINES = 1
-
 
 def silent(_line: str) -> None:
     """A progress callback that drops everything."""
@@ -96,7 +93,9 @@ def complete_jars(directory: Path) -> list[Path] | None:
 def _scratch(parent: Path) -> Iterator[Path]:
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        _sweep(parent)
+        for left in parent.glob("partial-*"):
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix="partial-", dir=parent))
     except OSError as exc:
         raise DevError(f"Cannot write to {parent}: {exc}. Set XDG_CACHE_HOME to a writable place.") from exc
@@ -104,12 +103,6 @@ def _scratch(parent: Path) -> Iterator[Path]:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _sweep(parent: Path) -> None:
-    for left in parent.glob("partial-*"):
-        if time.time() - left.stat().st_mtime > _STALE_SECONDS:
-            shutil.rmtree(left, ignore_errors=True)
 
 
 def _run_maven(target: Path, progress: Progress) -> None:
@@ -128,20 +121,17 @@ def _run_maven(target: Path, progress: Progress) -> None:
     ) as process:
         for line in process.stdout or ():
             output.append(line.rstrip())
-            _show_download(output, progress)
+            if "Downloaded from" in line:
+                count = sum("Downloaded from" in each for each in output)
+                progress(f"Fetching Apache Cassandra {cassandra_version()}: {count} files")
     if process.returncode != 0:
         raise DevError(_maven_error(output))
 
 
-def _show_download(output: list[str], progress: Progress) -> None:
-    if "Downloaded from" in output[-1]:
-        count = sum("Downloaded from" in line for line in output)
-        progress(f"Fetching Apache Cassandra {cassandra_version()}: {count} files")
-
-
 def _maven_error(output: list[str]) -> str:
     errors = [line for line in output if line.removeprefix("[ERROR]").strip() and "[ERROR]" in line]
-    shown = "\n".join((errors or output)[:_ERROR_LINES]) or "(no output)"
+    # The rest of Maven's output is advice about Maven.
+    shown = next(iter(errors or output), "") or "(no output)"
     return (
         f"Maven could not fetch Apache Cassandra:\n{shown}\n"
         "Check the network (a proxy or a mirror is set in Maven's settings.xml) and try again."

@@ -86,7 +86,14 @@ def java_command(java: Path, jars: Sequence[Path], home: Path, settings: Setting
         *(f"--add-exports={module}=ALL-UNNAMED" for module in _EXPORTS),
         *(f"--add-opens={module}=ALL-UNNAMED" for module in _OPENS),
         *_NO_WAITS,
-        *_places(home),
+        f"-Dcassandra.config={(home / 'cassandra.yaml').as_uri()}",
+        f"-Dcassandra.storagedir={home}",
+        f"-Dcassandra.logdir={home}",
+        f"-Dlogback.configurationFile={LOGBACK}",
+        # Native libraries are unpacked here; a killed node leaves them, and /tmp may forbid execution.
+        f"-Djava.io.tmpdir={home / 'tmp'}",
+        f"-Djna.tmpdir={home / 'tmp'}",
+        f"-XX:ErrorFile={home / 'crash.log'}",
         # The first operator is there at once, instead of after ten seconds.
         *(["-Dcassandra.superuser_setup_delay_ms=0"] if settings.auth else []),
         *settings.jvm_options,
@@ -99,19 +106,6 @@ def java_command(java: Path, jars: Sequence[Path], home: Path, settings: Setting
 def java_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The environment of a node: ours, with glibc's arenas bounded as cassandra-env.sh does it."""
     return {"MALLOC_ARENA_MAX": "4", **environ}
-
-
-def _places(home: Path) -> list[str]:
-    return [
-        f"-Dcassandra.config={(home / 'cassandra.yaml').as_uri()}",
-        f"-Dcassandra.storagedir={home}",
-        f"-Dcassandra.logdir={home}",
-        f"-Dlogback.configurationFile={LOGBACK}",
-        # Native libraries are unpacked here; a killed node leaves them, and /tmp may forbid execution.
-        f"-Djava.io.tmpdir={home / 'tmp'}",
-        f"-Djna.tmpdir={home / 'tmp'}",
-        f"-XX:ErrorFile={home / 'crash.log'}",
-    ]
 
 
 def _jamm(jars: Sequence[Path]) -> Path:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from cqueue.dev import certificates, probe, processes
 from cqueue.dev.jvm import java_command, java_environment
-from cqueue.dev.paths import AUTHORITY, CLIENT, TLS
+from cqueue.dev.paths import AUTHORITY, CLIENT, NODE, TLS, node_home
 from cqueue.dev.record import Record
-from cqueue.dev.settings import LOGIN, cassandra_yaml, directories_yaml, tls_yaml
+from cqueue.dev.settings import LOGIN, cassandra_yaml
 from cqueue.dev.status import NodeState, NodeStatus
 
 LOG = "node.log"
@@ -87,35 +87,27 @@ class Node:
             return []
 
     def _door(self) -> probe.Node:
-        settings = self.record.settings
-        tls = _tls_of(self.directory / TLS) if settings.tls else None
+        settings, files = self.record.settings, self.directory / TLS
+        tls: ssl.SSLContext | None = None
+        if settings.tls:
+            tls = ssl.create_default_context(cafile=files / AUTHORITY)
+            tls.load_cert_chain(files / CLIENT)
         return probe.Node(self.address, settings.cql_port, tls, LOGIN if settings.auth else None)
 
     def _prepare(self) -> None:
         shutil.rmtree(self.home / "tmp", ignore_errors=True)  # what a killed run unpacked
         (self.home / "tmp").mkdir(parents=True)
+        if self.record.settings.tls:
+            files = self.directory / TLS
+            certificates.make_authority(files)
+            # Anew at each start, since a node may have moved to another address.
+            names = (f"IP:{self.address}", "DNS:localhost")
+            certificates.issue(files, self.home / NODE, "cqueue dev node", names)
         text = cassandra_yaml(
             self.record.settings,
             cluster_name=self.record.cluster_name,
             addresses=self.record.addresses,
+            directory=self.directory,
             index=self.number - 1,
         )
-        tls = ""
-        if self.record.settings.tls:
-            folder, own = self.directory / TLS, self.home / "node.pem"
-            certificates.make_authority(folder)
-            # Anew at each start, since a node may have moved to another address.
-            certificates.issue(folder, own, "cqueue dev node", (f"IP:{self.address}", "DNS:localhost"))
-            tls = tls_yaml(self.record.settings, node=own, authority=folder / AUTHORITY)
-        (self.home / "cassandra.yaml").write_text(text + directories_yaml(self.home) + tls)
-
-
-def _tls_of(folder: Path) -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=folder / AUTHORITY)
-    context.load_cert_chain(folder / CLIENT)
-    return context
-
-
-def node_home(directory: Path, number: int) -> Path:
-    """The directory of node `number` (from 1)."""
-    return directory / f"node{number}"
+        (self.home / "cassandra.yaml").write_text(text)

@@ -14,6 +14,7 @@ from pathlib import Path
 TLS = "node1/tls"
 AUTHORITY = "ca.pem"
 CLIENT = "client.pem"
+NODE = "node.pem"  # below each node's directory
 
 
 def cache_root(environ: Mapping[str, str] | None = None) -> Path:
@@ -21,14 +22,14 @@ def cache_root(environ: Mapping[str, str] | None = None) -> Path:
     return _root(environ, "XDG_CACHE_HOME", ".cache")
 
 
-def data_root(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the directory of files that cannot be fetched again: `$XDG_DATA_HOME/cqueue`."""
-    return _root(environ, "XDG_DATA_HOME", ".local/share")
-
-
 def default_directory(environ: Mapping[str, str] | None = None) -> Path:
-    """Return the directory of the nodes if `--dir` is not given."""
-    return data_root(environ) / "dev"
+    """Return the directory of the nodes if `--dir` is not given: `$XDG_DATA_HOME/cqueue/dev`."""
+    return _root(environ, "XDG_DATA_HOME", ".local/share") / "dev"
+
+
+def node_home(directory: Path, number: int) -> Path:
+    """Return the directory of node `number` (from 1), which everything of this node is below."""
+    return directory / f"node{number}"
 
 
 def _root(environ: Mapping[str, str] | None, variable: str, below_home: str) -> Path:

@@ -15,6 +15,8 @@ _VERSION = 4
 _STARTUP, _READY, _AUTHENTICATE, _OPTIONS, _SUPPORTED, _QUERY, _RESULT = 1, 2, 3, 5, 6, 7, 8
 _AUTH_RESPONSE, _AUTH_SUCCESS = 15, 16
 _HEADER = struct.Struct(">BBhBi")
+# The body of a startup: a map of one name and its value, each text behind its length.
+_CQL_VERSION = struct.pack(">HH11sH5s", 1, 11, b"CQL_VERSION", 5, b"3.0.0")
 _LOCAL_TIMEOUT_SECONDS = 1.0
 _RING_TIMEOUT_SECONDS = 3.0
 _ONE = 1
@@ -71,11 +73,10 @@ def _query(node: Node, text: str, *, consistency: int, expect: str) -> bool:
 
 
 def _log_in(connection: socket.socket, login: tuple[str, str] | None) -> None:
-    startup = _string_map({"CQL_VERSION": "3.0.0"})
     if login is None:
-        _ask(connection, _STARTUP, startup, _READY)
+        _ask(connection, _STARTUP, _CQL_VERSION, _READY)
         return
-    _ask(connection, _STARTUP, startup, _AUTHENTICATE)
+    _ask(connection, _STARTUP, _CQL_VERSION, _AUTHENTICATE)
     token = "\0{}\0{}".format(*login).encode()
     _ask(connection, _AUTH_RESPONSE, struct.pack(">i", len(token)) + token, _AUTH_SUCCESS)
 
@@ -96,14 +97,3 @@ def _receive(connection: socket.socket, size: int) -> bytes:
             raise _NoAnswerError
         received += piece
     return received
-
-
-def _string_map(values: dict[str, str]) -> bytes:
-    return struct.pack(">H", len(values)) + b"".join(
-        _string(name) + _string(value) for name, value in values.items()
-    )
-
-
-def _string(text: str) -> bytes:
-    raw = text.encode()
-    return struct.pack(">H", len(raw)) + raw

@@ -69,6 +69,15 @@ def owns(entry: Path, home: Path) -> bool:
     return os.fsencode(MARKER + str(home)) in arguments
 
 
+def is_ours(home: Path) -> bool:
+    """Return whether the node that lives in `home` runs, and belongs to this user."""
+    pid = find(home)
+    try:
+        return pid is not None and (PROC / str(pid)).stat().st_uid == os.getuid()
+    except OSError:  # gone meanwhile
+        return False
+
+
 def send_signal(home: Path, number: signal.Signals) -> int | None:
     """Signal the node that lives in `home`; return its pid, None if it does not run."""
     pid = find(home)
@@ -83,12 +92,15 @@ def send_signal(home: Path, number: signal.Signals) -> int | None:
     return pid
 
 
+def signal_all(homes: Sequence[Path], number: signal.Signals) -> list[int]:
+    """Signal the nodes that run; return their pids."""
+    return [pid for home in homes if (pid := send_signal(home, number)) is not None]
+
+
 def terminate(homes: Sequence[Path], grace: timedelta) -> None:
     """Ask the nodes to stop, and kill those that have not after `grace`."""
-    for home in homes:
-        # A stopped process would not see the request.
-        send_signal(home, signal.SIGCONT)
-    wait_gone(_signal_all(homes, signal.SIGTERM), grace)
+    signal_all(homes, signal.SIGCONT)  # a stopped process would not see the request
+    wait_gone(signal_all(homes, signal.SIGTERM), grace)
     kill(homes)
 
 
@@ -98,7 +110,7 @@ def kill(homes: Sequence[Path]) -> list[int]:
     Raises:
         DevError: the kernel does not let one go.
     """
-    pids = _signal_all(homes, signal.SIGKILL)
+    pids = signal_all(homes, signal.SIGKILL)
     left = wait_gone(pids, timedelta(seconds=30))
     if left:
         raise DevError(f"Process {left[0]} does not die, even by SIGKILL. Its disk may hang; look there.")
@@ -127,7 +139,3 @@ def is_gone(pid: int, proc: Path = PROC) -> bool:
     except (OSError, IndexError):
         return True
     return state in {"Z", "X"} and threads <= 1
-
-
-def _signal_all(homes: Sequence[Path], number: signal.Signals) -> list[int]:
-    return [pid for home in homes if (pid := send_signal(home, number)) is not None]

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from uuid import uuid4
 
 from cqueue.dev.settings import Settings
 from cqueue.errors import ConfigError, DevError
@@ -29,11 +28,6 @@ class Record:
     addresses: tuple[str, ...]  # of node 1, 2, …
     settings: Settings
     formed: bool = False  # True once a start has succeeded; before that there is nothing to keep
-
-
-def new_name() -> str:
-    """A cluster name that no other cluster has."""
-    return f"cqueue-dev-{uuid4().hex[:12]}"
 
 
 def load(directory: Path) -> Record | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from cqueue.dev.paths import AUTHORITY, NODE, TLS, node_home
 from cqueue.errors import ConfigError
 
 MAX_NODES = 9
@@ -60,6 +61,7 @@ _GUARDED: Mapping[str, Any] = {
     "authorizer": "CassandraAuthorizer",
     "role_manager": "CassandraRoleManager",
 }
+_DIRECTORIES = ("commitlog", "hints", "saved_caches", "cdc_raw")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +125,19 @@ def initial_token(index: int, nodes: int) -> int:
     return index * part + part // 2 - 2**63
 
 
-def cassandra_yaml(settings: Settings, *, cluster_name: str, addresses: Sequence[str], index: int) -> str:
-    """The text of the configuration of node `index` (from 0), without its directories."""
-    seeds = ",".join(addresses)
-    address = addresses[index]
+def cassandra_yaml(
+    settings: Settings, *, cluster_name: str, addresses: Sequence[str], directory: Path, index: int
+) -> str:
+    """The text of the configuration of node `index` (from 0) of the cluster in `directory`."""
+    home, address = node_home(directory, index + 1), addresses[index]
+    encrypted = {
+        "enabled": True,
+        "optional": False,
+        "keystore": str(home / NODE),
+        "truststore": str(directory / TLS / AUTHORITY),
+        "require_client_auth": settings.client_certificates,
+        "ssl_context_factory": {"class_name": "org.apache.cassandra.security.PEMBasedSslContextFactory"},
+    }
     values: dict[str, Any] = {
         "cluster_name": cluster_name,
         "num_tokens": 1,
@@ -139,52 +150,19 @@ def cassandra_yaml(settings: Settings, *, cluster_name: str, addresses: Sequence
         "seed_provider": [
             {
                 "class_name": "org.apache.cassandra.locator.SimpleSeedProvider",
-                "parameters": [{"seeds": seeds}],
+                "parameters": [{"seeds": ",".join(addresses)}],
             }
         ],
-        **commitlog_yaml(settings.commitlog_sync),
+        # Synced before every answer, or every ten seconds.
+        "commitlog_sync": settings.commitlog_sync,
+        **({"commitlog_sync_period": "10000ms"} if settings.commitlog_sync == "periodic" else {}),
         **_SMALL_AND_SAFE,
         **(_GUARDED if settings.auth else {}),
+        **({"client_encryption_options": encrypted} if settings.tls else {}),
         **settings.yaml,
+        # Not to be overridden: what is elsewhere no `wipe` would delete.
+        "data_file_directories": [str(home / "data")],
+        **{f"{name}_directory": str(home / name) for name in _DIRECTORIES},
     }
-    return render_yaml(values)
-
-
-def commitlog_yaml(mode: str) -> dict[str, Any]:
-    """The commit log's settings: sync before every answer, or every ten seconds."""
-    if mode == "periodic":
-        return {"commitlog_sync": "periodic", "commitlog_sync_period": "10000ms"}
-    return {"commitlog_sync": "batch"}
-
-
-def directories_yaml(home: Path) -> str:
-    """Return a node's data directories, as an appendix to `cassandra_yaml`."""
-    return render_yaml(
-        {
-            "data_file_directories": [str(home / "data")],
-            "commitlog_directory": str(home / "commitlog"),
-            "hints_directory": str(home / "hints"),
-            "saved_caches_directory": str(home / "saved_caches"),
-            "cdc_raw_directory": str(home / "cdc_raw"),
-        }
-    )
-
-
-def tls_yaml(settings: Settings, *, node: Path, authority: Path) -> str:
-    """Return a node's encryption of clients, as an appendix to `cassandra_yaml`; "" without."""
-    if not settings.tls or "client_encryption_options" in settings.yaml:
-        return ""
-    options = {
-        "enabled": True,
-        "optional": False,
-        "keystore": str(node),
-        "truststore": str(authority),
-        "require_client_auth": settings.client_certificates,
-        "ssl_context_factory": {"class_name": "org.apache.cassandra.security.PEMBasedSslContextFactory"},
-    }
-    return render_yaml({"client_encryption_options": options})
-
-
-def render_yaml(values: Mapping[str, Any]) -> str:
-    """One `name: value` a line; JSON is YAML, so no YAML library is needed for the values."""
+    # JSON is YAML, so no YAML library is needed for the values.
     return "".join(f"{name}: {json.dumps(value)}\n" for name, value in values.items())

@@ -14,9 +14,10 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import quote
 
-from cqueue.dev.paths import AUTHORITY, CLIENT, TLS
-from cqueue.dev.record import Record
+from cqueue.dev.paths import AUTHORITY, CLIENT, TLS, default_directory, node_home
+from cqueue.dev.record import Record, load
 from cqueue.dev.settings import DATACENTER, KEYSPACE, LOGIN
+from cqueue.errors import DevError
 
 
 class NodeState(StrEnum):
@@ -77,3 +78,24 @@ def cluster_url(directory: Path, record: Record) -> str:
     if settings.client_certificates:
         url += f"&tls_cert={quote(str(files / CLIENT))}"
     return url
+
+
+def running_url(directory: Path | None = None) -> str | None:
+    """The URL of the cluster if a process of it runs that belongs to this user; else None.
+
+    The command line looks for it where nothing says which cluster is meant, so it has to be quick: no node is
+    asked. A record that cannot be read counts as no cluster: `cqueue dev status` says what is wrong with it.
+
+    directory: by default the one that `cqueue dev` uses.
+    """
+    directory = (directory or default_directory()).resolve()
+    try:
+        known = load(directory)
+    except DevError:
+        return None
+    if known is None:
+        return None
+    from cqueue.dev import processes  # noqa: PLC0415 - only where there is a cluster
+
+    homes = [node_home(directory, number + 1) for number in range(len(known.addresses))]
+    return cluster_url(directory, known) if any(map(processes.is_ours, homes)) else None

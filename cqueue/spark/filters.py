@@ -21,8 +21,11 @@ from cqueue.spark.options import ReadOptions, datetime_us
 from cqueue.spark.views import DEAD, LOG, MESSAGES
 
 _TIMES = {MESSAGES: "due", DEAD: "due", LOG: "time"}
-_SETS = {MESSAGES: {"priority": "priorities"}, DEAD: {"priority": "priorities"}}
-_SETS_OF_LOG = {"topic": "topics", "partition": "partitions"}
+_SETS = {
+    MESSAGES: {"priority": "priorities"},
+    DEAD: {"priority": "priorities"},
+    LOG: {"topic": "topics", "partition": "partitions"},
+}
 
 
 def narrowed(options: ReadOptions, filters: Sequence[Filter]) -> tuple[ReadOptions, list[Filter]]:
@@ -47,7 +50,7 @@ def _narrow(options: ReadOptions, one: Filter) -> ReadOptions | None:
     column = attribute[0] if len(attribute) == 1 else ""
     if column == _TIMES.get(options.view):
         return _in_time(options, one)
-    name = (_SETS_OF_LOG if options.view == LOG else _SETS.get(options.view, {})).get(column)
+    name = _SETS.get(options.view, {}).get(column)
     return None if name is None else _among(options, name, one)
 
 

@@ -16,6 +16,7 @@ from cqueue.protocol.inspection import PAGE, Walk, wide_rows
 from cqueue.protocol.spec import QueueSpec
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
+from cqueue.spark.split import limited
 from cqueue.spark.views import INFLIGHT, arrow_schema
 from cqueue.store.operations import (
     Head,
@@ -62,17 +63,20 @@ def read(side: SparkSide, part: HeadPart, view: str, columns: tuple[str, ...]) -
     Raises:
         NotDone: Cassandra does not answer.
     """
-    schema, left = arrow_schema(view, columns), part.limit
+    return limited(_batches(side, part, view, columns), part.limit)
+
+
+def _batches(
+    side: SparkSide, part: HeadPart, view: str, columns: tuple[str, ...]
+) -> Iterator[pa.RecordBatch]:
+    schema = arrow_schema(view, columns)
     for wide_row, priorities in part.rows:
         head = side.driver.ask(ReadHead(wide_row))
         if view == INFLIGHT:
             rows = list(_in_flight(side, part.spec, wide_row, head, priorities))
         else:
             rows = [_shard(side, part.spec, wide_row, head, priorities)]
-        rows = rows if left is None else rows[:left]
-        left = None if left is None else left - len(rows)
-        if rows:
-            yield pa.RecordBatch.from_pylist([{name: row[name] for name in columns} for row in rows], schema)
+        yield pa.RecordBatch.from_pylist([{name: row[name] for name in columns} for row in rows], schema)
 
 
 def _in_flight(

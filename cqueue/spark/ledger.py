@@ -19,6 +19,7 @@ from typing import Final
 
 from cqueue import ids
 from cqueue.log.protocol.spec import LogSpec
+from cqueue.protocol.inspection import END
 from cqueue.spark.records import existing, within
 from cqueue.spark.session import SparkSide
 from cqueue.store.cells import pairs
@@ -49,19 +50,34 @@ def first_try(side: SparkSide, target: str, work: str, run: str) -> FirstTry:
     Raises:
         NotDone, OutcomeUnknown: the note may not be stored; the task must store nothing.
     """
-    digest = blake2b(f"{target} {work}".encode(), digest_size=8).digest()
-    shard = LogShard(target, HIDDEN, int.from_bytes(digest, "big", signed=True))
+    shard = hidden(target, f"{target} {work}")
     known = _earliest(side, shard)
     if known is None:
-        id_ = ids.from_ticks(side.driver.clock.now_us() * 10, secrets.randbits(62))
-        mine = RecordRow(id_, run, None, None, b"")
-        side.driver.ask(AppendRecords(shard, (mine,), REMEMBERED_S))
+        mine = note(side, shard, run, REMEMBERED_S)
         known = _earliest(side, shard) or mine  # of tasks that begin together one is the first
     return FirstTry(ids.time_us(known.id), repeated=known.topic != run)
 
 
+def hidden(target: str, text: str) -> LogShard:
+    """Return the place of the notes on `text`: a partition that no log has."""
+    digest = blake2b(text.encode(), digest_size=8).digest()
+    return LogShard(target, HIDDEN, int.from_bytes(digest, "big", signed=True))
+
+
+def note(side: SparkSide, shard: LogShard, name: str, kept_s: int) -> RecordRow:
+    """Store a note of now, with a name.
+
+    Raises:
+        NotDone, OutcomeUnknown: the note may not be stored.
+    """
+    id_ = ids.from_ticks(side.driver.clock.now_us() * 10, secrets.randbits(62))
+    row = RecordRow(id_, name, None, None, b"")
+    side.driver.ask(AppendRecords(shard, (row,), kept_s))
+    return row
+
+
 def _earliest(side: SparkSide, shard: LogShard) -> RecordRow | None:
-    found = side.driver.ask(ReadRecordPage(shard, ids.START, (1 << 124) - 1, 1))
+    found = side.driver.ask(ReadRecordPage(shard, ids.START, END, 1))
     return next(found.rows(), None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ from cqueue.sending.redriving import count_in
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
-from cqueue.spark.split import Piece, Probe, ahead, grouped, split
+from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
 from cqueue.spark.views import DEAD, arrow_schema
 from cqueue.store import arrow_columns
 from cqueue.store.operations import MessageRow, ReadBodies, ReadIds, ReadSlice, WideRow
@@ -80,10 +80,8 @@ def plan(side: SparkSide, spec: QueueSpec, options: ReadOptions, as_of_us: int) 
 
         return probe
 
-    if options.limit is not None:  # in one task, or each would read as many
-        return [MessagePart(spec, tuple(whole), as_of_us, options.limit)] if whole else []
-    pieces = split(whole, probe_of, options.partition_rows)
-    return [MessagePart(spec, group, as_of_us, None) for group in grouped(pieces, options.partition_rows)]
+    groups = tasks(whole, probe_of, options.partition_rows, options.limit)
+    return [MessagePart(spec, group, as_of_us, options.limit) for group in groups]
 
 
 def _bounds(spec: QueueSpec, wide_row: WideRow, options: ReadOptions) -> Iterator[tuple[int, int]]:
@@ -101,17 +99,9 @@ def read(side: SparkSide, part: MessagePart, view: str, columns: tuple[str, ...]
     Raises:
         NotDone: Cassandra does not answer; no row of the page under way was given out.
     """
-    left = part.limit
     make = _Batches(side, part, view, columns)
-    for place, page in ahead(_pages(side, part)):
-        for batch in make.of(place, page):
-            wanted = batch if left is None else batch.slice(0, left)
-            if left is not None:
-                left -= wanted.num_rows
-            if wanted.num_rows:
-                yield wanted
-            if left == 0:
-                return
+    batches = (batch for place, page in ahead(_pages(side, part)) for batch in make.of(place, page))
+    return limited(batches, part.limit)
 
 
 def _pages(side: SparkSide, part: MessagePart) -> Iterator[tuple[Place, list[MessageRow]]]:
@@ -193,10 +183,7 @@ class _Batches:
             "due": lambda found: arrow_columns.times(found.ticks),
             "body": _Messages.bodies,
             "headers": _Messages.headers,
-            "codec": lambda found: found.texts("codec"),
-            "task": lambda found: found.texts("task"),
-            "key": lambda found: found.texts("key"),
-            "trigger": lambda found: found.texts("trigger"),
+            **{name: partial(_Messages.texts, name=name) for name in ("codec", "task", "key", "trigger")},
             "sent_at": lambda found: makers.milliseconds(found.sent_at),
             "expires": lambda found: makers.milliseconds(found.column("expires")),
             "reason": lambda found: self._header(found, HEADER_REASON),
@@ -227,12 +214,9 @@ class _Batches:
         return self._side.driver.ask(ReadBodies(place.wide_row, tuple(sizes), tuple(sizes.values())))
 
     def _batch(self, found: _Messages) -> pa.RecordBatch:
+        """Make a batch without messages that are younger than the moment that the whole read shows."""
         made = [self._makers[name](found) for name in self._columns]
         batch = pa.RecordBatch.from_arrays(made, schema=self._schema)
-        return self._until(found, batch)
-
-    def _until(self, found: _Messages, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Leave out messages that are younger than the moment that the whole read shows."""
         keep = found.sent_at * 1000 <= self._as_of_us
         if self._is_dead:  # it was sent long before it died
             keep &= (found.ticks - ids.TICKS_1970) // 10 <= self._as_of_us

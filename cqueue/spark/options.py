@@ -16,7 +16,7 @@ from cqueue.errors import ConfigError
 from cqueue.message import MAX_PRIORITY, check_queue_name
 from cqueue.runtime.urls import suggest
 from cqueue.settings import Settings, load
-from cqueue.spark.views import LOG, MESSAGES, QUEUE_VIEWS
+from cqueue.spark.views import LOG, QUEUE_VIEWS
 
 PARTITION_ROWS: Final = 100_000
 MAX_ROWS: Final = 1 << 62
@@ -127,7 +127,8 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     """
     texts = _Texts(options, READ_OPTIONS)
     kind, name = texts.target()
-    view = _view(texts, kind)
+    views = (LOG,) if kind == "log" else QUEUE_VIEWS
+    view = texts.choice("view", views, views[0])
     since = texts.text("since")
     return ReadOptions(
         settings=load(texts.text("url")),
@@ -136,7 +137,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         since_us=None if since in {EARLIEST, LATEST} else texts.time_us("since"),
         until_us=texts.time_us("until"),
         as_of_us=texts.time_us("asOf"),
-        topics=_only(view, LOG, "topics", texts.listed("topics"), frozenset),
+        topics=_topics(view, texts.listed("topics")),
         priorities=_priorities(view, texts.listed("priorities")),
         columns=texts.listed("columns"),
         limit=texts.whole("limit", 1),
@@ -166,20 +167,12 @@ def check_stream(options: ReadOptions) -> None:
             raise ConfigError(f"option {name} is for a batch; a stream goes on")
 
 
-def _view(texts: _Texts, kind: str) -> str:
-    if kind == "log":
-        return texts.choice("view", (LOG,), LOG)
-    return texts.choice("view", QUEUE_VIEWS, MESSAGES)
-
-
-def _only(view: str, wanted: str, name: str, value: tuple[str, ...] | None, make: type[frozenset[str]]) -> (
-    frozenset[str] | None
-):  # fmt: skip
+def _topics(view: str, value: tuple[str, ...] | None) -> frozenset[str] | None:
     if value is None:
         return None
-    if view != wanted:
-        raise ConfigError(f"option {name} is for a {wanted}, not for view {view!r}")
-    return make(value)
+    if view != LOG:
+        raise ConfigError(f"option topics is for a log, not for view {view!r}")
+    return frozenset(value)
 
 
 def _priorities(view: str, value: tuple[str, ...] | None) -> frozenset[int] | None:

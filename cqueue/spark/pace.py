@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from hashlib import blake2b
 from typing import Final
 
 from cqueue import ids
-from cqueue.spark.ledger import HIDDEN
+from cqueue.protocol.inspection import END
+from cqueue.spark.ledger import hidden, note
 from cqueue.spark.session import SparkSide
-from cqueue.store.log_operations import AppendRecords, LogShard, RecordRow
 from cqueue.store.record_page import ReadRecordPage
 
 BEAT_S: Final = 1.0
@@ -30,8 +29,7 @@ class Pace:
     """One task's share of a rate. job: the name of one job, the same in all its tasks."""
 
     def __init__(self, side: SparkSide, job: str, rate: float) -> None:
-        digest = blake2b(job.encode(), digest_size=8).digest()
-        self._shard = LogShard("spark-rate", HIDDEN, int.from_bytes(digest, "big", signed=True))
+        self._shard = hidden("spark-rate", job)
         self._side = side
         self._rate = rate
         self._name = secrets.token_hex(8)
@@ -59,13 +57,10 @@ class Pace:
 
     def _beat(self) -> None:
         first = self._beat_s == float("-inf")
-        now_us = self._side.driver.clock.now_us()
-        id_ = ids.from_ticks(now_us * 10, secrets.randbits(62))
-        row = RecordRow(id_, self._name, None, None, b"")
-        self._side.driver.ask(AppendRecords(self._shard, (row,), KEPT_S))
+        beat = note(self._side, self._shard, self._name, KEPT_S)
         if first:  # those that begin together shall see each other
             time.sleep(BURST_S)
-        since = ids.lowest_at(now_us - GONE_US)
-        found = self._side.driver.ask(ReadRecordPage(self._shard, since, (1 << 124) - 1, MOST_TASKS))
+        since = ids.lowest_at(ids.time_us(beat.id) - GONE_US)
+        found = self._side.driver.ask(ReadRecordPage(self._shard, since, END, MOST_TASKS))
         self._tasks = max(1, len({each.topic for each in found.rows()}))
         self._beat_s = time.monotonic()

@@ -17,7 +17,7 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
-from cqueue.spark.split import Piece, Probe, ahead, grouped, split
+from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
 from cqueue.spark.views import LOG, arrow_schema
 from cqueue.store.log_operations import LogShard, ReadLogShards, ReadRecordIds
 from cqueue.store.record_page import ReadRecordPage
@@ -57,15 +57,12 @@ def plan(side: SparkSide, spec: LogSpec, options: ReadOptions, as_of_us: int) ->
         if wanted is None or shard.partition in wanted
         for piece in within(spec, shard, ids.lowest_at(since_us) - 1, last)
     ]
-    if options.limit is not None:  # in one task, or each would read as many
-        pieces = (tuple(whole),) if whole else ()
-        return [LogPart(spec.name, spec.partition, each, options.topics, options.limit) for each in pieces]
 
     def probe_of(shard: LogShard) -> Probe:
         return lambda after, upto, limit: side.driver.ask(ReadRecordIds(shard, after, upto, limit))
 
-    groups = grouped(split(whole, probe_of, options.partition_rows), options.partition_rows)
-    return [LogPart(spec.name, spec.partition, group, options.topics, None) for group in groups]
+    groups = tasks(whole, probe_of, options.partition_rows, options.limit)
+    return [LogPart(spec.name, spec.partition, group, options.topics, options.limit) for group in groups]
 
 
 def within(spec: LogSpec, shard: LogShard, after: int, last: int) -> Iterator[Piece[LogShard]]:
@@ -100,18 +97,11 @@ def read(side: SparkSide, part: LogPart, columns: tuple[str, ...]) -> Iterator[p
         NotDone: Cassandra does not answer; no row of the page under way was given out.
     """
     asked = {*columns, "topic"} if part.topics is not None else set(columns)
-    schema, left = arrow_schema(LOG, sorted(asked)), part.limit
-    for stretch in ahead(_pages(side, part)):
-        batch = _batch(part, stretch, schema)
-        if part.topics is not None:
-            batch = of_topics(batch, part.topics)
-        if left is not None:
-            batch = batch.slice(0, left)
-            left -= batch.num_rows
-        if batch.num_rows:
-            yield batch.select(columns)
-        if left == 0:
-            return
+    schema = arrow_schema(LOG, sorted(asked))
+    batches = (_batch(part, stretch, schema) for stretch in ahead(_pages(side, part)))
+    if part.topics is not None:
+        batches = (of_topics(batch, part.topics) for batch in batches)
+    return (batch.select(columns) for batch in limited(batches, part.limit))
 
 
 def _pages(side: SparkSide, part: LogPart) -> Iterator[Stretch]:

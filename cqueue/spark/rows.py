@@ -6,7 +6,7 @@ the time that one Python object for each of them would take.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -27,25 +27,33 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from cqueue.errors import BadInput, BodyTooLarge, ConfigError, DelayOutOfRange, PriorityOutOfRange
-from cqueue.message import MAX_BODY, MAX_DELAY, MAX_PRIORITY, MAX_TEXT, check_headers
+from cqueue.errors import BadInput, BodyTooLarge, ConfigError, DelayOutOfRange
+from cqueue.message import MAX_BODY, MAX_DELAY, MAX_TEXT, check_headers
 from cqueue.spark.options import WriteOptions
 
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
-_NUMBERS: Final = (*_WHOLE, FloatType, DoubleType, DecimalType)
-_TAKES: Final[dict[str, tuple[type[DataType], ...]]] = {
-    "body": (BinaryType, StringType),
-    "key": (StringType,),
-    "headers": (MapType,),
-    "priority": _WHOLE,
-    "delay": _NUMBERS,
-    "due": (TimestampType,),
-    "task": (StringType,),
-    "codec": (StringType,),
-    "expires": (TimestampType,),
-    "topic": (StringType,),
-    "partition": _WHOLE,
+_TAKES: Final[dict[str | None, tuple[type[DataType], ...]]] = {
+    None: (BinaryType, StringType),
+    "string": (StringType,),
+    "int": _WHOLE,
+    "double": (*_WHOLE, FloatType, DoubleType, DecimalType),
+    "timestamp": (TimestampType,),
+    "map<string,string>": (MapType,),
 }
+TYPES: Final[dict[str, str | None]] = {
+    "body": None,
+    "key": "string",
+    "priority": "int",
+    "delay": "double",
+    "due": "timestamp",
+    "headers": "map<string,string>",
+    "task": "string",
+    "codec": "string",
+    "expires": "timestamp",
+    "topic": "string",
+    "partition": "int",
+}
+"""Types of columns in SQL; None for the body, which may be binary or a string."""
 QUEUE_COLUMNS: Final = ("body", "key", "priority", "delay", "due", "headers", "task", "codec", "expires")
 LOG_COLUMNS: Final = ("body", "topic", "key", "partition", "headers")
 ID_TYPES: Final = (StringType, BinaryType, *_WHOLE)
@@ -63,7 +71,7 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
     if "body" not in types:
         raise ConfigError(f"there is no column body; the rows have {', '.join(types) or 'none'}")
     for name, type_ in types.items():
-        takes = ID_TYPES if name == options.id_column else _TAKES.get(name, ()) if name in known else ()
+        takes = ID_TYPES if name == options.id_column else _TAKES[TYPES[name]] if name in known else ()
         if not takes:
             raise ConfigError(
                 f"a {options.kind} takes no column {name!r}, only {', '.join(known)}; drop or rename it"
@@ -103,8 +111,7 @@ class Columns:
         column = self._batch.column("body").cast(pa.binary())
         self._refuse(column.is_null(), BadInput, "has no body")
         self._refuse(pc.greater(pc.binary_length(column), MAX_BODY), BodyTooLarge, "has a body above 1 MiB")
-        found: list[bytes] = column.to_pylist()
-        return found
+        return _values(column)
 
     def texts(self, name: str) -> list[str | None] | None:
         """Return texts of 1 to 1,000 characters, or None where there is no such column.
@@ -118,8 +125,7 @@ class Columns:
         length = pc.utf8_length(column)
         wrong = pc.or_(pc.greater(length, MAX_TEXT), pc.equal(length, 0))
         self._refuse(wrong, BadInput, f"has a {name} that is empty or longer than {MAX_TEXT:,} characters")
-        found: list[str | None] = column.to_pylist()
-        return found
+        return _values(column)
 
     def sources(self, name: str) -> list[str]:
         """Return the values that ids derive from, as texts of up to 1,000 characters.
@@ -135,8 +141,7 @@ class Columns:
         length = pc.utf8_length(column)
         wrong = pc.or_kleene(column.is_null(), pc.or_(pc.greater(length, MAX_TEXT), pc.equal(length, 0)))
         self._refuse(wrong, BadInput, f"has a {name} that is null, empty or longer than {MAX_TEXT:,}")
-        texts: list[str] = column.to_pylist()
-        return texts
+        return _values(column)
 
     def whole(self, name: str, low: int, high: int, error: type[BadInput]) -> list[int | None] | None:
         """Return whole numbers in a range, or None where there is no such column.
@@ -149,8 +154,7 @@ class Columns:
             return None
         wrong = pc.or_(pc.less(column, low), pc.greater(column, high))
         self._refuse(wrong, error, f"has a {name} not of {low} to {high}")
-        found: list[int | None] = column.to_pylist()
-        return found
+        return _values(column)
 
     def headers(self) -> list[dict[str, str] | None] | None:
         """Return headers by name, or None where there is no such column or none in it.
@@ -168,8 +172,7 @@ class Columns:
         column = self._column(name)
         if column is None:
             return None
-        found: list[int | None] = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).to_pylist()
-        return found
+        return _values(column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()))
 
     def delays_us(self) -> list[int | None] | None:
         """Return delays in µs, or None where there is no such column.
@@ -183,8 +186,7 @@ class Columns:
         us = pc.multiply(column.cast(pa.float64()), 1e6)
         wrong = pc.invert(pc.and_(pc.greater_equal(us, 0.0), pc.less_equal(us, float(MAX_DELAY_US))))
         self._refuse(wrong, DelayOutOfRange, "has a delay not of 0 to 10 years")
-        found: list[int | None] = pc.round(us).cast(pa.int64()).to_pylist()
-        return found
+        return _values(pc.round(us).cast(pa.int64()))
 
     def _refuse(self, wrong: pa.Array, error: type[BadInput], what: str) -> None:
         place = pc.index(wrong, pa.scalar(value=True)).as_py()
@@ -201,14 +203,6 @@ class Columns:
             self._refuse(pa.array(wrong, pa.bool_()), error, what)
 
 
-def priorities(columns: Columns) -> list[int | None] | None:
-    """Return priorities, null for the most urgent.
-
-    Raises:
-        PriorityOutOfRange: not 0 to 9.
-    """
-    return columns.whole("priority", 0, MAX_PRIORITY, PriorityOutOfRange)
-
-
-Rows = Callable[[pa.RecordBatch, int], list[Any]]
-"""Turns a batch, with the number of its first row, into the entries that a sink stores."""
+def _values(column: pa.Array) -> list[Any]:
+    found: list[Any] = column.to_pylist()
+    return found

@@ -13,7 +13,6 @@ from threading import Lock
 
 from cqueue.client import open_cassandra
 from cqueue.errors import ConfigError
-from cqueue.log import Log
 from cqueue.log.catalog import LogCatalog
 from cqueue.producer import Producer
 from cqueue.runtime.catalog import Catalog
@@ -36,10 +35,6 @@ class SparkSide:
     def producer(self, queue: str) -> Producer:
         """Make a producer of a queue; no consumer in this process waits for its messages."""
         return Producer(queue, self.queues, self.driver, Wakeups())
-
-    def log(self, name: str) -> Log:
-        """Return a log to append to."""
-        return Log(name, self.logs, self.driver)
 
 
 _mutex = Lock()

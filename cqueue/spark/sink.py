@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Self
+from typing import Any, Final
 from zlib import crc32
 
 import pyarrow as pa
@@ -22,10 +23,11 @@ from cqueue.errors import (
     DelayOutOfRange,
     HeadersTooLarge,
     NotDone,
+    PriorityOutOfRange,
     SendUnknown,
 )
 from cqueue.log.protocol.append import Entry, append
-from cqueue.message import MAX_HEADERS
+from cqueue.message import MAX_HEADERS, MAX_PRIORITY
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.send import send
 from cqueue.protocol.writing import WriterState
@@ -45,7 +47,15 @@ PATIENCE_S: Final = 60.0
 
 
 class Sink(ABC):
-    """Turns batches into entries, and stores those. One a task."""
+    """Turns batches into entries, and stores those. One a task.
+
+    Attributes:
+        state: the kind of what storing one part leaves to the next.
+        repeatable: whether storing an entry again makes no copy.
+    """
+
+    state: type[WriterState] = WriterState
+    repeatable = False
 
     def __init__(self, side: SparkSide, options: WriteOptions) -> None:
         self.side = side
@@ -63,18 +73,11 @@ class Sink(ABC):
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
         """Store entries; return (place, error) of those that are not stored, or perhaps not."""
 
-    @abstractmethod
-    def new_state(self) -> Any:
-        """Make the state that storing one part leaves to the next."""
-
-    @property
-    @abstractmethod
-    def repeatable(self) -> bool:
-        """Return whether storing an entry again makes no copy."""
-
 
 class QueueSink(Sink):
     """Messages. `source` of a row's number, where ids derive from that; due_us: for rows without one."""
+
+    state = ProducerState
 
     def __init__(
         self,
@@ -89,17 +92,9 @@ class QueueSink(Sink):
         self._spec = side.queues.entry(options.name).spec
         self._work = work
         self._base_us = due_us
+        self.repeatable = options.id_column is not None or work is not None  # ids are derived
         if self.repeatable and not self._spec.has_open_rows:
             raise BadInput(f"queue {options.name!r} takes no derived ids; alter it first: derived_sends=True")
-
-    @property
-    def repeatable(self) -> bool:
-        """Return whether ids are derived: an entry stored again is the same message."""
-        return self.options.id_column is not None or self._work is not None
-
-    def new_state(self) -> ProducerState:
-        """Make the rotation, ids and registrations of one producer."""
-        return ProducerState(turn=random.randrange(1 << 16))
 
     def entries(self, batch: pa.RecordBatch, first: int) -> list[Outgoing]:
         """Make messages with due times and sources, all limits checked."""
@@ -108,7 +103,7 @@ class QueueSink(Sink):
         none: list[Any] = [None] * count
         found = [
             columns.bodies(),
-            [each or 0 for each in rows.priorities(columns) or none],
+            [each or 0 for each in columns.whole("priority", 0, MAX_PRIORITY, PriorityOutOfRange) or none],
             self._due(columns, first, now_us),
             columns.headers() or none,
             self._ttl_ms(columns, now_us),
@@ -189,7 +184,10 @@ class QueueSink(Sink):
 
 
 class LogSink(Sink):
-    """Records. prefix: of marks, where rows have some; seen: digests of marks that are in the log already."""
+    """Records, which are not repeatable: readers may have seen the first copy.
+
+    prefix: of marks, where rows have some; seen: digests of marks that are in the log already.
+    """
 
     def __init__(
         self,
@@ -203,15 +201,6 @@ class LogSink(Sink):
         self._spec = side.logs.entry(options.name).spec
         self._prefix = prefix
         self._seen = seen
-
-    @property
-    def repeatable(self) -> bool:
-        """Return False: readers may have seen the first copy."""
-        return False
-
-    def new_state(self) -> WriterState:
-        """Make the rotation, ids and registrations of one appender."""
-        return WriterState(turn=random.randrange(1 << 16))
 
     def entries(self, batch: pa.RecordBatch, first: int) -> list[Entry]:
         """Make records, all limits checked, without those that are stored already."""
@@ -255,22 +244,32 @@ class Written(WriterCommitMessage):
     stored: int
 
 
-def write(sink: Sink, batches: Iterable[pa.RecordBatch], pace: Pace | None = None) -> Written:
-    """Store all rows of a task.
+def write(sink: Sink, batches: Iterable[pa.RecordBatch], job: str) -> Written:
+    """Store all rows of a task, in parts on `PARTS_AT_ONCE` threads.
+
+    job: a name that all tasks have which share a rate.
 
     Raises:
         BadInput: a row is wrong; what came before its batch is stored.
         NotDone: Cassandra does not answer; a part of the rows is stored.
         SendUnknown: the same, and of some rows it is not known.
     """
+    rate = sink.options.rate
+    pace = None if rate is None else Pace(sink.side, job, rate)
     count = stored = 0
-    with _Sender(sink) as sender:
+    states = [sink.state(turn=random.randrange(1 << 16)) for _ in range(PARTS_AT_ONCE)]
+    under_way = deque[Future[None]]()
+    with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="cqueue-store") as pool:
         for batch in batches:
             entries = sink.entries(batch, count)
             count += batch.num_rows
             stored += len(entries)
             for part in _parts(entries, pace):
-                sender.send(part)
+                if len(under_way) == PARTS_AT_ONCE:
+                    under_way.popleft().result()
+                under_way.append(pool.submit(_store, sink, states, part))
+        for waited in under_way:
+            waited.result()
     return Written(count, stored)
 
 
@@ -287,59 +286,29 @@ def _parts(entries: list[Any], pace: Pace | None) -> Iterator[list[Any]]:
         yield part
 
 
-class _Sender:
-    """Stores parts on `PARTS_AT_ONCE` threads. The first error is raised by the next call."""
+def _store(sink: Sink, states: list[WriterState], part: list[Any]) -> None:
+    """Store a part, with one of the states that no other thread has; try again what was not stored."""
+    state = states.pop()
+    left: list[tuple[Any, CqueueError]] = [(entry, NotDone("not tried")) for entry in part]
 
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        self._pool = ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="cqueue-store")
-        self._states = [sink.new_state() for _ in range(PARTS_AT_ONCE)]
-        self._under_way: list[Future[None]] = []
+    def again() -> bool:
+        entries = [entry for entry, _ in left]
+        left[:] = [(entries[place], error) for place, error in sink.store(entries, state)]
+        if not sink.repeatable:
+            _refuse_unknown([error for _, error in left])
+        if any(isinstance(error, LASTING) for _, error in left):
+            _give_up(left)
+        return bool(left)
 
-    def send(self, part: list[Any]) -> None:
-        if len(self._under_way) == PARTS_AT_ONCE:
-            self._under_way.pop(0).result()
-        self._under_way.append(self._pool.submit(self._store, part))
-
-    def _store(self, part: list[Any]) -> None:
-        state = self._states.pop()
-        try:
-            self._until_stored(part, state)
-        finally:
-            self._states.append(state)
-
-    def _until_stored(self, part: list[Any], state: Any) -> None:
-        left: list[tuple[Any, CqueueError]] = [(entry, NotDone("not tried")) for entry in part]
-
-        def again() -> bool:
-            entries = [entry for entry, _ in left]
-            left[:] = [(entries[place], error) for place, error in self._sink.store(entries, state)]
-            if not self._sink.repeatable:
-                _refuse_unknown([error for _, error in left])
-            if any(isinstance(error, LASTING) for _, error in left):
-                _give_up(left)
-            return bool(left)
-
+    try:
         tenacity.Retrying(
             retry=tenacity.retry_if_result(bool),
             wait=tenacity.wait_exponential(0.1, max=5.0),
             stop=tenacity.stop_after_delay(PATIENCE_S),
             retry_error_callback=lambda _: _give_up(left),
         )(again)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        try:
-            while self._under_way:
-                waited = self._under_way.pop(0)
-                if kind is None:
-                    waited.result()
-                else:
-                    waited.exception()
-        finally:
-            self._pool.shutdown(wait=True)
+    finally:
+        states.append(state)
 
 
 def _refuse_unknown(errors: list[CqueueError]) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from cqueue.spark.brief import brief
-from cqueue.spark.options import ReadOptions, read_options, write_options
+from cqueue.spark.options import read_options, write_options
 from cqueue.spark.reader import PushdownReader, Reader
 from cqueue.spark.stream import LogStreamReader
 from cqueue.spark.stream_writer import StreamWriter
@@ -45,7 +45,7 @@ class DefaultSource(DataSource):
         Raises:
             ConfigError: an option is wrong.
         """
-        options = self._read_options()
+        options = read_options(self.options)
         return spark_schema(options.view, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -58,7 +58,7 @@ class DefaultSource(DataSource):
         Raises:
             ConfigError: an option is wrong, or the schema has other columns than the view.
         """
-        options = self._read_options()
+        options = read_options(self.options)
         caller = sys._getframe(1).f_globals.get("__spec__")  # noqa: SLF001 - see above
         pushed = options.push_filters and getattr(caller, "name", None) == _PUSHDOWN
         return (PushdownReader if pushed else Reader)(options, columns_of(options.view, schema))
@@ -79,7 +79,7 @@ class DefaultSource(DataSource):
         Raises:
             ConfigError: an option is wrong, or the schema has other columns than the view.
         """
-        options = self._read_options()
+        options = read_options(self.options)
         return LogStreamReader(options, columns_of(options.view, schema))
 
     @brief
@@ -91,6 +91,3 @@ class DefaultSource(DataSource):
             BadInput: the target does not exist, or takes no derived ids.
         """
         return StreamWriter(schema, write_options(self.options, overwrite=overwrite))
-
-    def _read_options(self) -> ReadOptions:
-        return read_options(self.options)

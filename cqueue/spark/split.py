@@ -7,10 +7,12 @@ burst in an otherwise empty hour is found, and a wide row with a dozen messages 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
+
+import pyarrow as pa
 
 from cqueue import ids
 from cqueue.errors import LASTING, NotDone
@@ -39,7 +41,16 @@ class Piece(Generic[T]):
     rows: float
 
 
-def split(whole: Sequence[Piece[T]], probe_of: Callable[[T], Probe], target: int) -> list[Piece[T]]:
+def tasks(
+    whole: Sequence[Piece[T]], probe_of: Callable[[T], Probe], target: int, limit: int | None
+) -> list[tuple[Piece[T], ...]]:
+    """Return the pieces of each task in order, about `target` rows each; with a limit there is one task."""
+    if limit is not None:  # in one task, or each would read as many
+        return [tuple(whole)] if whole else []
+    return _grouped(_split(whole, probe_of, target), target)
+
+
+def _split(whole: Sequence[Piece[T]], probe_of: Callable[[T], Probe], target: int) -> list[Piece[T]]:
     """Return the pieces in order, with estimates; cut those that hold more than `target` rows."""
     if len(whole) > MOST_PROBED:
         return _sampled(whole, probe_of)
@@ -81,7 +92,7 @@ def _sampled(whole: Sequence[Piece[T]], probe_of: Callable[[T], Probe]) -> list[
     return [Piece(piece.place, piece.after, piece.upto, mean) for piece in whole]
 
 
-def grouped(pieces: Iterable[Piece[T]], target: int) -> list[tuple[Piece[T], ...]]:
+def _grouped(pieces: Iterable[Piece[T]], target: int) -> list[tuple[Piece[T], ...]]:
     """Return the pieces in order, in groups of about `target` rows, at least one piece each."""
     groups: list[tuple[Piece[T], ...]] = []
     group: list[Piece[T]] = []
@@ -103,3 +114,16 @@ def ahead(pages: Iterable[Any]) -> Iterable[Any]:
         while (page := coming.result()) is not end:
             coming = reads.submit(next, iterator, end)
             yield page
+
+
+def limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield batches that have rows, of `limit` rows together at most."""
+    left = limit
+    for batch in batches:
+        wanted = batch if left is None else batch.slice(0, left)
+        if wanted.num_rows:
+            yield wanted
+        if left is not None:
+            left -= wanted.num_rows
+        if left == 0:
+            return

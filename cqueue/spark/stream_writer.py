@@ -20,7 +20,6 @@ from cqueue.runtime import logs
 from cqueue.spark import ledger
 from cqueue.spark.ledger import FirstTry
 from cqueue.spark.options import RESEND, WriteOptions
-from cqueue.spark.pace import Pace
 from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
 from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, write
@@ -65,10 +64,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         begun = ledger.first_try(side, _target(side, self._options), work, self._run)
         if context.attemptNumber() > 0:
             begun = FirstTry(begun.at_us, repeated=True)
-        rate = self._options.rate
-        pace = None if rate is None else Pace(side, f"{self._run}/{batch}", rate)
         sink = self._sink(side, work, context.partitionId(), begun)
-        return write(sink, iterator, pace)
+        return write(sink, iterator, f"{self._run}/{batch}")
 
     def _sink(self, side: SparkSide, work: str, task: int, begun: FirstTry) -> Sink:
         if self._options.kind == "queue":

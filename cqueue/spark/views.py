@@ -42,70 +42,65 @@ _ARROW: Final[dict[str, pa.DataType]] = {
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
 
-Columns = tuple[tuple[str, DataType], ...]
+Columns = dict[str, DataType]
 
-_MESSAGE: Final[Columns] = (
-    ("id", StringType()),
-    ("queue", StringType()),
-    ("priority", IntegerType()),
-    ("due", TimestampType()),
-    ("body", BinaryType()),
-    ("headers", _TEXTS),
-    ("codec", StringType()),
-    ("task", StringType()),
-    ("key", StringType()),
-    ("trigger", StringType()),
-    ("sent_at", TimestampType()),
-    ("expires", TimestampType()),
-)
-_DEAD: Final[Columns] = (
-    *_MESSAGE,
-    ("reason", StringType()),
-    ("attempts", IntegerType()),
-    ("original_id", StringType()),
-    ("traceback", StringType()),
-    ("redrives", IntegerType()),
-    ("holder", StringType()),
-    ("fence", LongType()),
-    ("holder_lost", BooleanType()),
-)
-_INFLIGHT: Final[Columns] = (
-    ("id", StringType()),
-    ("queue", StringType()),
-    ("priority", IntegerType()),
-    ("attempt", IntegerType()),
-    ("state", StringType()),
-    ("due", TimestampType()),
-    ("owner", StringType()),
-)
-_SHARDS: Final[Columns] = (
-    ("queue", StringType()),
-    ("time_shard", TimestampType()),
-    ("shard", IntegerType()),
-    ("open", BooleanType()),
-    ("messages", LongType()),
-    ("in_flight", LongType()),
-    ("oldest_due", TimestampType()),
-    ("lock", StringType()),
-    ("fence", LongType()),
-)
-_LOG: Final[Columns] = (
-    ("id", StringType()),
-    ("log", StringType()),
-    ("partition", IntegerType()),
-    ("time", TimestampType()),
-    ("topic", StringType()),
-    ("key", StringType()),
-    ("body", BinaryType()),
-    ("headers", _TEXTS),
-)
-
+_MESSAGE: Final[Columns] = {
+    "id": StringType(),
+    "queue": StringType(),
+    "priority": IntegerType(),
+    "due": TimestampType(),
+    "body": BinaryType(),
+    "headers": _TEXTS,
+    "codec": StringType(),
+    "task": StringType(),
+    "key": StringType(),
+    "trigger": StringType(),
+    "sent_at": TimestampType(),
+    "expires": TimestampType(),
+}
 VIEWS: Final[dict[str, Columns]] = {
     MESSAGES: _MESSAGE,
-    DEAD: _DEAD,
-    INFLIGHT: _INFLIGHT,
-    SHARDS: _SHARDS,
-    LOG: _LOG,
+    DEAD: {
+        **_MESSAGE,
+        "reason": StringType(),
+        "attempts": IntegerType(),
+        "original_id": StringType(),
+        "traceback": StringType(),
+        "redrives": IntegerType(),
+        "holder": StringType(),
+        "fence": LongType(),
+        "holder_lost": BooleanType(),
+    },
+    INFLIGHT: {
+        "id": StringType(),
+        "queue": StringType(),
+        "priority": IntegerType(),
+        "attempt": IntegerType(),
+        "state": StringType(),
+        "due": TimestampType(),
+        "owner": StringType(),
+    },
+    SHARDS: {
+        "queue": StringType(),
+        "time_shard": TimestampType(),
+        "shard": IntegerType(),
+        "open": BooleanType(),
+        "messages": LongType(),
+        "in_flight": LongType(),
+        "oldest_due": TimestampType(),
+        "lock": StringType(),
+        "fence": LongType(),
+    },
+    LOG: {
+        "id": StringType(),
+        "log": StringType(),
+        "partition": IntegerType(),
+        "time": TimestampType(),
+        "topic": StringType(),
+        "key": StringType(),
+        "body": BinaryType(),
+        "headers": _TEXTS,
+    },
 }
 QUEUE_VIEWS: Final = (MESSAGES, DEAD, INFLIGHT, SHARDS)
 
@@ -116,12 +111,8 @@ def spark_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
     Raises:
         ConfigError: the view has no such column.
     """
-    known = dict(VIEWS[view])
-    names = list(known) if columns is None else columns
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"view {view!r} has no column {name!r}; it has {', '.join(known)}")
-    return StructType([StructField(name, known[name]) for name in names])
+    names = list(VIEWS[view]) if columns is None else columns
+    return StructType([StructField(name, _type(view, name)) for name in names])
 
 
 def columns_of(view: str, schema: StructType) -> tuple[str, ...]:
@@ -130,17 +121,21 @@ def columns_of(view: str, schema: StructType) -> tuple[str, ...]:
     Raises:
         ConfigError: the schema asks for what the view has not, or as another type.
     """
-    known = dict(VIEWS[view])
     for field in schema.fields:
-        if field.name not in known:
-            raise ConfigError(f"view {view!r} has no column {field.name!r}; it has {', '.join(known)}")
-        if field.dataType != known[field.name]:
-            wanted, given = known[field.name].simpleString(), field.dataType.simpleString()
+        type_ = _type(view, field.name)
+        if field.dataType != type_:
+            wanted, given = type_.simpleString(), field.dataType.simpleString()
             raise ConfigError(f"column {field.name!r} of view {view!r} is {wanted}, not {given}")
     return tuple(field.name for field in schema.fields)
 
 
 def arrow_schema(view: str, columns: Sequence[str]) -> pa.Schema:
     """Return columns of a view in Arrow: times in µs and UTC, whatever the session's time zone."""
-    known = dict(VIEWS[view])
-    return pa.schema([pa.field(name, _ARROW[known[name].simpleString()]) for name in columns])
+    return pa.schema([pa.field(name, _ARROW[VIEWS[view][name].simpleString()]) for name in columns])
+
+
+def _type(view: str, name: str) -> DataType:
+    known = VIEWS[view]
+    if name not in known:
+        raise ConfigError(f"view {view!r} has no column {name!r}; it has {', '.join(known)}")
+    return known[name]

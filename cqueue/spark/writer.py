@@ -18,7 +18,6 @@ from cqueue.errors import ConfigError
 from cqueue.runtime import logs
 from cqueue.spark import ledger
 from cqueue.spark.options import WriteOptions
-from cqueue.spark.pace import Pace
 from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
 from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, write
@@ -52,10 +51,8 @@ class Writer(DataSourceArrowWriter):
         """
         side = session(self._options.settings)
         context = TaskContext.get()
-        rate = self._options.rate
-        pace = None if rate is None else Pace(side, self._job, rate)
         sink = self._sink(side, first=context is None or context.attemptNumber() == 0)
-        return write(sink, iterator, pace)
+        return write(sink, iterator, self._job)
 
     def _sink(self, side: SparkSide, *, first: bool) -> Sink:
         options = self._options

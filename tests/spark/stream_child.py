@@ -12,7 +12,6 @@ import signal
 import sys
 from pathlib import Path
 
-from cqueue.spark.options import read_options
 from cqueue.spark.source import DefaultSource
 from cqueue.spark.stream import LogStreamReader
 from cqueue.spark.stream_writer import StreamWriter
@@ -90,14 +89,15 @@ class KillingSource(DefaultSource):
     def name(cls):
         return "killing"
 
+    def __init__(self, options):  # Spark advises against it, and has no other way to an option of one's own
+        super().__init__({name: value for name, value in options.items() if name != "sink"})
+        self.sink = options.get("sink")
+
     def streamReader(self, schema):  # noqa: N802
         reader = super().streamReader(schema)
         killing = KillingReader(reader._options, reader._columns)
-        killing.sink = self.options["sink"]
+        killing.sink = self.sink
         return killing
-
-    def _read_options(self):
-        return read_options({name: value for name, value in self.options.items() if name != "sink"})
 
     def streamWriter(self, schema, overwrite):  # noqa: N802
         writer = super().streamWriter(schema, overwrite)

@@ -231,6 +231,24 @@ def test_partitions_are_a_list(url):
 
 
 @ON_FULL
+def test_what_lies_behind_a_limit_is_not_asked_for(url, monkeypatch):
+    from cqueue.spark.options import read_options
+    from cqueue.spark.reader import Reader
+    from cqueue.spark.session import session
+    from cqueue.store.operations import ReadHead
+
+    options = read_options({"url": url, "queue": "full", "view": "shards", "limit": "1"})
+    reader = Reader(options, ("shard", "messages"))
+    (part,) = reader.partitions()
+    assert len(part.rows) > 1
+    driver, asked = session(options.settings).driver, []
+    real = driver.ask
+    monkeypatch.setattr(driver, "ask", lambda operation: asked.append(type(operation)) or real(operation))
+    assert [batch.num_rows for batch in reader.read(part)] == [1]
+    assert asked.count(ReadHead) == 1
+
+
+@ON_FULL
 def test_rows_come_with_numpy_2(frame):
     """Trap: with it the driver's own Numpy handler gives no rows, so none of it is used."""
     assert int(np.__version__.split(".")[0]) >= 2

@@ -31,11 +31,11 @@ from cqueue.dev import (
 )
 from cqueue.dev.addresses import Reservation
 from cqueue.dev.jvm import MARKER
-from cqueue.dev.node import Node, node_home
+from cqueue.dev.node import Node
+from cqueue.dev.paths import node_home
 from cqueue.dev.record import Record
-from cqueue.dev.running import running_url
 from cqueue.dev.settings import Settings
-from cqueue.dev.status import cluster_url, summarize
+from cqueue.dev.status import cluster_url, running_url, summarize
 from cqueue.errors import ConfigError, DevError
 from cqueue.settings import DEFAULT_URL, load
 
@@ -269,6 +269,14 @@ def test_failing_start_shows_the_log_and_a_remedy(monkeypatch, tmp_path):
     assert "ended while it was starting" in message
     assert "No space left on device" in message
     assert message.splitlines()[-1] == "Free some disk space, or choose another disk with --dir."
+
+
+def test_failing_start_shows_the_error_that_much_else_came_after(monkeypatch, tmp_path):
+    """A server that fails writes pages of tidying up."""
+    tidying = "for line in 1 2 3 4 5 6 7 8 9; do echo INFO; echo INFO; done"
+    message = failing_start(monkeypatch, tmp_path, f"echo 'ERROR Too small maximum heap'; {tidying}; exit 3")
+    assert "\n  ERROR Too small maximum heap\n" in message
+    assert message.splitlines()[-1] == "Choose a bigger --heap."
 
 
 def test_start_that_takes_too_long_leaves_nothing(monkeypatch, tmp_path):

@@ -9,22 +9,16 @@ from pathlib import Path
 import pytest
 
 from cqueue.dev import jvm
-from cqueue.dev.settings import (
-    Settings,
-    cassandra_yaml,
-    default_heap,
-    directories_yaml,
-    initial_token,
-    tls_yaml,
-)
+from cqueue.dev.settings import Settings, cassandra_yaml, default_heap, initial_token
 from cqueue.errors import ConfigError, DevError
 
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 JARS = [Path("/jars/guava.jar"), Path("/jars/jamm-0.4.0.jar")]
 
 
-def yaml_of(settings, index=0, addresses=ADDRESSES):
-    text = cassandra_yaml(settings, cluster_name="name", addresses=addresses, index=index)
+def yaml_of(settings, index=0):
+    where = {"addresses": ADDRESSES, "directory": Path("/dev"), "index": index}
+    text = cassandra_yaml(settings, cluster_name="name", **where)
     return {name: json.loads(value) for name, value in (line.split(": ", 1) for line in text.splitlines())}
 
 
@@ -47,9 +41,15 @@ def test_a_guarded_cluster_asks_for_passwords_and_encryption():
     """Unless the maker overrides how; certificates of clients make no sense without encryption."""
     assert "authorizer" not in yaml_of(Settings())
     assert yaml_of(Settings(auth=True))["authorizer"] == "CassandraAuthorizer"
-    files = {"node": Path("/node.pem"), "authority": Path("/ca.pem")}
-    assert '"optional": false' in tls_yaml(Settings(tls=True), **files)
-    assert tls_yaml(Settings(tls=True, yaml={"client_encryption_options": {}}), **files) == ""
+    encrypted = yaml_of(Settings(tls=True), index=1)["client_encryption_options"]
+    assert encrypted["optional"] is False
+    assert (encrypted["keystore"], encrypted["truststore"]) == (
+        "/dev/node2/node.pem",
+        "/dev/node1/tls/ca.pem",
+    )
+    assert "client_encryption_options" not in yaml_of(Settings())
+    overridden = Settings(tls=True, yaml={"client_encryption_options": {}})
+    assert yaml_of(overridden)["client_encryption_options"] == {}
     with pytest.raises(ConfigError, match="needs tls"):
         Settings(client_certificates=True)
 
@@ -79,10 +79,18 @@ def test_overrides_win():
     assert yaml_of(Settings())["tombstone_warn_threshold"] == 1000
 
 
-def test_all_data_is_below_the_nodes_directory(tmp_path):
-    """`wipe` finds everything."""
-    for line in directories_yaml(tmp_path).splitlines():
-        assert str(tmp_path) in line
+def test_all_data_is_below_the_nodes_directory():
+    """`wipe` finds everything, whatever is overridden."""
+    settings = Settings(yaml={"commitlog_directory": "/elsewhere"})
+    values = yaml_of(settings, index=2)
+    assert values["data_file_directories"] == ["/dev/node3/data"]
+    places = {name: value for name, value in values.items() if name.endswith("_directory")}
+    assert places == {
+        "commitlog_directory": "/dev/node3/commitlog",
+        "hints_directory": "/dev/node3/hints",
+        "saved_caches_directory": "/dev/node3/saved_caches",
+        "cdc_raw_directory": "/dev/node3/cdc_raw",
+    }
 
 
 @pytest.mark.parametrize(

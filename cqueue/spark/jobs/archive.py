@@ -8,7 +8,7 @@ manifest see no file twice either, because a file gets a name that they look at 
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput, NotDone
+from cqueue.message import to_datetime
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
 from cqueue.spark.jobs import manifest as manifests
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from cqueue.log.protocol.spec import LogSpec
 
 FILE_ROWS = 1_000_000
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = "date_from_unix_date(cast(floor(unix_micros(time) / 86400000000) as int))"
 """The day in UTC, whatever the session's time zone."""
 
@@ -65,17 +65,7 @@ class Archive:
         check_count("file_rows", self.file_rows)
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """The records that a run is to add: `since` <= time < `until`; None: from the start."""
-
-    number: int
-    log: str
-    since: datetime | None
-    until: datetime
-    gap: bool
-
-
+@timed
 def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool = False) -> Summary:
     """Add to the archive what became stable since the last run; run again, it adds nothing twice.
 
@@ -89,16 +79,16 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
         BadInput: the directory holds another log's archive, or is damaged.
         NotDone: it could not be read or written, or another run was quicker; nothing was added.
     """
-    with timed() as watch:
-        spec, now_us = _spec(job)
-        files = Files(spark, job.path)
-        known = manifests.load(files)
-        _check_log(files, known, spec)
-        finished = 0 if dry_run or not known else manifests.finish(files, known[-1], strict=not check)
-        stretch = _stretch(job, spec, now_us, known)
-        rows = _read(spark, job, stretch)
-        parts = _count(rows) if dry_run else _add(spark, files, job, rows, stretch)
-        damaged = verify(spark, job.path).details["damaged"] if check and (known or parts) else None
+    side = session.session(load_settings(job.url))
+    spec, now_us = side.logs.entry(job.log).spec, side.driver.clock.now_us()
+    files = Files(spark, job.path)
+    known = manifests.load(files)
+    _check_log(files, known, spec)
+    finished = 0 if dry_run or not known else manifests.finish(files, known[-1], strict=not check)
+    stretch = _stretch(job, spec, now_us, known)
+    rows = _read(spark, job, stretch)
+    parts = _count(rows) if dry_run else _add(spark, files, rows, stretch, job.file_rows)
+    damaged = verify(spark, job.path).details["damaged"] if check and (known or parts) else None
     days: dict[str, int] = {}
     for part in parts:
         days[part.day] = days.get(part.day, 0) + part.rows
@@ -107,7 +97,6 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
         dry_run=dry_run,
         read=sum(days.values()),
         written=sum(days.values()),
-        seconds=watch.seconds,
         details={
             "log": job.log,
             "until": stretch.until.isoformat(),
@@ -127,13 +116,16 @@ def load(spark: SparkSession, path: str) -> DataFrame:
         BadInput: there is no archive, or a file of it is gone.
     """
     files = Files(spark, path)
-    parts = _parts(files)
+    known = _known(files)
+    manifests.finish(files, known[-1])  # of a run that broke off behind its commit
+    parts = [part for manifest in known for part in manifest.parts]
     schema = spark_schema(LOG)
     if not parts:
         return spark.createDataFrame([], schema)
     return spark.read.schema(schema).parquet(*(files.full(part.path) for part in parts))
 
 
+@timed
 def verify(spark: SparkSession, path: str) -> Summary:
     """Read every file of an archive, and compare size and checksum with what its manifest says.
 
@@ -142,17 +134,15 @@ def verify(spark: SparkSession, path: str) -> Summary:
     Raises:
         BadInput: there is no archive.
     """
-    with timed() as watch:
-        files = Files(spark, path)
-        parts = {part.path: part for manifest in _known(files) for part in manifest.parts}
-        there = [path for path, part in parts.items() if files.exists(path)]
-        found = files.sha256(there)
+    files = Files(spark, path)
+    parts = {part.path: part for manifest in _known(files) for part in manifest.parts}
+    there = [path for path, part in parts.items() if files.exists(path)]
+    found = files.sha256(there)
     damaged = [path for path, part in parts.items() if found.get(path) != (part.bytes, part.sha256)]
     return Summary(
         job="verify",
         dry_run=True,
         read=sum(part.rows for part in parts.values()),
-        seconds=watch.seconds,
         details={"files": len(parts), "damaged": sorted(damaged)},
     )
 
@@ -164,20 +154,7 @@ def _known(files: Files) -> list[Manifest]:
     return known
 
 
-def _parts(files: Files) -> list[Part]:
-    """Return all files of the archive; first name those of a run that broke off behind its commit."""
-    known = _known(files)
-    manifests.finish(files, known[-1])
-    return [part for manifest in known for part in manifest.parts]
-
-
 # ── what to add ──
-
-
-def _spec(job: Archive) -> tuple[LogSpec, int]:
-    """Return the log, and the cluster's time in µs since 1970."""
-    side = session.session(load_settings(job.url))
-    return side.logs.entry(job.log).spec, side.driver.clock.now_us()
 
 
 def _check_log(files: Files, known: list[Manifest], spec: LogSpec) -> None:
@@ -188,16 +165,18 @@ def _check_log(files: Files, known: list[Manifest], spec: LogSpec) -> None:
         )
 
 
-def _stretch(job: Archive, spec: LogSpec, now_us: int, known: list[Manifest]) -> _Stretch:
-    stable = _EPOCH + timedelta(microseconds=now_us - spec.settle_us - spec.skew_us)
+def _stretch(job: Archive, spec: LogSpec, now_us: int, known: list[Manifest]) -> Manifest:
+    """Return the manifest of what a run is to add, without files."""
+    stable = to_datetime(0) + timedelta(microseconds=now_us - spec.settle_us - spec.skew_us)
     since = known[-1].until if known else None
     until = stable if job.until is None else min(stable, job.until.astimezone(UTC))
-    oldest = _EPOCH + timedelta(microseconds=spec.oldest_us(now_us))
+    oldest = to_datetime(0) + timedelta(microseconds=spec.oldest_us(now_us))
     gap = since is not None and since < oldest
-    return _Stretch(len(known) + 1, spec.partition, since, until if since is None else max(since, until), gap)
+    until = until if since is None else max(since, until)
+    return Manifest(len(known) + 1, spec.partition, since, until, gap)
 
 
-def _read(spark: SparkSession, job: Archive, stretch: _Stretch) -> DataFrame:
+def _read(spark: SparkSession, job: Archive, stretch: Manifest) -> DataFrame:
     since = None if stretch.since is None or stretch.gap else stretch.since.isoformat()
     rows = source(spark, log=job.log, url=job.url, since=since, until=stretch.until.isoformat())
     return rows.withColumn("day", F.expr(_DAY))
@@ -213,18 +192,16 @@ def _count(rows: DataFrame) -> list[Part]:
 
 
 def _add(
-    spark: SparkSession, files: Files, job: Archive, rows: DataFrame, stretch: _Stretch
+    spark: SparkSession, files: Files, rows: DataFrame, stretch: Manifest, file_rows: int
 ) -> tuple[Part, ...]:
     if stretch.since is not None and stretch.until <= stretch.since:
         return ()
     staging = f"{STAGING}/{stretch.number:08d}-{uuid.uuid4().hex}"
     try:
-        _write(files, staging, rows, job.file_rows)
+        _write(files, staging, rows, file_rows)
         parts = _staged(spark, files, staging, stretch.number)
         if parts:
-            manifests.commit(
-                files, Manifest(stretch.number, stretch.log, stretch.since, stretch.until, stretch.gap, parts)
-            )
+            manifests.commit(files, replace(stretch, parts=parts))
             manifests.clear_staging(files, stretch.number)
     except NotDone:
         files.delete(staging)

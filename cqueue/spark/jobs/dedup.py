@@ -51,6 +51,7 @@ class Dedup:
             raise BadInput(f"against is {self.against!r}; it takes ('queue' or 'log', name)")
 
 
+@timed
 def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = False) -> Summary:
     """Write the rows whose key is new, the first of each key in no particular order.
 
@@ -63,27 +64,28 @@ def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = Fal
         OutcomeUnknown: it ended in the middle; another run finds what is stored, save what was received from
             a queue and acked meanwhile.
     """
-    with timed() as watch:
-        targets.ready(job.target, dry_run=dry_run)
-        shaped = targets.shaped(rows, job.target)
-        if "key" not in shaped.columns:
-            raise BadInput("the rows have no column key; say what a row's key is (--key)")
-        _check_keys(shaped)
-        total = targets.check(shaped, job.target)
-        once = shaped.dropDuplicates(["key"])
-        unknown = once.join(known_keys(spark, job), once["key"] == F.col(KEY), "left_anti")
-        # The new rows must not change between counting and writing.
-        with kept(unknown) as rows_to_write:
-            with reading("the keys cannot be read"):
-                distinct, new = once.count(), rows_to_write.count()
-            written = new if dry_run else targets.write(rows_to_write, job.target)
+    targets.ready(job.target, dry_run=dry_run)
+    shaped = targets.shaped(rows, job.target)
+    if "key" not in shaped.columns:
+        raise BadInput("the rows have no column key; say what a row's key is (--key)")
+    with reading("the rows cannot be read"):
+        missing = shaped.where(F.col("key").isNull()).count()
+    if missing:
+        raise BadInput(f"{missing:,} rows have no key; nothing was written")
+    total = targets.check(shaped, job.target)
+    once = shaped.dropDuplicates(["key"])
+    unknown = once.join(known_keys(spark, job), once["key"] == F.col(KEY), "left_anti")
+    # The new rows must not change between counting and writing.
+    with kept(unknown) as rows_to_write:
+        with reading("the keys cannot be read"):
+            distinct, new = once.count(), rows_to_write.count()
+        written = new if dry_run else targets.write(rows_to_write, job.target)
     return Summary(
         job="dedup",
         dry_run=dry_run,
         read=total,
         written=written,
         skipped=total - new,
-        seconds=watch.seconds,
         details={
             job.target.kind: job.target.name,
             "duplicates": total - distinct,
@@ -106,10 +108,3 @@ def _keys(spark: SparkSession, job: Dedup, kind: str, name: str) -> DataFrame:
     since = None if job.since is None or kind == "queue" else job.since.isoformat()
     rows = source(spark, **{kind: name}, columns="key", url=job.target.url, since=since)
     return rows.select(F.col("key").alias(KEY))
-
-
-def _check_keys(shaped: DataFrame) -> None:
-    with reading("the rows cannot be read"):
-        missing = shaped.where(F.col("key").isNull()).count()
-    if missing:
-        raise BadInput(f"{missing:,} rows have no key; nothing was written")

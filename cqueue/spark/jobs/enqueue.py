@@ -22,7 +22,6 @@ DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "csv": {"header": "true", "mode": "FAILFAST"},
     "json": {"mode": "FAILFAST"},
 }
-SAMPLE = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,7 @@ class Enqueue:
     where: str | None = None
 
 
+@timed
 def run(spark: SparkSession, job: Enqueue, *, dry_run: bool = False) -> Summary:
     """Write a message for each row.
 
@@ -55,21 +55,19 @@ def run(spark: SparkSession, job: Enqueue, *, dry_run: bool = False) -> Summary:
         QueueNotFound, LogNotFound: there is no such target.
         NotDone, OutcomeUnknown: it ended in the middle; what was written by then stays.
     """
-    with timed() as watch:
-        targets.ready(job.target, dry_run=dry_run)
-        rows = read(spark, job)
-        kept = rows if job.where is None else filtered(rows, job.where)
-        messages = targets.shaped(kept, job.target)
-        found = targets.check(messages, job.target)
-        written = found if dry_run else targets.write(messages, job.target)
-        total = found if job.where is None else rows.count()
+    targets.ready(job.target, dry_run=dry_run)
+    rows = read(spark, job)
+    kept = rows if job.where is None else filtered(rows, job.where)
+    messages = targets.shaped(kept, job.target)
+    found = targets.check(messages, job.target)
+    written = found if dry_run else targets.write(messages, job.target)
+    total = found if job.where is None else rows.count()
     return Summary(
         job="enqueue",
         dry_run=dry_run,
         read=total,
         written=written,
         skipped=total - found,
-        seconds=watch.seconds,
         details={job.target.kind: job.target.name, "columns": messages.columns},
     )
 

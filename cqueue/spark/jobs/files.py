@@ -47,7 +47,7 @@ class Files:
             self.root = str(self._system.makeQualified(base).toString())
             self._context = self._hadoop.FileContext.getFileContext(self._system.getUri(), conf)
         except Py4JJavaError as exc:
-            raise BadInput(f"{root} cannot be used: {_cause(exc)}") from exc
+            raise BadInput(f"{root} cannot be used: {exc.java_exception.getMessage()}") from exc
 
     def full(self, path: str) -> str:
         """Return the path as Spark takes it."""
@@ -85,7 +85,8 @@ class Files:
         finally:
             stream.close()
         try:
-            options = self._jvm.java.lang.reflect.Array.newInstance(self._rename_options(), 0)
+            kind = self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
+            options = self._jvm.java.lang.reflect.Array.newInstance(kind, 0)
             self._context.rename(self._path(part), self._path(path), options)
         except Py4JJavaError as exc:
             self._system.delete(self._path(part), False)
@@ -126,16 +127,9 @@ class Files:
     def _path(self, path: str) -> Any:
         return self._hadoop.Path(self.full(path))
 
-    def _rename_options(self) -> Any:
-        return self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
-
 
 def _same_form(path: str, root: str) -> str:
     """Write `file:///a` as `file:/a` if the root is written so: Hadoop and Spark write both."""
     if path.startswith("file:///") and not root.startswith("file:///"):
         return "file:/" + path.removeprefix("file:///")
     return path
-
-
-def _cause(exc: Any) -> str:
-    return str(exc.java_exception.getMessage())

@@ -53,16 +53,12 @@ class Manifest:
     since: datetime | None
     until: datetime
     gap: bool
-    parts: tuple[Part, ...]
-
-    @property
-    def rows(self) -> int:
-        """Count the rows of all files."""
-        return sum(part.rows for part in self.parts)
+    parts: tuple[Part, ...] = ()
 
     def to_json(self) -> str:
         """Return the manifest as it is stored."""
-        fields = {**asdict(self), "format": FORMAT, "rows": self.rows}
+        rows = sum(part.rows for part in self.parts)
+        fields = {**asdict(self), "format": FORMAT, "rows": rows}
         times = {"since": self.since and self.since.isoformat(), "until": self.until.isoformat()}
         return json.dumps({**fields, **times}, indent=1)
 

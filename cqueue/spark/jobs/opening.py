@@ -54,8 +54,7 @@ def opened(
     builder = SparkSession.builder.appName(f"cqueue {name}")
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**SETTINGS, **(conf or {})}.items():
-        builder = builder.config(key, value)
+    builder = builder.config(map={**SETTINGS, **(conf or {})})
     try:
         spark = builder.getOrCreate()
     except PySparkException as exc:

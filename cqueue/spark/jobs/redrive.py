@@ -65,6 +65,7 @@ class Redrive:
         redriving.check_limits(self.rate, self.max_redrives)
 
 
+@timed
 def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
     """Send the letters and delete them. Those that a consumer of the dead-letter queue holds stay.
 
@@ -77,18 +78,17 @@ def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
         OutcomeUnknown: it ended in the middle; run it again.
     """
     to = job.to or job.queue
-    with timed() as watch:
-        _ready(job, to, dry_run=dry_run)
-        with kept(_wanted(spark, job)) as wanted:
-            held = source(spark, queue=job.queue + DEAD_SUFFIX, view="inflight", url=job.url)
-            held = held.select("id").distinct()
-            free = wanted.join(F.broadcast(held), "id", "left_anti")
-            picked = (free if job.limit is None else free.orderBy("due").limit(job.limit)).select("id")
-            with reading("dead letters cannot be read"):
-                total, matching = _letters(spark, job, columns="id").count(), wanted.count()
-                staying = held.count()
-            paced = picked if job.rate is None else picked.coalesce(1)
-            done = {"sent": picked.count()} if dry_run else _redrive(paced, _redriver(job, to))
+    _ready(job, to, dry_run=dry_run)
+    with kept(_wanted(spark, job)) as wanted:
+        held = source(spark, queue=job.queue + DEAD_SUFFIX, view="inflight", url=job.url)
+        held = held.select("id").distinct()
+        free = wanted.join(F.broadcast(held), "id", "left_anti")
+        picked = (free if job.limit is None else free.orderBy("due").limit(job.limit)).select("id")
+        with reading("dead letters cannot be read"):
+            total, matching = _letters(spark, job, columns="id").count(), wanted.count()
+            staying = held.count()
+        paced = picked if job.rate is None else picked.coalesce(1)
+        done = {"sent": picked.count()} if dry_run else _redrive(paced, _redriver(job, to))
     sent = int(done.pop("sent", 0))
     return Summary(
         job="redrive",
@@ -96,7 +96,6 @@ def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
         read=total,
         written=sent,
         skipped=total - matching,
-        seconds=watch.seconds,
         details={"queue": job.queue, "to": to, "held": staying, "failed": done},
     )
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from cqueue.errors import BadInput
 from cqueue.log.fanout import HEADER_TOPIC
+from cqueue.message import to_datetime
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
 from cqueue.spark.jobs import archive
@@ -26,7 +27,6 @@ from cqueue.spark.jobs.target import Target
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HEADERS = f"""
     map_concat(
         map_filter(coalesce(headers, cast(map() as map<string,string>)), (k, v) -> k != '{HEADER_TOPIC}'),
@@ -57,6 +57,7 @@ class Replay:
     check: bool = False
 
 
+@timed
 def run(spark: SparkSession, job: Replay, *, dry_run: bool = False) -> Summary:
     """Send what the predicate picks; run again, it makes no copies. That holds for half of gc_grace.
 
@@ -68,27 +69,25 @@ def run(spark: SparkSession, job: Replay, *, dry_run: bool = False) -> Summary:
         QueueNotFound, LogNotFound: there is no such target.
         OutcomeUnknown: it ended in the middle; run it again.
     """
-    with timed() as watch:
-        targets.ready(job.target, dry_run=True)
-        rows = archive.load(spark, job.path)
-        if job.check and (damaged := archive.verify(spark, job.path).details["damaged"]):
-            raise BadInput(f"{job.path} is damaged: {', '.join(damaged)}; nothing was sent")
-        total = rows.count()
-        kept = rows if job.where is None else filtered(rows, job.where)
-        at = _began(Files(spark, job.path), job, dry_run=dry_run)
-        target = _filled(job.target, at)
-        shaped = targets.shaped(kept.drop("partition"), target)
-        found = targets.check(shaped, target)
-        if not dry_run:
-            targets.ready(target, dry_run=False)
-        written = found if dry_run else targets.write(shaped, target)
+    targets.ready(job.target, dry_run=True)
+    rows = archive.load(spark, job.path)
+    if job.check and (damaged := archive.verify(spark, job.path).details["damaged"]):
+        raise BadInput(f"{job.path} is damaged: {', '.join(damaged)}; nothing was sent")
+    total = rows.count()
+    kept = rows if job.where is None else filtered(rows, job.where)
+    at = _began(Files(spark, job.path), job, dry_run=dry_run)
+    target = _filled(job.target, at)
+    shaped = targets.shaped(kept.drop("partition"), target)
+    found = targets.check(shaped, target)
+    if not dry_run:
+        targets.ready(target, dry_run=False)
+    written = found if dry_run else targets.write(shaped, target)
     return Summary(
         job="replay",
         dry_run=dry_run,
         read=total,
         written=written,
         skipped=total - found,
-        seconds=watch.seconds,
         details={target.kind: target.name, "name": _name(job), "at": at.isoformat()},
     )
 
@@ -101,10 +100,12 @@ def _filled(target: Target, at: datetime) -> Target:
 
 
 def _name(job: Replay) -> str:
-    if job.name is not None:
-        return job.name
-    parts = [job.target.kind, job.target.name, job.where, sorted(job.target.columns.items())]
-    return blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
+    if job.name is None:
+        parts = [job.target.kind, job.target.name, job.where, sorted(job.target.columns.items())]
+        return blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
+    if not job.name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        raise BadInput(f"name is {job.name!r}; it takes letters, digits, - _ and .")
+    return job.name
 
 
 def _began(files: Files, job: Replay, *, dry_run: bool) -> datetime:
@@ -114,9 +115,8 @@ def _began(files: Files, job: Replay, *, dry_run: bool) -> datetime:
         BadInput: it lies too far back to tell what was sent.
     """
     side = session.session(load_settings(job.target.url))
-    now_us = side.driver.clock.now_us()
-    now = _EPOCH + timedelta(microseconds=now_us)
-    path = f"{CONTROL}/replays/{_safe(_name(job))}.json"
+    now = to_datetime(0) + timedelta(microseconds=side.driver.clock.now_us())
+    path = f"{CONTROL}/replays/{_name(job)}.json"
     if not files.exists(path) and (dry_run or files.create(path, json.dumps({"at": now.isoformat()}))):
         return now
     at = datetime.fromisoformat(json.loads(files.read(path))["at"])
@@ -128,9 +128,3 @@ def _began(files: Files, job: Replay, *, dry_run: bool) -> datetime:
                 "another run could make copies. To send all of it again give another name."
             )
     return at
-
-
-def _safe(name: str) -> str:
-    if not name or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        raise BadInput(f"name is {name!r}; it takes letters, digits, - _ and .")
-    return name

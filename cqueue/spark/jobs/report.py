@@ -6,7 +6,7 @@ tables' rows come to the driver. So millions of messages need no more memory tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +26,14 @@ class Reported(Summary):
     """A summary with the tables of a report."""
 
     title: str = ""
-    tables: tuple[Table, ...] = field(default=())
+    tables: tuple[Table, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return the summary, and the tables."""
         return {**Summary.to_dict(self), "tables": [table.to_dict() for table in self.tables]}
 
 
+@timed
 def run(spark: SparkSession, job: Report) -> Reported:
     """Count all messages or records. Nothing is changed, nothing claimed.
 
@@ -41,20 +42,19 @@ def run(spark: SparkSession, job: Report) -> Reported:
         BadInput: a latency that is no SQL, or no number.
         NotDone: the queue or log could not be read to the end.
     """
-    kind, name = next((kind, name) for kind, name in _subjects(job) if name)
-    make = {"queue": report_queue.tables, "log": report_log.tables}.get(kind, report_history.tables)
-    with timed() as watch, reading("the report cannot be made"):
+    subjects = [
+        ("queue", job.queue, report_queue.tables),
+        ("log", job.log, report_log.tables),
+        ("history", ", ".join(job.history), report_history.tables),
+    ]
+    kind, name, make = next(subject for subject in subjects if subject[1])
+    with reading("the report cannot be made"):
         total, tables = make(spark, job)
     return Reported(
         job="report",
         dry_run=False,
         read=total,
-        seconds=watch.seconds,
         details={kind: name},
         title=f"Report on {kind} {name}, {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
         tables=tuple(table for table in tables if table.rows),
     )
-
-
-def _subjects(job: Report) -> tuple[tuple[str, str | None], ...]:
-    return ("queue", job.queue), ("log", job.log), ("history", ", ".join(job.history))

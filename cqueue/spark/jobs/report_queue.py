@@ -33,12 +33,13 @@ def tables(spark: SparkSession, job: Report) -> tuple[int, list[Table]]:
     """Return the number of messages, and all tables of the report."""
     now_us = session.session(load_settings(job.url)).driver.clock.now_us()
     with kept(view(spark, job, columns=_COLUMNS)) as messages:
-        age = (F.lit(now_us) - F.unix_micros("due")) / F.lit(1e6)
-        total, backlog = _backlog(messages.withColumn("age", age))
-        ready = messages.withColumn("age", age).where("age >= 0")
+        aged = messages.withColumn("age", (F.lit(now_us) - F.unix_micros("due")) / F.lit(1e6))
+        total, backlog = _backlog(aged)
         found = [
             backlog,
-            percentiles(ready, F.col("age"), "Age of ready messages: seconds since they were due"),
+            percentiles(
+                aged.where("age >= 0"), F.col("age"), "Age of ready messages: seconds since they were due"
+            ),
             over_time(messages, "due", "Due times"),
             top(messages, "task", "Top tasks", job.top),
             top(messages, "key", "Top keys", job.top),

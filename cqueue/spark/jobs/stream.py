@@ -111,11 +111,14 @@ def run(
         client.log(job.log)  # a stream that has begun says only that it broke
     if job.target is not None:
         targets.ready(job.target, dry_run=dry_run, derived=True)
-    if dry_run:
-        return _dry(spark, job)
+    return _dry(spark, job) if dry_run else _streamed(spark, job, stopped)
+
+
+@timed
+def _streamed(spark: SparkSession, job: Stream, stopped: Callable[[], bool]) -> Summary:
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(REMEMBERED))
     again = "Run it again with the same checkpoint: nothing is stored twice."
-    with timed() as watch, writing(f"the stream of log {job.log}", again):
+    with writing(f"the stream of log {job.log}", again):
         rows = _filtered(spark.readStream.format("cqueue").options(**_options(job)), job)
         sink = None if job.path is None else Batches(Files(spark, job.path), job.log)
         query = _writer(rows, job, sink).start()
@@ -124,36 +127,33 @@ def run(
                 pass
         finally:
             query.stop()
-    counts = _counts(query)
-    written = counts.written if sink is None else sink.written
+    read, counted, batches = _counts(query)
+    written = counted if sink is None else sink.written
     return Summary(
         job="stream",
         dry_run=False,
-        read=counts.read,
+        read=read,
         written=written,
-        skipped=counts.read - written if sink is None else sink.skipped,
-        seconds=watch.seconds,
+        skipped=read - written if sink is None else sink.skipped,
         details={
             "log": job.log,
             "sink": job.path if job.target is None else f"{job.target.kind} {job.target.name}",
-            "batches": counts.batches,
+            "batches": batches,
             "query": str(query.id),
         },
     )
 
 
+@timed
 def _dry(spark: SparkSession, job: Stream) -> Summary:
     options = {name: value for name, value in _options(job).items() if name in {"log", "url", "topics"}}
     if job.since not in {"earliest", "latest"}:
         options["since"] = job.since
-    with timed() as watch:
-        rows = _filtered(spark.read.format("cqueue").options(**options), job)
-        shaped = rows if job.target is None else targets.shaped(rows.drop("partition"), job.target)
-        with reading(f"log {job.log} cannot be read"):
-            count = 0 if job.since == "latest" else shaped.count()
-    return Summary(
-        job="stream", dry_run=True, read=count, written=count, seconds=watch.seconds, details={"log": job.log}
-    )
+    rows = _filtered(spark.read.format("cqueue").options(**options), job)
+    shaped = rows if job.target is None else targets.shaped(rows.drop("partition"), job.target)
+    with reading(f"log {job.log} cannot be read"):
+        count = 0 if job.since == "latest" else shaped.count()
+    return Summary(job="stream", dry_run=True, read=count, written=count, details={"log": job.log})
 
 
 def _options(job: Stream) -> dict[str, str]:
@@ -179,30 +179,20 @@ def _writer(rows: DataFrame, job: Stream, sink: Batches | None) -> DataStreamWri
         shaped = targets.shaped(rows.drop("partition"), job.target)
         counted = shaped.observe(COUNTED, F.count(F.lit(1)).alias("rows"))
         writer = counted.writeStream.format("cqueue").options(**job.target.options())
-    elif sink is not None:
-        writer = rows.writeStream.foreachBatch(sink)
     else:
-        raise AssertionError("one of them is given")
+        writer = rows.writeStream.foreachBatch(sink)
     writer = writer.option("checkpointLocation", job.checkpoint)
     if job.every_s is None:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=f"{job.every_s} seconds")
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Counts: records read from the log, rows written to a queue or log, and batches with records."""
-
-    read: int
-    written: int
-    batches: int
-
-
-def _counts(query: StreamingQuery) -> _Counts:
+def _counts(query: StreamingQuery) -> tuple[int, int, int]:
+    """Count records read from the log, rows written to a queue or log, and batches with records."""
     progress = [json.loads(each.json) for each in query.recentProgress]
     rows = [int(each["numInputRows"]) for each in progress]
     written = [each.get("observedMetrics", {}).get(COUNTED, {}).get("rows", 0) for each in progress]
-    return _Counts(sum(rows), sum(map(int, written)), sum(1 for each in rows if each))
+    return sum(rows), sum(map(int, written)), sum(1 for each in rows if each)
 
 
 class Batches:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +44,16 @@ class Summary:
         }
 
 
-class Stopwatch:
-    """Measures seconds."""
-
-    def __init__(self) -> None:
-        self._began_s = time.monotonic()
-        self._ended_s: float | None = None
-
-    def stop(self) -> None:
-        """Stop measuring."""
-        self._ended_s = time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        """Return the seconds from the start to the end, or to now."""
-        return (time.monotonic() if self._ended_s is None else self._ended_s) - self._began_s
+Given = ParamSpec("Given")
+Done = TypeVar("Done", bound=Summary)
 
 
-@contextmanager
-def timed() -> Iterator[Stopwatch]:
-    """Measure the block."""
-    watch = Stopwatch()
-    try:
-        yield watch
-    finally:
-        watch.stop()
+def timed(job: Callable[Given, Done]) -> Callable[Given, Done]:
+    """Let the summary of a job say how long the job took."""
+
+    @wraps(job)
+    def run(*args: Given.args, **kwargs: Given.kwargs) -> Done:
+        began_s = time.monotonic()
+        return replace(job(*args, **kwargs), seconds=time.monotonic() - began_s)
+
+    return run

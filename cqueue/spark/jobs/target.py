@@ -21,35 +21,17 @@ from cqueue.errors import BadInput
 from cqueue.message import MAX_BODY, MAX_DELAY, MAX_PRIORITY, MAX_TEXT
 from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.failures import reading, writing
+from cqueue.spark.rows import LOG_COLUMNS, QUEUE_COLUMNS, TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cqueue.queue import Queue
 
-FORMAT = "cqueue"
 ID = "cqueue_job_id"
 FOLLOWED_S = 2.0
 """Seconds after which all clients know of a changed configuration."""
 TEXTS = ("key", "task", "codec", "topic")
-QUEUE_COLUMNS = {
-    "body": None,
-    "key": "string",
-    "priority": "int",
-    "delay": "double",
-    "due": "timestamp",
-    "headers": "map<string,string>",
-    "task": "string",
-    "codec": "string",
-    "expires": "timestamp",
-}
-LOG_COLUMNS = {
-    "body": None,
-    "topic": "string",
-    "key": "string",
-    "partition": "int",
-    "headers": "map<string,string>",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +88,8 @@ class Target:
         return str(self.queue if self.log is None else self.log)
 
     @property
-    def known(self) -> Mapping[str, str | None]:
-        """Return the target's columns and their types; None for the body, which may be binary or a string."""
+    def known(self) -> tuple[str, ...]:
+        """Return the target's columns."""
         return QUEUE_COLUMNS if self.log is None else LOG_COLUMNS
 
     def options(self) -> dict[str, str]:
@@ -179,7 +161,7 @@ def shaped(rows: DataFrame, target: Target) -> DataFrame:
 
 def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
     """Return the caller's expression, else the column of that name, cast to the target's type."""
-    expression, kind = target.columns.get(name), target.known[name]
+    expression, kind = target.columns.get(name), TYPES[name]
     if expression is None and name not in rows.columns:
         return None
     if expression is None and name == "delay" and "due" in target.columns:
@@ -238,5 +220,5 @@ def write(rows: DataFrame, target: Target) -> int:
     counted: Any = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
     again = "Run it again: what is stored is not stored twice." if target.id else "Another run makes copies."
     with writing(f"writing to {target.kind} {target.name}", again):
-        counted.write.format(FORMAT).mode("append").options(**target.options()).save()
+        counted.write.format("cqueue").mode("append").options(**target.options()).save()
     return int(observed.get["rows"])

@@ -232,7 +232,8 @@ class LogSink(Sink):
 
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
         """Append entries; return those that failed."""
-        writes = self.side.driver.run(append(self._spec, state, entries))
+        has_marks = self._prefix is not None  # a repeated task must find what this one leaves if it dies
+        writes = self.side.driver.run(append(self._spec, state, entries, register_first=has_marks))
         return [(index, write.error) for write in writes if write.error for index in write.indexes]
 
 

@@ -12,15 +12,15 @@ from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import in_order
 from cqueue.log.protocol.spec import LogSpec, partition_of
 from cqueue.protocol.writing import WriterState
-from cqueue.store.log_operations import AppendRecords, DeleteRecords, ReadLogShards
+from cqueue.store.log_operations import AppendRecords, DeleteRecords, ReadLogShards, RegisterLogShard
 from cqueue.store.record_page import ReadRecordPage
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table
 
 SPEC = LogSpec("events", "1", 4, 60_000, 0, NOON_US // 1000, SETTLE_US, SKEW_US)
 
 
-def put(table, *entries, spec=SPEC, state=None, hook=lambda _: None):
-    return table.run(append(spec, state or WriterState(), list(entries)), hook)
+def put(table, *entries, spec=SPEC, state=None, hook=lambda _: None, **options):
+    return table.run(append(spec, state or WriterState(), list(entries), **options), hook)
 
 
 def entries(count, **values):
@@ -121,6 +121,32 @@ def test_what_is_never_answered_is_reported_as_what_is_known(error, known):
     (write,) = put(table, *entries(1), hook=hook)
     assert isinstance(write.error, known)
     assert NOON_US < table.time_us <= NOON_US + SETTLE_US
+
+
+def test_a_writer_that_dies_before_its_insert_is_answered_has_registered_its_place():
+    """A process that repeats the work finds what was stored; registered beside the insert, it may not."""
+    table, registered = Table(), []
+
+    def hook(operation):
+        if type(operation) is AppendRecords:
+            known = table.store.execute(ReadLogShards(SPEC.partition, (operation.shard.time_shard,)))
+            registered.append(operation.shard.partition in known.get(operation.shard.time_shard, ()))
+
+    put(table, *entries(3), *entries(2, partition=3), hook=hook, register_first=True)
+    assert registered == [True, True]
+    assert len(stored(table)) == 5
+
+
+def test_what_cannot_be_registered_first_is_not_written():
+    table = Table()
+
+    def hook(operation):
+        if type(operation) is RegisterLogShard:
+            raise OutcomeUnknown("lost")
+
+    (write,) = put(table, *entries(1), hook=hook, register_first=True)
+    assert isinstance(write.error, NotDone)
+    assert stored(table) == []
 
 
 # ── reading ──

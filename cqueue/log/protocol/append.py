@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cqueue import ids
+from cqueue.errors import LASTING, NotDone
 from cqueue.log.protocol.spec import LogSpec, partition_of
 from cqueue.protocol import writing
 from cqueue.protocol.spec import Proto
-from cqueue.protocol.writing import Bits, Part, Writer, WriterState
+from cqueue.protocol.writing import Bits, Failure, Part, Writer, WriterState, worst
 from cqueue.store.log_operations import (
     AppendRecords,
     DeleteRecords,
@@ -18,7 +19,7 @@ from cqueue.store.log_operations import (
     RecordRow,
     RegisterLogShard,
 )
-from cqueue.store.operations import Operation
+from cqueue.store.operations import Operation, Together
 
 ROW_BYTES = 100
 """Bytes that a record is assumed to have beside its body: id, topic, and Cassandra's overhead."""
@@ -42,9 +43,17 @@ class Write(Part):
     rows: list[RecordRow] = field(default_factory=list)
 
 
-def append(spec: LogSpec, state: WriterState, entries: Sequence[Entry]) -> Proto[list[Write]]:
-    """Store records; return writes that each tell the outcome of their records."""
-    return (yield from Appending(spec, state).write(entries))
+def append(
+    spec: LogSpec, state: WriterState, entries: Sequence[Entry], *, register_first: bool = False
+) -> Proto[list[Write]]:
+    """Store records; return writes that each tell the outcome of their records.
+
+    register_first: store no record before its Cassandra partition is registered, at the cost of one more
+        request for each partition. Side by side, a writer that dies may leave records that nobody finds until
+        somebody else appends there.
+    """
+    writer = RegisteringFirst if register_first else Appending
+    return (yield from writer(spec, state).write(entries))
 
 
 class Appending(Writer[LogSpec, WriterState, Entry, Write]):
@@ -108,3 +117,19 @@ class Appending(Writer[LogSpec, WriterState, Entry, Write]):
     def delete(self, late: Write) -> Proto[None]:
         """Delete the write's records."""
         yield from DeleteRecords(late.shard, tuple(row.id for row in late.rows))
+
+
+class RegisteringFirst(Appending):
+    """The writer of records that can be found as soon as they are stored, also if it dies in between."""
+
+    def before(self, parts: list[Write]) -> Proto[Failure | None]:
+        """Register the Cassandra partitions. If this fails, no record has been written."""
+        new = set[Any]().union(*map(self.places, parts)) - self.state.registered
+        failed = worst((yield from Together(tuple(self.registrations(new))))) if new else None
+        if failed is None:
+            self.state.note_registered(new)
+        elif not isinstance(failed, LASTING):
+            error = NotDone("a partition could not be registered, so its records were not written")
+            error.__cause__ = failed
+            return error
+        return failed

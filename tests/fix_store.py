@@ -26,10 +26,10 @@ BRIEF = memory.DEPLOYMENT._replace(settle_ms=100, skew_ms=50)
 What a starved machine writes later than W is written again, by the protocol."""
 
 
-def brief_store(settle_ms: int = BRIEF.settle_ms) -> MemoryStore:
+def brief_store() -> MemoryStore:
     """A store in memory with a small W and ε."""
     made = MemoryStore()
-    made._deployment = BRIEF._replace(settle_ms=settle_ms)
+    made._deployment = BRIEF
     return made
 
 

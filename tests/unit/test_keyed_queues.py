@@ -21,6 +21,8 @@ SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
 OF_KEYS = InsertKeys | DeleteKeys | ReadKey | ScanKeys | DropKey
 
+pytestmark = pytest.mark.usefixtures("brief_settling")
+
 
 @pytest.fixture
 def queue(client):

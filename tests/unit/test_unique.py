@@ -12,11 +12,12 @@ import cqueue
 from cqueue import BadInput, Duplicate, Message, NotDone, OutcomeUnknown, SendUnknown, Unique
 from cqueue.client import Client, open_cassandra
 from cqueue.protocol.unique import KEPT_US
+from cqueue.runtime.clock import LocalClock
 from cqueue.settings import load
+from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages
 from cqueue.store.reservations import ListReservations, ReadReservation, WriteReservation
 from tests.faulty_store import FaultyStore
-from tests.fix_store import brief_store
 
 SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
@@ -31,18 +32,44 @@ def brief_cassandra(new_keyspace):
     connection.close()
 
 
+class VirtualClock:
+    """A clock that stands still between pauses, and jumps over them."""
+
+    def __init__(self):
+        self.now_us = time.time_ns() // 1000
+        self._mutex = threading.Lock()
+
+    def __call__(self):
+        with self._mutex:
+            self.now_us += 1  # two events are never at once
+            return self.now_us
+
+    def sleep(self, seconds):
+        with self._mutex:
+            self.now_us += int(seconds * 1e6)
+
+
 @pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
-def faults(request):
+def clock(request):
+    """The time of a store in memory is virtual; on Cassandra everybody waits."""
+    return VirtualClock() if request.param == "memory" else time
+
+
+@pytest.fixture
+def faults(request, clock):
     """A store on both back ends that makes operations fail when a test says so."""
-    if request.param == "memory":
-        # A unique send that takes longer than W has failed, so W is longer than a starved machine stalls.
-        return FaultyStore(brief_store(settle_ms=500))
+    if isinstance(clock, VirtualClock):
+        return FaultyStore(MemoryStore(clock))
     return FaultyStore(request.getfixturevalue("brief_cassandra"))
 
 
 @pytest.fixture
-def client(faults):
+def client(faults, clock, monkeypatch):
+    if isinstance(clock, VirtualClock):
+        monkeypatch.setattr("cqueue.client._clock_of", lambda _: LocalClock(clock))
     with Client(faults, on_close=lambda: None) as client:
+        if isinstance(clock, VirtualClock):
+            monkeypatch.setattr(client._driver, "_pause", clock.sleep)
         yield client
 
 
@@ -121,7 +148,6 @@ def purged(queue, unique):
 
 def expired(queue, unique):
     queue.send(b"1", unique=unique, ttl=timedelta(milliseconds=1))
-    time.sleep(0.01)
 
 
 IN_THE_WAY = {
@@ -132,10 +158,11 @@ IN_THE_WAY = {
 
 @pytest.mark.parametrize("while_", WHILE)
 @pytest.mark.parametrize("how", IN_THE_WAY, ids=lambda how: how.__name__)
-def test_a_message_is_in_the_way_while_its_state_says_so(queue, pauses, how, while_):
+def test_a_message_is_in_the_way_while_its_state_says_so(queue, clock, pauses, how, while_):
     """A key is free as soon as its message is gone: no way to end leaves it taken, or makes anybody wait."""
     unique = Unique(key="k", while_=while_)
     how(queue, unique)
+    clock.sleep(0.01)
     if while_ in IN_THE_WAY[how]:
         with pytest.raises(Duplicate) as raised:
             queue.send(b"2", unique=unique)
@@ -166,13 +193,13 @@ def test_the_key_of_the_message_is_the_unique_key_by_default(queue):
 
 
 @pytest.mark.parametrize("while_", WHILE)
-def test_within_ends_what_is_in_the_way(queue, while_):
+def test_within_ends_what_is_in_the_way(queue, clock, while_):
     """The message stays, and the next one comes beside it."""
     unique = Unique(key="k", while_=while_, within=timedelta(seconds=1))
     queue.send(b"1", unique=unique)
     with pytest.raises(Duplicate):
         queue.send(b"2", unique=unique)
-    time.sleep(1.01)
+    clock.sleep(1.01)
     queue.send(b"3", unique=unique)
     assert bodies(queue) == [b"1", b"3"]
 
@@ -206,11 +233,11 @@ def test_replace_sends_the_new_message_and_deletes_the_old_one(queue):
     assert bodies(queue) == [b"4"]
 
 
-def test_debounce_begins_the_delay_anew(queue):
+def test_debounce_begins_the_delay_anew(queue, clock):
     """The last of several sends counts; one that a consumer has begun with stays."""
     unique = Unique(key="k", on_conflict="debounce")
     first = queue.find(queue.send(b"1", unique=unique, delay=HOUR))
-    time.sleep(0.01)
+    clock.sleep(0.01)
     last = queue.find(queue.send(b"2", unique=unique, delay=HOUR))
     assert last.due > first.due
     assert bodies(queue) == [b"2"]
@@ -220,13 +247,13 @@ def test_debounce_begins_the_delay_anew(queue):
     assert bodies(queue) == [b"3", b"4"]
 
 
-def test_throttle_lets_one_message_through_in_a_time(queue):
+def test_throttle_lets_one_message_through_in_a_time(queue, clock):
     """However quickly they are handled; the others are skipped, and told so."""
     unique = Unique(key="k", on_conflict="throttle", within=timedelta(seconds=1))
     assert not queue.send(b"1", unique=unique).skipped
     held(queue)[0].ack()
     assert queue.send(b"2", unique=unique).skipped
-    time.sleep(1.01)
+    clock.sleep(1.01)
     assert not queue.send(b"3", unique=unique).skipped
     assert bodies(queue) == [b"3"]
 

@@ -23,8 +23,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # The oldest versions of our dependencies have wheels for the oldest Python only.
 LOWEST_PYTHON ?= $(shell command -v python3.11 >/dev/null && echo python3.11 || echo $(PYTHON))
 WORKERS ?= 2
-# Tests wait now and then, so there is one worker more than there are cores.
-TEST_WORKERS ?= $(shell expr $(WORKERS) + 1)
+# Tests wait more than they compute, so there are more workers than cores. Long stories start servers of their
+# own, so `make test-all` has fewer.
+TEST_WORKERS ?= $(shell expr 2 \* $(WORKERS) + 1)
+ALL_WORKERS ?= $(shell expr $(WORKERS) + 1)
 MESSAGES ?= 50000
 ROUNDS ?= 5
 ONLY ?=
@@ -41,7 +43,7 @@ SPARK_TESTS = $(SPARK_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfil
 
 # A test that hangs where no signal is heard is shown with its stack, and its process ends.
 HANGS = -o faulthandler_timeout=500 -o faulthandler_exit_on_timeout=true
-PYTEST = $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal $(HANGS)
+PYTEST = $(BIN)/python -m pytest --dist worksteal $(HANGS)
 
 # Which tests are in `make check` and `make test`; `make test-all` runs all. pyproject.toml explains the markers.
 CHECK := not cassandra and not slow and not acceptance
@@ -82,7 +84,7 @@ test: setup  ## `make check`, every feature on a real Cassandra, and 2,000 sched
 
 features: $(STAMP)
 	@echo "== Running the tests"
-	@$(PYTEST) -m "$(TEST)"
+	@$(PYTEST) -n $(TEST_WORKERS) -m "$(TEST)"
 
 test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark, lowest versions. `.ci/run` calls this.
 	$(BESIDE) everything environments
@@ -96,7 +98,7 @@ environments:
 
 everything: $(STAMP)
 	@echo "== Running all tests but those of cqueue.spark"
-	@$(PYTEST) --durations=20
+	@$(PYTEST) -n $(ALL_WORKERS) --durations=20
 
 test-lowest: $(LOWEST_STAMP)  ## The quick tests with the lowest versions that setup.cfg allows, in an environment of their own.
 	@echo "== Running the quick tests with the lowest versions of what cqueue needs"
@@ -154,7 +156,7 @@ spool-crashes: $(STAMP)  ## Kill a process that writes a spool 1,000 times, and 
 
 unit: $(STAMP)  ## The tests of `make check`.
 	@echo "== Running the quick tests"
-	@$(PYTEST) -q $(CHECK_PROFILE) -m "$(CHECK)"
+	@$(PYTEST) -n $(TEST_WORKERS) -q $(CHECK_PROFILE) -m "$(CHECK)"
 
 fuzz: $(FUZZ_STAMP)  ## Fuzz decoders and outside input, guided by coverage (atheris): make fuzz SECONDS=60 ONLY=any_url
 	@$(FUZZ_VENV)/bin/python -m tests.fuzz --seconds $(SECONDS) --only '$(ONLY)'

@@ -22,6 +22,12 @@ from tests.faulty_store import FaultyStore
 SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
 WHILE = ("pending", "running", "ever")
+SLOWLY_ON_CASSANDRA = pytest.mark.parametrize(
+    "clock",
+    ["memory", pytest.param("cassandra", marks=[pytest.mark.cassandra, pytest.mark.acceptance])],
+    indirect=True,
+)
+"""Marks tests whose many cases wait for W there, which is for `make test-all`."""
 
 
 @pytest.fixture(scope="module")
@@ -457,6 +463,7 @@ def leave_reserved(faults, queue, unique):
     heal(faults)
 
 
+@SLOWLY_ON_CASSANDRA
 @pytest.mark.parametrize("while_", ["running", "ever"])
 @pytest.mark.parametrize("executed", [False, True])
 @pytest.mark.parametrize("after", range(7))
@@ -490,6 +497,7 @@ def test_a_successor_that_dies_at_any_write_leaves_the_key_free(faults, queue, w
         queue.send(b"3", unique=unique)
 
 
+@SLOWLY_ON_CASSANDRA
 @pytest.mark.parametrize("while_", WHILE)
 @pytest.mark.parametrize("executed", [False, True])
 def test_nothing_is_deleted_unless_the_reservation_is_void(faults, queue, while_, executed):

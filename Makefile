@@ -48,7 +48,7 @@ PYTEST = $(BIN)/python -m pytest --dist worksteal $(HANGS)
 # Which tests are in `make check` and `make test`; `make test-all` runs all. pyproject.toml explains the markers.
 CHECK := not cassandra and not slow and not acceptance
 TEST := not acceptance
-# Properties get fewer examples than in `make test-all`; tests/conftest.py says how many.
+# Properties get fewer examples in both than in `make test-all`; tests/conftest.py says how many.
 CHECK_PROFILE := --hypothesis-profile=check
 # Targets side by side: what is installed, or only waits, leaves room for what computes.
 BESIDE = @$(MAKE) --no-print-directory --jobs 4
@@ -76,15 +76,15 @@ demo: setup  ## Run the main job on an embedded Cassandra, and account for every
 	@echo "== Running the demo"
 	@$(BIN)/cqueue demo
 
-check: $(STAMP)  ## Style, types, and the tests that need no Cassandra and no real time (two minutes on two cores).
+check: $(STAMP)  ## Style, types, and the tests that need no Cassandra and no real time (a minute or two on two cores).
 	$(BESIDE) types style unit
 
-test: setup  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (eight minutes).
+test: setup  ## `make check`, every feature on a real Cassandra, and 2,000 schedules of the simulator (five to eight minutes).
 	$(BESIDE) types style features
 
 features: $(STAMP)
 	@echo "== Running the tests"
-	@$(PYTEST) -n $(TEST_WORKERS) -m "$(TEST)"
+	@$(PYTEST) -n $(TEST_WORKERS) $(CHECK_PROFILE) -m "$(TEST)"
 
 test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark, lowest versions. `.ci/run` calls this.
 	$(BESIDE) everything environments

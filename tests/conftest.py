@@ -10,7 +10,7 @@ from hypothesis import settings
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# `make check` tries each property with fewer examples; all other runs with Hypothesis's hundred.
+# `make check` and `make test` try each property with fewer examples than Hypothesis's hundred.
 settings.register_profile("check", max_examples=25)
 
 

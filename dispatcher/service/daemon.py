@@ -281,7 +281,9 @@ class Daemon:
 
     def _tick(self) -> None:
         now = self.health()
-        if now.ready:
+        if self._stopping:
+            self._notifier.stopping()
+        elif now.ready:
             self._notifier.ready()
         if now.alive:
             self._notifier.alive()

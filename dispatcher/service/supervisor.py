@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing import Pipe
@@ -305,7 +305,7 @@ class Supervisor:
     def _begin(self, slot: Slot, now_s: float) -> None:
         try:
             process = self._start(slot.index)
-        except OSError as exc:  # no process or memory is free: the other children go on
+        except (OSError, RuntimeError) as exc:  # nothing is free for it: the other children go on
             slot.deaths += 1
             slot.start_at_s = now_s + pause_s(slot.deaths, came_up=False)
             self._log.error(logs.DaemonEvent.CHILD_FAILED, child=slot.index, error=str(exc))
@@ -377,21 +377,30 @@ class ChildProcess:
             file that records its runs.
         options: the first object sent to the child.
         inbox: where the child's events go.
+
+    Raises:
+        OSError, RuntimeError: no process, memory, file or thread is free.
     """
 
     def __init__(self, module: str, options: dict[str, Any], inbox: Inbox) -> None:
         self._inbox = inbox
-        self.connection, theirs = Pipe()
-        self._memory = run_recorder.shared_file()
-        with theirs:
-            handed = (theirs.fileno(), self._memory)
-            # -P: no file of the current folder hides a module.
-            args = [sys.executable, "-P", "-m", module, *map(str, handed)]
-            self._process = subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=handed)
-        self.tell(options)
-        self._listener = Thread(target=self._listen, name=f"cqueue-child-{self.pid}", daemon=True)
-        self._listener.start()
-        Thread(target=self._wait, name=f"cqueue-child-{self.pid}-end", daemon=True).start()
+        with ExitStack() as undo:  # an attempt that the system refuses leaves nothing open
+            self.connection, theirs = Pipe()
+            undo.callback(self.connection.close)
+            self._memory = run_recorder.shared_file()
+            undo.callback(os.close, self._memory)
+            with theirs:
+                handed = (theirs.fileno(), self._memory)
+                # -P: no file of the current folder hides a module.
+                args = [sys.executable, "-P", "-m", module, *map(str, handed)]
+                self._process = subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=handed)
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self.tell(options)
+            self._listener = Thread(target=self._listen, name=f"cqueue-child-{self.pid}", daemon=True)
+            self._listener.start()
+            Thread(target=self._wait, name=f"cqueue-child-{self.pid}-end", daemon=True).start()
+            undo.pop_all()
 
     @property
     def pid(self) -> int:

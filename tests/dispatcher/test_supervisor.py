@@ -10,6 +10,7 @@ import textwrap
 import threading
 from itertools import pairwise
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -388,6 +389,38 @@ def test_a_real_child_can_be_killed(module):
     inbox.get(timeout=30)
     child.kill()
     assert inbox.get(timeout=30) == Ended(child.pid, -9, [])
+
+
+def refuse_processes(patch):
+    """No process is free."""
+
+    def refused(*_args, **_options):
+        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    patch.setattr(subprocess, "Popen", refused)
+
+
+def refuse_threads(patch):
+    """A process is free, and no thread that waits for its end."""
+    start = threading.Thread.start
+
+    def refused(thread):
+        if thread.name.endswith("-end"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    patch.setattr(threading.Thread, "start", refused)
+
+
+@pytest.mark.parametrize("refuse", [refuse_processes, refuse_threads])
+def test_a_child_that_is_refused_leaves_nothing_open(module, monkeypatch, refuse):
+    """Else some thousand refusals would use up the parent's files."""
+    before = set(Path("/proc/self/fd").iterdir())
+    with monkeypatch.context() as patch:
+        refuse(patch)
+        with pytest.raises((OSError, RuntimeError)):
+            ChildProcess(module, {}, queue.SimpleQueue())
+    assert set(Path("/proc/self/fd").iterdir()) <= before
 
 
 def test_a_child_sees_that_its_parent_has_gone(module):

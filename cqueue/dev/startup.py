@@ -114,6 +114,4 @@ def _is_gone(node: Node, launched: Mapping[int, int]) -> bool:
 def _failure(node: Node, what: str) -> DevError:
     log = node.log_tail(200)
     shown = "\n".join(f"  {line}" for line in telling(log)) or "  (empty)"
-    return DevError(
-        f"Node {node.number} ({node.address}) {what}. The end of its log:\n{shown}\n{remedy(log)}"
-    )
+    return DevError(f"Node {node.number} ({node.address}) {what}. From its log:\n{shown}\n{remedy(log)}")

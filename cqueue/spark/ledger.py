@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
+from pyspark import TaskContext
+
 from cqueue import ids
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.inspection import END
@@ -56,6 +58,17 @@ def first_try(side: SparkSide, target: str, work: str, run: str) -> FirstTry:
         mine = note(side, shard, run, REMEMBERED_S)
         known = _earliest(side, shard) or mine  # of tasks that begin together one is the first
     return FirstTry(ids.time_us(known.id), repeated=known.topic != run)
+
+
+def is_repeated(side: SparkSide, target: str, task: str, run: str, context: TaskContext) -> bool:
+    """Note that a task begins; return whether an attempt of it has begun before, in this run or another.
+
+    Spark's number of the attempt does not tell: it begins anew when Spark runs a whole stage again.
+
+    Raises:
+        NotDone, OutcomeUnknown: the note may not be stored; the task must store nothing.
+    """
+    return first_try(side, target, task, f"{run} {context.taskAttemptId()}").repeated
 
 
 def hidden(target: str, text: str) -> LogShard:

@@ -62,19 +62,18 @@ class StreamWriter(DataSourceStreamArrowWriter):
         work = f"{context.getLocalProperty(QUERY)}/{batch}"
         side = session(self._options.settings)
         begun = ledger.first_try(side, _target(side, self._options), work, self._run)
-        if context.attemptNumber() > 0:
-            begun = FirstTry(begun.at_us, repeated=True)
-        sink = self._sink(side, work, context.partitionId(), begun)
+        sink = self._sink(side, work, context, begun)
         return write(sink, iterator, f"{self._run}/{batch}")
 
-    def _sink(self, side: SparkSide, work: str, task: int, begun: FirstTry) -> Sink:
+    def _sink(self, side: SparkSide, work: str, context: TaskContext, begun: FirstTry) -> Sink:
+        task = f"{work}/{context.partitionId()}"
         if self._options.kind == "queue":
-            return self._queue_sink(side, f"{work}/{task}", begun)
+            return self._queue_sink(side, task, begun)
         # A row that a column names may be in another task when the batch is repeated.
-        prefix = f"{work}/{task}/" if self._options.id_column is None else f"{work}/"
+        prefix = f"{task}/" if self._options.id_column is None else f"{work}/"
         seen: set[bytes] = set()
-        if begun.repeated:
-            spec = side.logs.entry(self._options.name).spec
+        spec = side.logs.entry(self._options.name).spec
+        if ledger.is_repeated(side, spec.partition, task, self._run, context) or begun.repeated:
             ledger.settle(side, spec)
             now_us = side.driver.clock.now_us()
             seen = ledger.marks(side, spec, begun.at_us - spec.skew_us, now_us, prefix)

@@ -41,7 +41,7 @@ class Writer(DataSourceArrowWriter):
         self._options = options
         self._job = uuid.uuid4().hex
         self._began_us = side.driver.clock.now_us()
-        self._sink(side, first=True)  # raises what is wrong with the target
+        self._sink(side)  # raises what is wrong with the target
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Store one task's rows.
@@ -50,25 +50,25 @@ class Writer(DataSourceArrowWriter):
             BadInput, NotDone, SendUnknown: as `sink.write`.
         """
         side = session(self._options.settings)
-        context = TaskContext.get()
-        sink = self._sink(side, first=context is None or context.attemptNumber() == 0)
-        return write(sink, iterator, self._job)
+        return write(self._sink(side), iterator, self._job)
 
-    def _sink(self, side: SparkSide, *, first: bool) -> Sink:
+    def _sink(self, side: SparkSide) -> Sink:
         options = self._options
         if options.kind == "queue":
             return QueueSink(side, options)
         if options.id_column is None:
             return LogSink(side, options)
-        return LogSink(side, options, prefix="", seen=self._seen(side, first=first))
+        return LogSink(side, options, prefix="", seen=self._seen(side))
 
-    def _seen(self, side: SparkSide, *, first: bool) -> frozenset[bytes]:
+    def _seen(self, side: SparkSide) -> frozenset[bytes]:
         """Return marks of earlier runs; for a repeated task, those of this run as well."""
-        if TaskContext.get() is None:
+        context = TaskContext.get()
+        if context is None:
             return frozenset()
         spec = side.logs.entry(self._options.name).spec
         until_us = self._began_us
-        if not first:
+        task = f"{self._job}/{context.partitionId()}"
+        if ledger.is_repeated(side, spec.partition, task, self._job, context):
             ledger.settle(side, spec)
             until_us = side.driver.clock.now_us()
         since_us = self._options.rerun_since_us or 0

@@ -44,21 +44,22 @@ class Index:
         if self._readonly:
             return
         with contextlib.suppress(OSError):
-            base = self._read_base()
-            if base is None or base > first:
-                base = first
-                self._rewrite(base, b"")
+            if not self._reaches(first):
+                self._rewrite(first, b"")
             with self._path.open("r+b") as file:
-                file.seek(_HEADER.size + (first - base) * _WIDTH)
-                file.write(positions.tobytes())
+                base = _base(file)
+                if base is not None and base <= first:  # else trimmed meanwhile: the next reader scans
+                    file.seek(_HEADER.size + (first - base) * _WIDTH)
+                    file.write(positions.tobytes())
 
-    def _read_base(self) -> int | None:
-        """Return the first offset of the index; None if the file is missing or no index."""
+    def _reaches(self, first: int) -> bool:
+        """Return whether the file is an index that begins at the offset or before it."""
         try:
             with self._path.open("rb") as file:
-                return _base(file)
+                base = _base(file)
         except FileNotFoundError:
-            return None
+            return False
+        return base is not None and base <= first
 
     def trim(self, first: int) -> None:
         """Forget the offsets before `first`, whose segments are deleted."""

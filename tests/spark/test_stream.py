@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
 from datetime import timedelta
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -208,14 +210,16 @@ def test_the_first_try_of_a_batch_is_remembered(url, source, new_name):
 class Context:
     """What Spark tells a task."""
 
-    def __init__(self, batch, attempt=0):
+    attempts = itertools.count()
+
+    def __init__(self, batch):
         self._properties = {"sql.streaming.queryId": "q", "streaming.sql.batchId": str(batch)}
-        self._attempt = attempt
+        self._attempt = next(self.attempts)
 
     def getLocalProperty(self, name):  # noqa: N802
         return self._properties.get(name)
 
-    def attemptNumber(self):  # noqa: N802
+    def taskAttemptId(self):  # noqa: N802
         return self._attempt
 
     def partitionId(self):  # noqa: N802
@@ -223,17 +227,23 @@ class Context:
 
 
 def test_a_batch_stored_in_part_is_completed(url, spark, client, source, *, new_name, monkeypatch):
-    """Trap: write is told no batch. A repeat by another run, and by the same task, stores what is missing."""
+    """Trap: write is told no batch. A repeat by another run, and in the same run, stores what is missing."""
     from pyspark import TaskContext
 
     queue = client.create_queue(new_name("sink"), QueueConfig(derived_sends=True))
     rows = spark.range(100).selectExpr("cast(id as string) as body")
     whole = rows.toArrow().combine_chunks().to_batches()[0]
-    for batch, attempt, size in ((1, 0, 30), (1, 0, 100), (1, 1, 100), (2, 0, 100)):
-        monkeypatch.setattr(TaskContext, "get", lambda batch=batch, attempt=attempt: Context(batch, attempt))
-        for options in ({"queue": queue.name}, {"log": source.name, "topic": "t"}):
-            given = CaseInsensitiveDict({"url": url, **options})
-            writer = DefaultSource(given).streamWriter(rows.schema, overwrite=False)
+    for options in ({"queue": queue.name}, {"log": source.name, "topic": "t"}):
+        given = CaseInsensitiveDict({"url": url, **options})
+        first, other = (DefaultSource(given).streamWriter(rows.schema, overwrite=False) for _ in range(2))
+        for writer, batch, size in (
+            (first, 1, 30),
+            (first, 1, 60),
+            (other, 1, 100),
+            (other, 1, 100),
+            (other, 2, 100),
+        ):
+            monkeypatch.setattr(TaskContext, "get", partial(Context, batch))
             writer.write(iter([whole.slice(0, size)]))
     assert queue.stats(exact=True).live == 200
     ledger.settle(session(cqueue.settings.load(url)), source._catalog.entry(source.name).spec)

@@ -15,6 +15,7 @@ from cqueue.errors import Refused
 from cqueue.history import PARTITIONS, PREFIX, partition_of
 from cqueue.runtime.rendezvous import own_name
 from cqueue.store.log_operations import AppendRecords
+from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
 
 SOON = timedelta(seconds=20)
@@ -150,14 +151,14 @@ def test_firings_are_told_by_schedule(app, queue):
 
 
 def test_a_skipped_firing_is_told_as_skipped(app, queue):
-    queue.schedules.add(
+    late = queue.schedules.add(
         "late",
         cqueue.Cron("* * * * * *", misfire="skip", grace=timedelta(milliseconds=1)),
         b"{}",
         task=task(app, lambda: None).name,
         codec="json",
     )
-    time.sleep(1)
+    until(lambda: queue.now > late.next_at + timedelta(milliseconds=1))
     with app.dispatcher(threads=2, consumers=1):
         event = told(queue, 1, schedule="late")[0]
     assert event.state == "skipped"

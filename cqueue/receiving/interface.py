@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 class Found(NamedTuple):
     """How the last messages were found.
 
-    told: a hint named their wide row. more: the queue has more messages, as far as the consumer knows.
+    told: a hint named their wide row. more: another receive may find more at once: messages are left, or a
+    search is due. left: the consumer knows where more messages are.
     """
 
     told: bool = False
     more: bool = False
+    left: bool = False
 
 
 class Settles(Protocol):

@@ -104,7 +104,8 @@ class Receiver:
         run(poll.begin(entry.spec, self._hints(poll), self.inbox.share))
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             if messages := self._claimed.accept(claimed, entry.spec):
-                self.last = Found(told=claimed.reason is Reason.HINT, more=poll.has_work)
+                left = bool(poll.work) or poll.work.held is not None
+                self.last = Found(claimed.reason is Reason.HINT, more=poll.has_work, left=left)
                 return messages
         run(poll.tidy())
         return []

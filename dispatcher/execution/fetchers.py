@@ -16,6 +16,7 @@ from cqueue.dispatcher.execution.handlers import Resolver
 from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.runner import Runner
 from cqueue.errors import CqueueError
+from cqueue.receiving.interface import Found
 
 _lease = attrgetter("lease")
 
@@ -70,20 +71,20 @@ class Fetchers:
 
     def _poll(self, poller: Poller) -> None:
         """Receive once. The poller is scheduled again, whatever happens."""
-        told = more = False
+        last = Found()
         try:
             if messages := poller.consumer.receive(poller.state.want):
-                told, more = poller.consumer.last
+                last = poller.consumer.last
                 poller.learn()
                 self._telemetry.count(poller.name, "received", len(messages))
-                if told:
+                if last.told:
                     self._telemetry.count(poller.name, "found_by_hint", len(messages))
                 self._admit(poller, messages)
         except Exception as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
             self._failed(poller, exc)
         else:
             self.trouble.succeeded(poller.name, queue=poller.name)
-            self._poll_schedule.found(poller, len(messages), more=more, told=told)
+            self._poll_schedule.found(poller, len(messages), last)
 
     def _failed(self, poller: Poller, error: Exception) -> None:
         self._telemetry.count(poller.name, "receive_failures")

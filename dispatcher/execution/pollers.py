@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 from cqueue.protocol.poll import Share
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.queue import Queue
-from cqueue.receiving.interface import Consuming
+from cqueue.receiving.interface import Consuming, Found
 from cqueue.store.operations import WideRow
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ RESTS_S: Final = 30.0
 """Seconds after which a resting poller polls anyway, in case the one that polls for it hangs."""
 BUSY_S: Final = 0.1
 """Seconds without room after which a queue with new messages passes its hints on to other processes."""
+NOTHING: Final = Found()
+"""How a poll ended that found no messages."""
 
 
 @runtime_checkable
@@ -190,17 +192,19 @@ class PollSchedule:
             self._changed.notify()
 
     def wake(self, poller: Poller) -> None:
-        """Note a send to the poller's queue: a poll is due at once, or right after the one under way."""
+        """Note a send to the poller's queue: a poll is due at once, or right after the one under way.
+
+        A poll under way takes milliseconds, and the next one finds the message by its hint. A resting poller
+        has no hint and would search the whole queue beside it, so it is woken only if the poll hangs.
+        """
         state = poller.state
-        if state.woken:
-            return
         with self._changed:
-            state.woken = True
-            is_polled = state.began_s is not None
-            if not is_polled and not state.failures:
+            if state.began_s is None and not state.woken and not state.failures:
                 state.due_s = min(state.due_s, self.clock())
                 self._changed.notify()
-        if is_polled:
+            state.woken = True
+            hangs = state.began_s is not None and self.clock() - state.began_s >= HANGS_S
+        if hangs:
             self._wake_resting(poller)
 
     def siblings(self, poller: Poller) -> list[Poller]:
@@ -270,21 +274,18 @@ class PollSchedule:
 
     # ── results of polls ──
 
-    def found(self, poller: Poller, count: int, *, more: bool = False, told: bool = False) -> None:
+    def found(self, poller: Poller, count: int, how: Found = NOTHING) -> None:
         """Note the end of a poll that found `count` messages, and schedule the next.
 
-        Args:
-            poller: the poller.
-            count: messages that the poll found.
-            more: the consumer knows where further messages are.
-            told: a hint said where these messages were; where hints come, polls need not be frequent.
+        Where hints say where messages are, polls need not be frequent. Other pollers of the queue help only
+        with messages that are known: a search that is due would be made by each of them.
         """
         state = poller.state
         found_before = state.empty_since_s is None
         state.failures = 0
         if count:
             state.empty_since_s = None
-            state.pause_s = max(state.pause_s, self._shortest_s) if told else self._shortest_s
+            state.pause_s = max(state.pause_s, self._shortest_s) if how.told else self._shortest_s
         else:
             state.empty_until_s = state.began_s or 0.0
             if state.empty_since_s is None:
@@ -292,11 +293,12 @@ class PollSchedule:
             state.pause_s = min(max(state.pause_s * 2, self._shortest_s), self._longest_s)
         state.rests = bool(poller.number) and not count and state.pause_s >= self._longest_s
         is_full = 0 < count >= state.want
-        if more and not is_full and not found_before:
+        if how.more and not is_full and not found_before:
             self._poll_after(state, self._shortest_s)  # messages that came after a pause are handled first
-        elif more or is_full:
+        elif how.more or is_full:
             self._poll_after(state, 0.0)
-            self._wake_resting(poller)
+            if how.left or is_full:
+                self._wake_resting(poller)
         else:
             self._poll_after(state, max(state.pause_s, RESTS_S) if state.rests else state.pause_s)
 

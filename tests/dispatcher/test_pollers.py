@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.dispatcher.execution.options import Options
-from cqueue.dispatcher.execution.pollers import LONGEST_FAILED_S, QUIET_S, Poller, PollSchedule
+from cqueue.dispatcher.execution.pollers import HANGS_S, LONGEST_FAILED_S, QUIET_S, Poller, PollSchedule
+from cqueue.receiving.interface import Found
 from cqueue.store.operations import WideRow
 
 
@@ -105,7 +106,7 @@ def test_a_poller_that_knows_of_more_to_do_is_polled_at_once(poll_schedule, cloc
     assert next_of(poll_schedule) is None
     clock.now += 1.0
     assert next_of(poll_schedule) is poller
-    poll_schedule.found(poller, 1, more=True)
+    poll_schedule.found(poller, 1, Found(more=True))
     assert next_of(poll_schedule) is poller
 
 
@@ -165,16 +166,18 @@ def test_of_the_pollers_of_an_idle_queue_one_polls_for_all(poll_schedule, clock,
     assert 20 <= polls <= 22  # those that rest look for themselves twice a minute
 
 
-@pytest.mark.parametrize("how", ["a full batch", "more", "a ring while it is polled"])
+@pytest.mark.parametrize("how", ["a full batch", "more", "a ring while it hangs"])
 def test_pollers_that_rest_poll_again_once_there_is_more_than_one_can_do(poll_schedule, clock, three, how):
     clock.now += 1.1
     poller = next_of(poll_schedule)
     assert (poller, next_of(poll_schedule)) == (three[0], None)
-    if how == "a ring while it is polled":
+    if how == "a ring while it hangs":
+        clock.now += HANGS_S
         poller.consumer.wake()
     else:
+        count, last = (100, Found()) if how == "a full batch" else (1, Found(more=True, left=True))
         for _ in range(1 if how == "a full batch" else 2):
-            poll_schedule.found(poller, 100 if how == "a full batch" else 1, more=how == "more")
+            poll_schedule.found(poller, count, last)
             clock.now += 0.01
             assert next_of(poll_schedule) is poller
     assert {next_of(poll_schedule).number, next_of(poll_schedule).number} == {1, 2}
@@ -185,12 +188,26 @@ def test_what_one_poller_can_do_wakes_no_other(poll_schedule, clock, three):
     """A trickle costs the polls of one consumer, be it that there may always be more."""
     for _ in range(5):
         three[0].consumer.wake()
-        poll_schedule.found(next_of(poll_schedule), 1, told=True, more=True)
+        poll_schedule.found(next_of(poll_schedule), 1, Found(told=True, more=True, left=True))
         assert next_of(poll_schedule) is None  # the message goes to its handler first
         clock.now += 0.01
         poll_schedule.found(next_of(poll_schedule), 0)
         assert next_of(poll_schedule) is None
         clock.now += 0.2
+
+
+@pytest.mark.parametrize("how", ["a ring while it is polled", "a search that is due"])
+def test_what_the_others_would_only_search_for_wakes_none_of_them(poll_schedule, clock, three, how):
+    """The one that polls finds it by itself; a search beside its claims slows both."""
+    polled = []
+    for _ in range(10):
+        clock.now += 0.01
+        three[0].consumer.wake()
+        polled += iter(lambda: next_of(poll_schedule), None)
+        if how == "a ring while it is polled":
+            three[0].consumer.wake()
+        poll_schedule.found(three[0], 1, Found(told=True, more=how == "a search that is due"))
+    assert polled == [three[0]] * 10
 
 
 def test_a_queue_that_has_no_room_has_others_told(poll_schedule, clock, rooms):

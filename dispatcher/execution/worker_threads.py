@@ -7,7 +7,7 @@ import threading
 from typing import Final
 
 from cqueue.dispatcher.execution.backlog import Backlog
-from cqueue.dispatcher.execution.delivery import STOP, TIME_LIMIT, Delivery
+from cqueue.dispatcher.execution.delivery import RUN, STOP, TIME_LIMIT, Delivery
 from cqueue.dispatcher.execution.events import Event
 from cqueue.dispatcher.execution.runner import Runner, left_to_timeout
 
@@ -39,7 +39,7 @@ class WorkerThreads:
                 self._run(delivery)
             except BaseException as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
                 self._runner.telemetry.broken(delivery, exc)
-            if delivery.is_abandoned:
+            if not delivery.is_settled_by(RUN):  # it was given up, and another thread is in this one's place
                 return
             delivery.let_go()
             done = id(delivery)
@@ -64,9 +64,9 @@ class WorkerThreads:
         """Interrupt handlers whose time limit has passed, and replace threads whose handlers do not end."""
         for delivery in self.called():
             if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
-                self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK)
-                self._backlog.abandon(delivery)
-                self._start_thread()
+                if self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
+                    self._backlog.abandon(delivery)
+                    self._start_thread()
             elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
                 self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from cqueue.errors import ConfigError
-from cqueue.runtime.urls import ParsedUrl, is_loopback, parse_url, suggest
+from cqueue.runtime.suggestions import suggest_or_list
+from cqueue.runtime.urls import ParsedUrl, is_loopback, parse_url
 
 DEFAULT_URL: Final = "cassandra://127.0.0.1:9042/cqueue?local_dc=datacenter1"
 DEFAULT_KEYSPACE: Final = "cqueue"
@@ -357,7 +358,7 @@ def _reason(exc: Exception) -> str:
 
 def _scalar(path: Path, key: str, value: Any) -> str:
     if key not in FILE_KEYS:
-        raise ConfigError(f"{path}: [cqueue] has no key {key!r}.{suggest(key, FILE_KEYS)}")
+        raise ConfigError(f"{path}: [cqueue] has no key {key!r}.{suggest_or_list(key, FILE_KEYS)}")
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):

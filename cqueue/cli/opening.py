@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from cqueue.cli.context import CliContext
 from cqueue.errors import LogNotFound, NotDone, QueueNotFound
+from cqueue.runtime.suggestions import suggest
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -106,8 +106,7 @@ def _hint(kind: str, name: str, names_of: Callable[[], list[str]]) -> str:
         names = names_of()
     except NotDone:  # the hint is not worth another error
         names = []
-    near = difflib.get_close_matches(name, names, n=1)
-    if near:
-        return f"There is no {kind} {name!r}. Did you mean {near[0]!r}?"
+    if near := suggest(name, names):
+        return f"There is no {kind} {name!r}.{near}"
     hint = f"`cqueue {kind} list` shows what there is" if names else "there is none yet"
     return f"There is no {kind} {name!r}: {hint}, and `cqueue {kind} create {name}` makes one."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -18,6 +17,7 @@ from cqueue.cli.opening import find_queue, open_client, open_queue
 from cqueue.cli.options import BodyFile, Headers, Priority, QueueName, TaskArgs, given
 from cqueue.cli.values import parse_headers
 from cqueue.errors import BadInput, CqueueError
+from cqueue.runtime.suggestions import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -138,10 +138,9 @@ def _remark_unknown(cli: CliContext, client: Client, queue: str, task: str) -> N
     if not membership.is_orphan(task, queue, workers):
         return
     known = {one for each in workers if each.polls(queue) for one in each.tasks or () if one is not None}
-    near = _nearest(task, known)
-    hint = f"Did you mean {near}?" if near else "`cqueue --json workers` shows the tasks that each knows."
+    hint = did_you_mean(_nearest(task, known), "`cqueue --json workers` shows the tasks that each knows.")
     cli.remark(
-        f"No worker of queue {queue} knows a task {task!r}: the message waits for one that does. {hint}"
+        f"No worker of queue {queue} knows a task {task!r}: the message waits for one that does.{hint}"
     )
 
 
@@ -149,8 +148,7 @@ def _nearest(task: str, known: Iterable[str]) -> str | None:
     """Return the task that may be meant, first of those whose part behind the colon is the same."""
     names = sorted(known)
     same = [name for name in names if name.rpartition(":")[2] == task.rpartition(":")[2]]
-    near = difflib.get_close_matches(task, same, n=1, cutoff=0) or difflib.get_close_matches(task, names, n=1)
-    return near[0] if near else None
+    return nearest(task, same, cutoff=0) or nearest(task, names)
 
 
 def _send_one(cli: CliContext, name: str, body: bytes, options: dict[str, Any]) -> None:

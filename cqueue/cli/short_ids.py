@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import re
 from base64 import b32encode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from cqueue.cli.opening import find_queue
-from cqueue.errors import BadInput, InvalidMessageId, LetterNotFound
+from cqueue.errors import BadInput, CqueueError, InvalidMessageId, LetterNotFound, QueueNotFound
 from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.dead_letters import DeadLetters
+    from cqueue.queue import Queue
 
 _SHORT = re.compile(r"[a-z2-7]{4,8}")
 SHOWN = 3
@@ -82,22 +84,35 @@ def message_ids(client: Client, texts: Iterable[str], queue: str | None) -> dict
 
     There can be none if no message has the short form, or if the whole id's queue was deleted and made again.
     For a dead message, return the id of its letter. Ids are read once for all short forms; if some are no
-    message's, dead letters are read as well.
+    message's, dead letters are read as well. A queue that is deleted meanwhile is left out.
 
     Raises:
         InvalidMessageId: a text is neither an id nor a short form.
         BadInput: several messages have it, or it is a whole id of another queue than the one named.
-        QueueNotFound: the whole id's queue does not exist.
+        QueueNotFound: the whole id's queue, or the one named, does not exist.
     """
     texts = list(map(check, texts))
     shorts = {text for text in texts if is_short(text)}
     names = list(client.queues() if queue is None else [queue, queue + DEAD_SUFFIX]) if shorts else []
-    found = _matches(shorts, ((id_, id_) for name in names for id_ in client.queue(name).ids()))
+    gone = () if queue is not None else (QueueNotFound,)  # what ends the search of one queue among all
+    found = _matches(shorts, _each(client, names, lambda opened: ((id_, id_) for id_ in opened.ids()), gone))
     left = shorts - found.keys()
     if left:
-        letters = (client.queue(name).dead_letters for name in names if not name.endswith(DEAD_SUFFIX))
-        found |= _matches(left, (pair for dead in letters for pair in _names(dead)))
+        own = [name for name in names if not name.endswith(DEAD_SUFFIX)]
+        found |= _matches(left, _each(client, own, lambda opened: _names(opened.dead_letters), gone))
     return {text: _one(client, text, found, queue) for text in texts}
+
+
+def _each(
+    client: Client,
+    names: Iterable[str],
+    read: Callable[[Queue], Iterable[tuple[str, str]]],
+    gone: tuple[type[CqueueError], ...],
+) -> Iterator[tuple[str, str]]:
+    """Yield what is read of each queue, up to its end or to one of the errors `gone`."""
+    for name in names:
+        with suppress(*gone):
+            yield from read(client.queue(name))
 
 
 def _matches(shorts: set[str], names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from cqueue.cli.options import AppDir, LogName, Yes
 from cqueue.cli.table import print_table
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, Closed
+from cqueue.runtime.suggestions import suggest
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -212,10 +212,8 @@ def _check_name(client: Client, log: str, name: str) -> None:
     find_log(client, log)
     names = client.subscriptions(log)
     if name not in names:
-        near = difflib.get_close_matches(name, names, n=1)
-        list_them = f"`cqueue subscription list {log}` shows what there is."
-        hint = f"Did you mean {near[0]!r}?" if near else list_them
-        raise BadInput(f"Log {log} has no subscription {name!r}. {hint}")
+        hint = suggest(name, names, f"`cqueue subscription list {log}` shows what there is.")
+        raise BadInput(f"Log {log} has no subscription {name!r}.{hint}")
 
 
 def _nobody(_record: Any) -> None:

@@ -166,10 +166,14 @@ class Site:
         raise error if isinstance(error, CqueueError) else outcome.error(error, Kind.READ)
 
     def ask_each(self, statement: str) -> list[Answer]:
-        """Ask every node of every data centre at the same time. Return an answer for each, in their order."""
+        """Ask every node of every data centre at the same time. Return an answer for each, in their order.
+
+        A node that leaves the cluster meanwhile, and does not answer, is left out.
+        """
         arrived: SimpleQueue[Answer | Host] = SimpleQueue()
         hosts = {address_of(host): host for host in self.hosts()}
-        answers = dict(self._silent)  # a node that was waited for in vain is not waited for again
+        # A node that was waited for in vain is not waited for again; one that has left is no node any more.
+        answers = {node: answer for node, answer in self._silent.items() if node in hosts}
         end_s = time.monotonic() + self.node_limit_s
         for node, host in hosts.items():
             if node not in answers:
@@ -187,7 +191,8 @@ class Site:
             if node not in answers:
                 error = Unavailable(f"no answer within {self.node_limit_s:g} s")
                 answers[node] = self._silent[node] = Answer(node, str(host.datacenter), [], error)
-        return [answers[node] for node in hosts]
+        members = {address_of(host) for host in self.hosts()}
+        return [answers[node] for node in hosts if answers[node].error is None or node in members]
 
     def hosts(self) -> list[Host]:
         """Return all nodes of the cluster, in the order of their addresses."""

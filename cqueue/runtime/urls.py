@@ -7,7 +7,6 @@ part.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Final
 from urllib.parse import parse_qsl, unquote
 
 from cqueue.errors import ConfigError
+from cqueue.runtime.suggestions import nearest, suggest_or_list
 
 DEFAULT_PORT: Final = 9042
 SCHEMES: Final = ("cassandra", "memory")
@@ -50,13 +50,6 @@ def parse_url(url: str, known: Iterable[str]) -> ParsedUrl:
     if scheme == "memory":
         return ParsedUrl(scheme, (), hosts or path.strip("/"), options)
     return ParsedUrl(scheme, _hosts(hosts), path.strip("/"), options)
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean …?` with the nearest known name, or the list of names if none is near."""
-    names = tuple(known)
-    near = difflib.get_close_matches(word, names, n=1)
-    return f" Did you mean {near[0]}?" if near else f" There are: {', '.join(names)}."
 
 
 def _scheme(url: str) -> tuple[str, str]:
@@ -109,9 +102,9 @@ def _query(text: str, known: tuple[str, ...], *, has_secret: bool) -> dict[str, 
     options: dict[str, str] = {}
     for key, value in parse_qsl(text, keep_blank_values=True):
         if key not in known:
-            near = difflib.get_close_matches(key, known, n=1)
-            what = "an unknown option" if has_secret or not near else f"an unknown option {key!r}"
-            raise ConfigError(f"The URL has {what}.{suggest(key, known)}")
+            is_typo = not has_secret and nearest(key, known) is not None
+            what = f"an unknown option {key!r}" if is_typo else "an unknown option"
+            raise ConfigError(f"The URL has {what}.{suggest_or_list(key, known)}")
         if key in options:
             raise ConfigError(f"The URL has the option {key} twice.")
         if value:

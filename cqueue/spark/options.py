@@ -14,7 +14,7 @@ from typing import Final
 
 from cqueue.errors import ConfigError
 from cqueue.message import MAX_PRIORITY, check_queue_name
-from cqueue.runtime.urls import suggest
+from cqueue.runtime.suggestions import suggest_or_list
 from cqueue.settings import Settings, load
 from cqueue.spark.views import LOG, QUEUE_VIEWS
 
@@ -78,7 +78,7 @@ class _Texts:
         lower = {name.lower(): name for name in (*known, *SPARK_OPTIONS)}
         for given in options:
             if given.lower() not in lower:
-                raise ConfigError(f"there is no option {given!r}.{suggest(given, known)}")
+                raise ConfigError(f"there is no option {given!r}.{suggest_or_list(given, known)}")
         self._values = {lower[name.lower()]: value for name, value in options.items()}
 
     def text(self, name: str) -> str | None:

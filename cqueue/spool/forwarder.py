@@ -108,9 +108,7 @@ class Forwarder:
 
     def _end(self) -> int:
         """Return the offset behind the last record; a closed spool has nothing left to forward."""
-        if not self._spool.is_open:
-            return self._at
-        return next((each.end for each in self._spool.status() if each.topic == self.topic), 0)
+        return self._spool.end(self.topic) if self._spool.is_open else self._at
 
     def _run(self) -> None:
         try:

@@ -173,6 +173,11 @@ class Spool:
         queue = self._queues.get((topic, queue_id))
         return queue.progress.offset if queue else 0
 
+    def end(self, topic: str, queue_id: int = 0) -> int:
+        """Return the offset behind the last record. Reads no file, unlike `status`."""
+        queue = self._queues.get((topic, queue_id))
+        return queue.end if queue else 0
+
     def commit(self, topic: str, offset: int, *, queue_id: int = 0) -> None:
         """Write down that everything before the offset is consumed; durable when it returns.
 

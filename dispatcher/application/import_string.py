@@ -6,7 +6,6 @@ and gets a sentence and a suggestion instead of a traceback.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import pkgutil
@@ -19,6 +18,7 @@ from typing import Any
 
 from cqueue.dispatcher.application.registry import place_of
 from cqueue.errors import BadInput
+from cqueue.runtime.suggestions import did_you_mean, nearest, suggest
 
 DEFAULT_NAME = "app"
 """Name of the object if the command line gives only a module."""
@@ -120,8 +120,7 @@ def _no_module(name: str, missing: str, folder: str) -> str:
     holder = sys.modules.get(parent)
     if holder is not None and not hasattr(holder, "__path__"):
         return f"{parent!r} is a module, and holds no other.{_colon(holder, last) or _apps_in(holder)}"
-    near = difflib.get_close_matches(missing, _modules_in(parent, folder), n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    hint = suggest(missing, _modules_in(parent, folder))
     if hasattr(holder, last):
         hint = _colon(holder, last)
     where = f"the package {parent}" if parent else f"{folder} or on the Python path"
@@ -130,8 +129,8 @@ def _no_module(name: str, missing: str, folder: str) -> str:
 
 def _colon(module: ModuleType | None, name: str) -> str:
     """Return a hint for a user who wrote a dot where a colon belongs."""
-    near = [name] if hasattr(module, name) else difflib.get_close_matches(name, _names_in(module), n=1)
-    return f" Did you mean {module.__name__}:{near[0]}?" if module is not None and near else ""
+    near = name if hasattr(module, name) else nearest(name, _names_in(module))
+    return did_you_mean(f"{module.__name__}:{near}") if module is not None and near else ""
 
 
 def _modules_in(parent: str, folder: str) -> list[str]:
@@ -146,8 +145,7 @@ def _attribute(module: ModuleType, name: str) -> Any:
         try:
             found = getattr(found, part)
         except AttributeError as exc:
-            near = difflib.get_close_matches(part, _names_in(found), n=1)
-            hint = f" Did you mean {near[0]!r}?" if near else _apps_in(module)
+            hint = suggest(part, _names_in(found)) or _apps_in(module)
             raise TargetError(f"The module {module.__name__} has no {name!r}.{hint}") from exc
     return found
 

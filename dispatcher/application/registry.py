@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import ConfigError, UnknownTask
-from cqueue.runtime.urls import suggest
+from cqueue.runtime.suggestions import suggest_or_list
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.application.tasks import Task
@@ -69,7 +69,7 @@ class TaskRegistry(dict[str, "Task[..., Any]"]):
         if name is None:
             raise UnknownTask("the message names no task: it was not enqueued by one")
         if name not in self:
-            hint = suggest(name, self) if self else " It has none; are its modules imported?"
+            hint = suggest_or_list(name, self) if self else " It has none; are its modules imported?"
             raise UnknownTask(f"this application has no task {name!r}.{hint}")
         return self[name]
 

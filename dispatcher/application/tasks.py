@@ -7,7 +7,6 @@ with wrong arguments would fail where nobody could correct them.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -36,6 +35,7 @@ from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
 from cqueue.message import MAX_TEXT, Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
+from cqueue.runtime.suggestions import suggest
 from cqueue.unique import Unique
 
 if TYPE_CHECKING:
@@ -349,7 +349,6 @@ def _unexpected(parameters: Iterable[inspect.Parameter], kwargs: Iterable[str]) 
     names = [name for name, kind in kinds.items() if kind in _BY_NAME]
     for name in kwargs:
         if name not in kinds:
-            near = difflib.get_close_matches(name, names, n=1)
-            hint = f". Did you mean {near[0]!r}?" if near else ""
-            return f"got an unexpected keyword argument {name!r}{hint}"
+            hint = suggest(name, names)
+            return f"got an unexpected keyword argument {name!r}{hint and f'.{hint}'}"
     return None

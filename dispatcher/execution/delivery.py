@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.dispatcher.execution.interrupt import Interruptible
 from cqueue.runtime.logs import describe, is_ours
@@ -68,6 +68,10 @@ INTERRUPTED = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stoppe
 """A stop ended the handler: the message is due again at once, and the attempt counts."""
 
 
+RUN: Final = object()
+"""The run of a handler, as the one that settles its message."""
+
+
 class Delivery(Interruptible):
     """One delivery of one message, and the one run of its handler.
 
@@ -95,7 +99,7 @@ class Delivery(Interruptible):
     is_lost = False  # another consumer may have the message
     told_s: float | None = None  # when the handler was interrupted
     told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
-    is_abandoned = False  # the handler cannot be ended, and nobody waits for it any more
+    settler: object = None  # who settles the message; see `is_settled_by`
     end_span: Callable[..., None] | None = None  # ends the span of the run; None if nobody traces
 
     def __init__(self, message: ReceivedMessage, poller: Poller) -> None:
@@ -136,6 +140,15 @@ class Delivery(Interruptible):
             return False
         self.told_s = now_s
         return True
+
+    def is_settled_by(self, one: object) -> bool:
+        """Return whether this one settles the message: the first that asks does, on whatever thread."""
+        return self.__dict__.setdefault("settler", one) is one
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the handler could not be ended, and nobody waits for it any more."""
+        return self.settler is not None and self.settler is not RUN
 
     def lose(self) -> None:
         """Mark the message as lost to another consumer, and tell the handler if one is running."""

@@ -117,6 +117,8 @@ class EventLoop:
         try:
             try:
                 call = await _off_the_loop_if_firing(self._runner.begin, delivery)
+                if delivery.is_abandoned:  # as in a worker
+                    return
                 if call is not None:
                     delivery.answer = await self._limited(delivery, call)
             except BaseException as exc:  # noqa: BLE001 - as in a worker

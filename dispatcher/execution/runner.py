@@ -20,6 +20,7 @@ from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.delivery import (
     INTERRUPTED,
     RELEASED,
+    RUN,
     STOP,
     SUCCEEDED,
     Delivery,
@@ -151,7 +152,7 @@ class Runner:
             settlement = self._moved_on(delivery, context, settlement)
         self.telemetry.settled(delivery, settlement)
         _end_span(delivery, settlement)
-        if settlement.verb is Verb.ACK or not delivery.is_abandoned:  # else `give_up` has settled it
+        if delivery.is_settled_by(RUN) or settlement.verb is Verb.ACK:  # else `give_up` has settled it
             self._settle(delivery, settlement)
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -162,14 +163,20 @@ class Runner:
         if deliveries:
             self.telemetry.say(Event.RELEASED, messages=len(deliveries))
 
-    def give_up(self, delivery: Delivery, settlement: Settlement, event: Event) -> None:
-        """Stop waiting for a handler that cannot be ended, and settle its message."""
-        delivery.is_abandoned = True
+    def give_up(self, delivery: Delivery, settlement: Settlement, event: Event) -> bool:
+        """Stop waiting for a handler that cannot be ended, and settle its message.
+
+        Return False, and do nothing, if the message is settled already: the handler has just ended, or
+        another thread has given it up.
+        """
+        if not delivery.is_settled_by(object()):
+            return False
         delivery.lose()
         self.telemetry.count(delivery.poller.name, "interrupted")
         self._settle(delivery, settlement)
         self.telemetry.of(event, delivery)
         _end_span(delivery, settlement)
+        return True
 
     # ── decisions ──
 

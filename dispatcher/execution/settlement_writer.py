@@ -120,18 +120,21 @@ class SettlementWriter:
 
     def send(self, deliveries: Sequence[Delivery]) -> list[Exception | None]:
         """Settle deliveries, like ones together; return for each the error to repeat it for, or None."""
-        groups: dict[Hashable, list[Delivery]] = {}
+        # Each settlement is read once: a handler that was given up and succeeds after all changes its
+        # message's while others, which only look alike, are being sent.
+        groups: dict[Hashable, tuple[Settlement, list[Delivery]]] = {}
         for delivery in deliveries:
-            groups.setdefault(self._likeness(delivery), []).append(delivery)
+            settlement = delivery.settlement
+            _, alike = groups.setdefault(self._likeness(delivery, settlement.verb), (settlement, []))
+            alike.append(delivery)
         failed: Failures = {}
-        for alike in groups.values():
-            failed |= self._tell(alike)
+        for settlement, alike in groups.values():
+            failed |= self._tell(alike, settlement)
         self.stored_s = time.monotonic()
         return [failed.get(delivery) for delivery in deliveries] if failed else [None] * len(deliveries)
 
-    def _likeness(self, delivery: Delivery) -> Hashable:
+    def _likeness(self, delivery: Delivery, verb: Verb) -> Hashable:
         """Return a key that is equal for deliveries that one call can settle."""
-        verb = delivery.settlement.verb
         if verb is Verb.ACK:  # acks without results do not wait for the results of others
             return delivery.poller.sender, delivery.result is not None
         return delivery if verb is Verb.DEAD else (delivery.poller, verb, self._rounds(delivery))
@@ -140,25 +143,25 @@ class SettlementWriter:
         """Return the remaining delay in steps of ROUND_S: the time since the decision is taken off."""
         return max(0, math.ceil((delivery.due_s - self._clock()) / ROUND_S))
 
-    def _tell(self, alike: list[Delivery]) -> Failures:
+    def _tell(self, alike: list[Delivery], settlement: Settlement) -> Failures:
         """Settle like deliveries with one call; afterwards each message knows whether it is still held."""
         try:
-            self._call(alike)
+            self._call(alike, settlement)
         except Closed:  # the client is closed: the messages come again when their timeouts pass
             for delivery in alike:
                 delivery.is_left = True
         except CqueueError as exc:
-            return self._failed(alike, exc)
+            return self._failed(alike, settlement.verb, exc)
         except Exception as exc:  # noqa: BLE001 - nobody else would report it
             self._telemetry.say(Event.BROKEN, error=exc)
             return dict.fromkeys(alike, exc)
         else:
-            self._done(alike)
+            self._done(alike, settlement.verb)
         return {}
 
-    def _call(self, alike: list[Delivery]) -> None:
+    def _call(self, alike: list[Delivery], settlement: Settlement) -> None:
         first, messages = alike[0], [delivery.message for delivery in alike]
-        settlement, consumer = first.settlement, first.poller.consumer
+        consumer = first.poller.consumer
         match settlement.verb:
             case Verb.ACK:
                 self._call_hooks(self._before, messages)
@@ -181,8 +184,7 @@ class SettlementWriter:
             except CqueueError as exc:
                 self._telemetry.of(Event.RESULT_UNKEPT, delivery, error=exc)
 
-    def _done(self, alike: list[Delivery]) -> None:
-        verb = alike[0].settlement.verb
+    def _done(self, alike: list[Delivery], verb: Verb) -> None:
         self._trouble.succeeded(verb, verb=verb)
         for batch in {delivery.batch for delivery in alike}:
             if batch is not None and not batch.lease.is_held:
@@ -201,35 +203,35 @@ class SettlementWriter:
 
     # ── failures ──
 
-    def _failed(self, alike: list[Delivery], error: CqueueError) -> Failures:
+    def _failed(self, alike: list[Delivery], verb: Verb, error: CqueueError) -> Failures:
         """Return what is to be sent again: every ack, and of everything else what is still held."""
-        verb, again = alike[0].settlement.verb, alike
+        again = alike
         if verb is Verb.ACK:
             for queue in _by_queue(alike):
                 self._telemetry.count(queue, "ack_failures")
         elif _is_never_accepted(error):
             self._telemetry.say(Event.BROKEN, error=error, queue=alike[0].poller.name)
-            self._refused(alike)
+            self._refused(alike, verb)
             return {}
         else:
-            again = [delivery for delivery in alike if self._is_still_held(delivery)]
+            again = [delivery for delivery in alike if self._is_still_held(delivery, verb)]
         if again:
             self._trouble.failed(verb, error, verb=verb, messages=len(again))
         return dict.fromkeys(again, error)
 
-    def _is_still_held(self, delivery: Delivery) -> bool:
+    def _is_still_held(self, delivery: Delivery, verb: Verb) -> bool:
         """Return whether the message is still held; a lost one belongs to another consumer."""
         if delivery.message.is_held:
             return True
         if delivery.message.lease.lost:
-            self._telemetry.lost(delivery, verb=delivery.settlement.verb)
+            self._telemetry.lost(delivery, verb=verb)
         return False
 
-    def _refused(self, alike: list[Delivery]) -> None:
+    def _refused(self, alike: list[Delivery], verb: Verb) -> None:
         """Deliver messages whose settlement is never accepted again much later, so that none is lost."""
         later = Settlement(Verb.NACK, "retried", NEVER_DIES)
         for delivery in alike:
-            if delivery.settlement.verb is Verb.DEAD:
+            if verb is Verb.DEAD:
                 self.settle(delivery, later)
             else:
                 delivery.is_left = True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from typing import Final
 
 from cqueue.dispatcher.execution.backlog import Backlog
-from cqueue.dispatcher.execution.delivery import STOP, TIME_LIMIT, Delivery
+from cqueue.dispatcher.execution.delivery import RUN, STOP, TIME_LIMIT, Delivery
 from cqueue.dispatcher.execution.events import Event
 from cqueue.dispatcher.execution.runner import Runner, left_to_timeout
 
@@ -39,7 +40,7 @@ class WorkerThreads:
                 self._run(delivery)
             except BaseException as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
                 self._runner.telemetry.broken(delivery, exc)
-            if delivery.is_abandoned:
+            if not delivery.is_settled_by(RUN):  # it was given up, and another thread is in this one's place
                 return
             delivery.let_go()
             done = id(delivery)
@@ -47,6 +48,8 @@ class WorkerThreads:
 
     def _run(self, delivery: Delivery) -> None:
         call = self._runner.begin(delivery)
+        if delivery.is_abandoned:  # while its hooks ran: another consumer may handle the message by now
+            return
         if call is not None:
             try:
                 delivery.answer = delivery.call(call)
@@ -60,13 +63,18 @@ class WorkerThreads:
         """Return the deliveries whose handlers are being called now."""
         return [delivery for delivery in self._backlog.threads.running.copy().values() if delivery.is_called]
 
+    def unended(self) -> list[Delivery]:
+        """Return the deliveries whose handlers are being called, or are not yet: a hook may hang before."""
+        running = self._backlog.threads.running.copy().values()
+        return [delivery for delivery in running if delivery.is_called or delivery.begun_s == math.inf]
+
     def watch(self, now_s: float) -> None:
         """Interrupt handlers whose time limit has passed, and replace threads whose handlers do not end."""
         for delivery in self.called():
             if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
-                self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK)
-                self._backlog.abandon(delivery)
-                self._start_thread()
+                if self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
+                    self._backlog.abandon(delivery)
+                    self._start_thread()
             elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
                 self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
 

@@ -9,12 +9,12 @@ gap. croniter's own arithmetic with time zones fires a fixed time twice in a fol
 
 from __future__ import annotations
 
-import difflib
 import re
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cqueue.errors import ConfigError
+from cqueue.runtime.suggestions import suggest
 
 ALIASES = {
     "@yearly": "0 0 1 1 *",
@@ -78,9 +78,8 @@ def check_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError, TypeError) as exc:
-        near = difflib.get_close_matches(str(name), available_timezones(), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "it takes a name such as 'Europe/Berlin'"
-        raise ConfigError(f"there is no time zone {name!r}; {hint}") from exc
+        hint = suggest(str(name), available_timezones(), "A zone has a name such as 'Europe/Berlin'.")
+        raise ConfigError(f"there is no time zone {name!r}.{hint}") from exc
 
 
 # ── Times ──

@@ -7,7 +7,6 @@ new generation; messages of earlier generations are obsolete.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
@@ -39,6 +38,7 @@ from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.logs import DISPATCHER, describe, logger
+from cqueue.runtime.suggestions import suggest
 from cqueue.store.control import ScheduleRow
 from cqueue.store.decode import is_damaged
 
@@ -232,9 +232,8 @@ class Schedules:
     def _row(self, key: str, *, as_stored: bool = False) -> ScheduleRow:
         row = self.store.read(key, as_stored=as_stored)
         if row is None:
-            near = difflib.get_close_matches(key, [row.key for row in self.store.rows()], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ScheduleNotFound(f"queue {self.queue!r} has no schedule {key!r}{hint}")
+            hint = suggest(key, [row.key for row in self.store.rows()])
+            raise ScheduleNotFound(f"queue {self.queue!r} has no schedule {key!r}.{hint}")
         return row
 
     # ── change ──

@@ -13,7 +13,7 @@ from cqueue.dispatcher.application.import_string import TargetError
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.errors import ConfigError, QueueNotFound
-from cqueue.runtime.urls import suggest
+from cqueue.runtime.suggestions import suggest_or_list
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.service.daemon import DaemonSettings
@@ -50,7 +50,9 @@ def _launch_app(app: App, settings: DaemonSettings, hooks: Sequence[Middleware])
     known = list(dict.fromkeys(task.queue for task in app.tasks.values()))
     for name in settings.queues:
         if name not in known:
-            raise QueueNotFound(f"No task of {settings.target} has the queue {name!r}.{suggest(name, known)}")
+            raise QueueNotFound(
+                f"No task of {settings.target} has the queue {name!r}.{suggest_or_list(name, known)}"
+            )
     if not known:
         raise TargetError(f"{settings.target} has no tasks; are the modules that define them imported?")
     app.send_directly()

@@ -170,7 +170,7 @@ def test_a_wrong_expression_says_what_is_wrong(expression, complaint):
 
 def test_a_mistyped_zone_is_answered_with_the_nearest():
     assert check_zone("Europe/Berlin").key == "Europe/Berlin"
-    with pytest.raises(ConfigError, match="did you mean 'Europe/Berlin'"):
+    with pytest.raises(ConfigError, match="Did you mean 'Europe/Berlin'"):
         check_zone("Europe/Berlni")
     for name in ("", "../etc/passwd", 7, "Europe"):
         with pytest.raises(ConfigError, match="no time zone"):

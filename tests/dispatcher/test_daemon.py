@@ -289,7 +289,7 @@ def test_what_handlers_enqueue_waits_in_no_spool(shop, run, tmp_path):
     [
         ("daemon_shop:handle", {}, TargetError, "--queues"),
         ("daemon_shop:number", {}, TargetError, "is int; it takes a cqueue.App"),
-        ("daemon_shop:app", {"queues": ("mial",)}, QueueNotFound, "Did you mean mail"),
+        ("daemon_shop:app", {"queues": ("mial",)}, QueueNotFound, "Did you mean 'mail'"),
         ("daemon_shop:app", {"options": {"threads": 1, "consumers": 2}}, ConfigError, "consumers"),
     ],
 )

@@ -14,7 +14,7 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.dispatcher.execution import event_loop, firing, worker_threads
+from cqueue.dispatcher.execution import engine, event_loop, firing, worker_threads
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.handlers import bind
@@ -591,6 +591,34 @@ def test_a_stop_lets_handlers_end_and_gives_back_the_rest(work, dispatch):
         taken = other.receive(10, wait=SOON)
     assert sorted([*(message.body for message in taken), *gate.bodies]) == [b"0", b"1", b"2", b"3", b"4"]
     assert {message.attempt for message in taken} == {1}
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_stop_gives_back_what_a_hook_holds(work, dispatch, monkeypatch, is_async):
+    """Its message need not wait for its timeout, and its handler is not called when the hook ends at last."""
+    monkeypatch.setattr(engine, "INTERRUPT_S", 0.05)
+    begun, go_on, handled, threads = threading.Event(), threading.Event(), [], []
+
+    class Hanging(Middleware):
+        def before_run(self, _message, _context):
+            threads.append(threading.current_thread())
+            begun.set()
+            assert go_on.wait(SOON_S)
+
+    async def handle(_message, _context):
+        handled.append(1)
+
+    work.send(b"x")
+    handler = handle if is_async else lambda *_: handled.append(1)
+    dispatcher = dispatch(work, handler, middleware=[Hanging()])
+    assert begun.wait(SOON_S)
+    dispatcher.stop(NOW)
+    assert [stored.state for stored in work.peek()] == ["waiting"]
+    go_on.set()
+    (thread,) = threads
+    thread.join(SOON_S)
+    assert not thread.is_alive()
+    assert not handled
 
 
 def test_the_grace_begins_with_the_stop(work, dispatch):

@@ -184,7 +184,7 @@ def test_a_schedule_goes_with_its_queue(process):
 @pytest.mark.parametrize("call", ["get", "pause", "resume", "run_now", "remove"])
 def test_a_mistyped_key_is_answered_with_the_nearest(process, call):
     process.schedules.add("report", EVERY_TEN)
-    with pytest.raises(ScheduleNotFound, match="did you mean 'report'"):
+    with pytest.raises(ScheduleNotFound, match="Did you mean 'report'"):
         getattr(process.schedules, call)("repotr")
 
 

@@ -103,6 +103,24 @@ def test_nacks_of_unequal_delay_keep_their_own(writer, poller, work, clock):
     assert due_s == pytest.approx([20, 60], abs=0.5)
 
 
+def test_a_handler_that_succeeds_after_all_acks_no_message_but_its_own(troubled, writer, poller, work):
+    """It was given up; its nack waits with another message's while a third's is being stored."""
+    first, late, other = deliveries(poller, work, 3)
+    for delivery, seconds in ((first, 20), (late, 60), (other, 60)):
+        writer._note(delivery, Settlement(Verb.NACK, "left", timedelta(seconds=seconds)))
+
+    def succeed(operation):
+        if isinstance(operation, Mutate):
+            writer._note(late, SUCCEEDED)
+
+    troubled.trouble = succeed
+    assert writer.send([first, late, other]) == [None] * 3
+    troubled.trouble = lambda _: None
+    assert sorted(stored.id for stored in work.peek(10)) == sorted(
+        delivery.message.id for delivery in (first, late, other)
+    )
+
+
 def test_a_nack_is_due_when_the_handler_said_however_late_it_is_sent(troubled, writer, poller, work, clock):
     """The time that passed is taken off the delay."""
     (delivery,) = deliveries(poller, work, 1)

@@ -412,7 +412,7 @@ def test_two_tasks_of_one_name_are_refused(app):
 @pytest.mark.parametrize(
     ("known", "name", "hint"),
     [
-        (["shop:send", "shop:refund"], "shop:snd", "Did you mean shop:send?"),
+        (["shop:send", "shop:refund"], "shop:snd", "Did you mean 'shop:send'?"),
         (["shop:send", "shop:refund"], "tick", "There are: shop:send, shop:refund."),
         ([], "shop:send", "are its modules imported?"),
         (["shop:send"], None, "names no task"),

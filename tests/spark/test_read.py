@@ -357,7 +357,7 @@ def _sessions(spark):
         ({"queue": "nowhere"}, "QueueNotFound", "there is no queue 'nowhere'"),
         ({"log": "nowhere"}, "LogNotFound", "there is no log 'nowhere'"),
         ({"queue": "full", "view": "all"}, "ConfigError", "view='all'"),
-        ({"queue": "full", "vieww": "dead"}, "ConfigError", "Did you mean view?"),
+        ({"queue": "full", "vieww": "dead"}, "ConfigError", "Did you mean 'view'?"),
         ({"queue": "full", "columns": "id,size"}, "ConfigError", "has no column 'size'"),
         ({"queue": "full", "since": "yesterday"}, "ConfigError", "since='yesterday'"),
         ({"queue": "full", "limit": "0"}, "ConfigError", "limit='0'"),
@@ -384,7 +384,7 @@ def planned(options):
 def test_errors_come_through_spark_by_name(frame):
     with pytest.raises(Exception, match="QueueNotFound: there is no queue 'nowhere'"):
         frame(queue="nowhere").collect()
-    with pytest.raises(Exception, match=r"ConfigError: there is no option 'vieww'. Did you mean view"):
+    with pytest.raises(Exception, match=r"ConfigError: there is no option 'vieww'. Did you mean 'view'"):
         frame(queue="nowhere", vieww="dead")
 
 

@@ -588,13 +588,13 @@ def at_work(client, *tasks, **values):
 @pytest.mark.parametrize(
     ("task", "tasks", "hint"),
     [
-        ("send_hook", ("hooks:resend_hooks", "hooks:send_hook", None), "Did you mean hooks:send_hook?"),
-        ("hoks:send_hook", ("hooks:send_hook", "hooks:send_hooks"), "Did you mean hooks:send_hook?"),
-        ("hooks:sendhook", ("hooks:send_hook",), "Did you mean hooks:send_hook?"),
+        ("send_hook", ("hooks:resend_hooks", "hooks:send_hook", None), "Did you mean 'hooks:send_hook'?"),
+        ("hoks:send_hook", ("hooks:send_hook", "hooks:send_hooks"), "Did you mean 'hooks:send_hook'?"),
+        ("hooks:sendhook", ("hooks:send_hook",), "Did you mean 'hooks:send_hook'?"),
         (
             "send_hook",
             ("shop.services.webhooks.outgoing:send_hook",),
-            "webhooks.outgoing:send_hook?",
+            "webhooks.outgoing:send_hook'?",
         ),
         ("mail", ("hooks:a", "hooks:b"), "`cqueue --json workers` shows the tasks that each knows."),
         ("mail", (), "`cqueue --json workers` shows the tasks that each knows."),

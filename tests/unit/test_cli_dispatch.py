@@ -62,9 +62,9 @@ def test_an_app_that_names_no_cluster_gets_that_of_the_command_line(cli, monkeyp
     [
         (["cli_shop:ap"], "Did you mean 'app'?"),
         (["cli_shp:app"], "Did you mean 'cli_shop'?"),
-        (["cli_shop.app"], "Did you mean cli_shop:app?"),
+        (["cli_shop.app"], "Did you mean 'cli_shop:app'?"),
         (["cli_shop:app", "--app-dir", "nowhere"], "does not exist"),
-        (["cli_shop:app", "--queues", "mial"], "Did you mean mail?"),
+        (["cli_shop:app", "--queues", "mial"], "Did you mean 'mail'?"),
         (["cli_shop:app", "--queues", " , "], "--queues names no queue"),
         (["cli_shop:app", "--threads", "1", "--consumers", "2"], "consumers is 2 and threads 1"),
         (["cli_shop:app", "--grace", "soon"], "not a duration"),

@@ -174,8 +174,8 @@ def test_adding_again(cli):
         (("add", "q", "k", "--in", "1s", "--task", "t", "--args", "a@b"), "JSON"),
         (("add", "q", "k", "--in", "1s", "--task", "t", "--args", "3"), "JSON"),
         (("add", "q", "k", "--in", "1s", "--task", "t", "--args", "[]", "--body", "x"), "not both"),
-        (("show", "q", "reprot"), "did you mean 'report'"),
-        (("remove", "q", "reprot"), "did you mean 'report'"),
+        (("show", "q", "reprot"), "Did you mean 'report'"),
+        (("remove", "q", "reprot"), "Did you mean 'report'"),
         (("list", "qq"), "Did you mean 'q'"),
     ],
 )

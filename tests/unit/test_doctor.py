@@ -17,7 +17,7 @@ from threading import Event
 from types import SimpleNamespace
 
 import pytest
-from cassandra.connection import ConnectionShutdown
+from cassandra.connection import ConnectionException, ConnectionShutdown
 
 from cqueue._version import __version__
 from cqueue.dispatcher.service.membership import Worker
@@ -676,3 +676,50 @@ def test_a_connection_that_the_driver_closed_itself_is_no_node_that_is_away():
     assert [answer.rows for answer in site.ask_each("SELECT")] == [rows]
     assert [answer.error is None for answer in site.ask_each("SELECT")] == [False]
     assert len(asked) == 4
+
+
+class Members:
+    """A cluster whose nodes answer, fail, or are silent."""
+
+    def __init__(self, *names):
+        self.hosts = [
+            SimpleNamespace(endpoint=SimpleNamespace(address=name), datacenter="dc1") for name in names
+        ]
+        self.silent, self.leaving = set(), set()
+
+    def leave(self, name):
+        self.hosts = [host for host in self.hosts if host.endpoint.address != name]
+
+    def execute_async(self, *_, host, **_options):
+        return SimpleNamespace(add_callbacks=lambda took, failed: self._answer(host, took, failed))
+
+    def _answer(self, host, took, failed):
+        name = host.endpoint.address
+        if name in self.leaving:
+            self.leave(name)
+            failed(ConnectionException("Host has been marked down or removed"))
+        elif name not in self.silent:
+            took([])
+
+    def site(self):
+        metadata = SimpleNamespace(all_hosts=lambda: self.hosts)
+        connection = SimpleNamespace(cluster=SimpleNamespace(metadata=metadata), session=self)
+        return sites.Site(CLIENT, connection, lambda: None, limit_s=0.0)  # nobody is waited for
+
+
+def test_a_silent_node_that_leaves_stands_for_no_other():
+    """It is no member any more, so each of the others is waited for."""
+    cluster = Members("a", "b", "c")
+    cluster.silent = {"c"}
+    site = cluster.site()
+    assert [answer.error is None for answer in site.ask_each("SELECT")] == [True, True, False]
+    cluster.leave("c")
+    told = site.ask_each("SELECT")
+    assert [(answer.node, answer.error) for answer in told] == [("a", None), ("b", None)]
+
+
+def test_a_node_that_leaves_while_it_is_asked_is_not_away():
+    """It needs no start, and the network to it no mending."""
+    cluster = Members("a", "b")
+    cluster.leaving = {"b"}
+    assert [(answer.node, answer.error) for answer in cluster.site().ask_each("SELECT")] == [("a", None)]

@@ -167,7 +167,7 @@ def test_a_named_file_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("cassandra://h/k?local_dx=1", "Did you mean local_dc"),
+        ("cassandra://h/k?local_dx=1", "Did you mean 'local_dc'"),
         ("cassandra://h/k?zzz=1", "There are: local_dc"),
         ("cassandra://h/k?tls=1&tls=0", "twice"),
         ("cassandra://h/k?tls=maybe", "true or false"),
@@ -201,7 +201,7 @@ def test_what_is_wrong_is_said(url, message):
 
 
 def test_a_typo_in_the_file_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="Did you mean username"):
+    with pytest.raises(ConfigError, match="Did you mean 'username'"):
         loaded(tmp_path=tmp_path, toml='[cqueue]\nusernam = "bob"')
 
 

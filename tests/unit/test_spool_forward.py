@@ -552,6 +552,19 @@ def test_a_forwarder_passes_what_is_lost(spool):
     assert spool.progress("queue.x") == 3
 
 
+def test_a_forwarder_looks_at_no_queue_but_its_own(spool):
+    """The status of a spool reads the files of all; a batch must cost no more the more there is in them."""
+    spool.append("queue.x", b"x").result()
+    asked, status = [], spool.status
+    spool.status = lambda: asked.append(1) or status()
+    forwarder = Forwarder(spool, "queue.x", lambda records: Stored(len(records)))
+    assert forwarder.waiting == 1
+    forwarder.start()
+    assert forwarder.drain(5)
+    forwarder.close()
+    assert (asked, forwarder.waiting, spool.progress("queue.x")) == ([], 0, 1)
+
+
 def test_a_record_of_a_newer_version_stops_the_forwarder(client, spool):
     """It is not dropped and not guessed at: an older version waits until somebody upgrades it."""
     queue = client.queue("mail", spool=spool)

@@ -229,9 +229,13 @@ class Backlog:
             self._calm.notify_all()
 
     def abandon(self, delivery: Delivery) -> None:
-        """Free the runner of a delivery whose thread nobody waits for any more."""
+        """Free the runner of a delivery whose handler nobody waits for any more."""
         with self._mutex:
-            self._finished(self.threads, id(delivery))
+            self._finished(self._lines[delivery.is_async], id(delivery))
+
+    def started(self) -> list[Delivery]:
+        """Return the deliveries started and not finished."""
+        return [delivery for line in self._lines for delivery in line.running.copy().values()]
 
     # ── load ──
 

@@ -92,6 +92,7 @@ class Delivery(Interruptible):
     context: Context | None = None
     override: Action | None = None  # the schedule's action, in place of the handler's
     begun_s = math.inf  # when the handler was called, monotonic
+    is_ending = False  # the handler has answered or failed, or is not called
     answer: Any = None  # what the handler returned
     error: BaseException | None = None  # what the handler raised, or why no handler is called
     is_own_error = False  # the dispatcher has written the error's text

@@ -222,5 +222,6 @@ class Engine:
             self.worker_threads.interrupt_all(time.monotonic())  # repeated: a handler may just have started
             if self.backlog.wait_calm(LOOK_S):
                 return
-        for delivery in [*self.worker_threads.unended(), *self.backlog.coroutines.running.copy().values()]:
-            self.runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)
+        for delivery in self.backlog.started():
+            if not delivery.is_ending:  # else its own settlement is on its way
+                self.runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)

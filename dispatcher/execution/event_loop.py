@@ -11,7 +11,8 @@ from cqueue.dispatcher.execution.backlog import Backlog
 from cqueue.dispatcher.execution.delivery import STOP, TIME_LIMIT, Delivery
 from cqueue.dispatcher.execution.events import Event, Trouble
 from cqueue.dispatcher.execution.interrupt import Interrupted
-from cqueue.dispatcher.execution.runner import Runner
+from cqueue.dispatcher.execution.runner import Runner, left_to_timeout
+from cqueue.dispatcher.execution.worker_threads import STUCK_S
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="cqueue-loop", daemon=True)
         self._tasks: dict[asyncio.Task[None], Delivery] = {}
+        self._called = set[asyncio.Task[Any]]()  # those whose handlers are being called
         self._asked_s: float | None = None  # when the loop was asked to answer; None once it has
         self._trouble = Trouble(runner.telemetry, Event.LOOP_BLOCKED, Event.LOOP_RESUMED)
         self._closed = False
@@ -51,7 +53,12 @@ class EventLoop:
         self._call_soon(self._start_waiting)
 
     def watch(self, now_s: float) -> None:
-        """Log if a coroutine blocks the loop: no other handler advances then."""
+        """Log if a coroutine blocks the loop, and give up handlers that do not end at their time limit."""
+        for delivery in self._backlog.coroutines.running.copy().values():
+            is_stuck = delivery.is_over(now_s - STUCK_S) and not delivery.is_ending
+            if is_stuck and self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
+                self._backlog.abandon(delivery)
+                self.wake()
         if self._asked_s is None:
             if self._tasks:
                 self._asked_s = now_s
@@ -103,13 +110,13 @@ class EventLoop:
             task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        delivery = self._tasks.pop(task)
-        delivery.let_go()
-        self._start_waiting(id(delivery))
+        self._start_waiting(id(self._tasks.pop(task)))
 
     def _cancel_all(self) -> None:
-        for task, delivery in self._tasks.items():
+        """Cancel the handlers. What is done before and after them goes on, on a thread perhaps."""
+        for delivery in self._tasks.values():
             delivery.told = STOP
+        for task in self._called:
             task.cancel()
 
     async def _handle(self, delivery: Delivery) -> None:
@@ -124,11 +131,16 @@ class EventLoop:
             except BaseException as exc:  # noqa: BLE001 - as in a worker
                 delivery.error = exc
             await _off_the_loop_if_firing(self._runner.end, delivery)
+            delivery.let_go()
         except BaseException as exc:  # noqa: BLE001 - as in a worker
             self._runner.telemetry.broken(delivery, exc)
 
     async def _limited(self, delivery: Delivery, call: Callable[[], Any]) -> Any:
-        """Call the handler, and cancel it when its time limit passes."""
+        """Call the handler, and cancel it when its time limit passes, or the dispatcher stops."""
+        if delivery.told == STOP:
+            raise Interrupted
+        task: Any = asyncio.current_task()
+        self._called.add(task)
         try:
             async with asyncio.timeout(delivery.limit_s) as scope:
                 return await call()
@@ -138,6 +150,8 @@ class EventLoop:
             delivery.told = TIME_LIMIT
             self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
             raise Interrupted from exc
+        finally:
+            self._called.remove(task)
 
 
 async def _off_the_loop_if_firing(step: Callable[[Delivery], T], delivery: Delivery) -> T:

@@ -90,9 +90,13 @@ class PollState:
             return False
         return self.empty_until_s - max(self.empty_since_s, since_s) >= QUIET_S
 
+    def hangs(self, now_s: float) -> bool:
+        """Return whether a poll is under way that takes much longer than polls do."""
+        return self.began_s is not None and now_s - self.began_s >= HANGS_S
+
     def coming(self, now_s: float) -> int:
         """Return how many messages the poll under way is likely to find."""
-        is_likely = self.began_s is not None and now_s - self.began_s < HANGS_S
+        is_likely = self.began_s is not None and not self.hangs(now_s)
         return self.want if is_likely and self.empty_since_s is None and not self.failures else 0
 
 
@@ -195,17 +199,16 @@ class PollSchedule:
         """Note a send to the poller's queue: a poll is due at once, or right after the one under way.
 
         A poll under way takes milliseconds, and the next one finds the message by its hint. A resting poller
-        has no hint and would search the whole queue beside it, so it is woken only if the poll hangs.
+        has no hint and would search the whole queue beside it, so it is woken only once the poll hangs.
         """
         state = poller.state
+        if state.woken:
+            return
         with self._changed:
-            if state.began_s is None and not state.woken and not state.failures:
+            state.woken = True
+            if state.began_s is None and not state.failures:
                 state.due_s = min(state.due_s, self.clock())
                 self._changed.notify()
-            state.woken = True
-            hangs = state.began_s is not None and self.clock() - state.began_s >= HANGS_S
-        if hangs:
-            self._wake_resting(poller)
 
     def siblings(self, poller: Poller) -> list[Poller]:
         """Return the other pollers of the same queue."""
@@ -214,13 +217,14 @@ class PollSchedule:
         return [other for other in self.pollers if other.name == poller.name and other is not poller]
 
     def _wake_resting(self, poller: Poller) -> None:
-        """Wake the resting pollers of a queue that has more work than this poller can fetch."""
+        """Wake the resting pollers of a queue that has more work than this poller can fetch. The mutex is
+        held.
+        """
         for other in self.siblings(poller):
             if other.state.rests:
                 other.state.rests = False
-                with self._changed:
-                    other.state.due_s = self.clock()
-                    self._changed.notify()
+                other.state.due_s = self.clock()
+                self._changed.notify()
 
     def room_freed(self) -> None:
         """Look again for pollers that found no room."""
@@ -239,6 +243,9 @@ class PollSchedule:
     def _next_due(self) -> Poller | None:
         """Return the poller that is longest due, of those with room, and mark its poll as begun."""
         now_s = self.clock()
+        for poller in self.pollers:
+            if poller.state.woken and poller.state.hangs(now_s):
+                self._wake_resting(poller)
         coming = sum(poller.state.coming(now_s) for poller in self.pollers)
         due = [
             poller for poller in self.pollers if poller.state.began_s is None and poller.state.due_s <= now_s
@@ -253,9 +260,10 @@ class PollSchedule:
         return None
 
     def _wait_s(self) -> float | None:
-        """Return the seconds until a poller is due, or until the next check for room."""
+        """Return the seconds until a poller is due, or a poll hangs, or until the next check for room."""
         now_s = self.clock()
-        dues_s = [poller.state.due_s for poller in self.pollers if poller.state.began_s is None]
+        states = [poller.state for poller in self.pollers]
+        dues_s = [state.due_s if state.began_s is None else state.began_s + HANGS_S for state in states]
         return min((due_s - now_s if due_s > now_s else RECHECK_S for due_s in dues_s), default=None)
 
     def stalled_s(self) -> float:
@@ -281,26 +289,28 @@ class PollSchedule:
         with messages that are known: a search that is due would be made by each of them.
         """
         state = poller.state
-        found_before = state.empty_since_s is None
-        state.failures = 0
-        if count:
-            state.empty_since_s = None
-            state.pause_s = max(state.pause_s, self._shortest_s) if how.told else self._shortest_s
-        else:
-            state.empty_until_s = state.began_s or 0.0
-            if state.empty_since_s is None:
-                state.empty_since_s = state.empty_until_s
-            state.pause_s = min(max(state.pause_s * 2, self._shortest_s), self._longest_s)
-        state.rests = bool(poller.number) and not count and state.pause_s >= self._longest_s
-        is_full = 0 < count >= state.want
-        if how.more and not is_full and not found_before:
-            self._poll_after(state, self._shortest_s)  # messages that came after a pause are handled first
-        elif how.more or is_full:
-            self._poll_after(state, 0.0)
-            if how.left or is_full:
-                self._wake_resting(poller)
-        else:
-            self._poll_after(state, max(state.pause_s, RESTS_S) if state.rests else state.pause_s)
+        with self._changed:
+            found_before = state.empty_since_s is None
+            state.failures = 0
+            if count:
+                state.empty_since_s = None
+                state.pause_s = max(state.pause_s, self._shortest_s) if how.told else self._shortest_s
+            else:
+                state.empty_until_s = state.began_s or 0.0
+                if state.empty_since_s is None:
+                    state.empty_since_s = state.empty_until_s
+                state.pause_s = min(max(state.pause_s * 2, self._shortest_s), self._longest_s)
+            state.rests = bool(poller.number) and not count and state.pause_s >= self._longest_s
+            is_full = 0 < count >= state.want
+            if how.more and not is_full and not found_before:
+                # Messages that came after a pause are handled first.
+                self._poll_after(state, self._shortest_s)
+            elif how.more or is_full:
+                self._poll_after(state, 0.0)
+                if how.left or is_full:
+                    self._wake_resting(poller)
+            else:
+                self._poll_after(state, max(state.pause_s, RESTS_S) if state.rests else state.pause_s)
 
     def failed(self, poller: Poller) -> None:
         """Note a failed poll, and schedule the next."""

@@ -146,14 +146,16 @@ class Runner:
 
     def end(self, delivery: Delivery) -> None:
         """Decide after the handler has answered or failed, and hand the decision on."""
+        delivery.is_ending = True
         settlement, context = self._decided(delivery), delivery.context
+        if not delivery.is_settled_by(RUN) and settlement.outcome != SUCCEEDED.outcome:
+            return  # `give_up` has settled it
         is_firing = delivery.message.trigger is not None and delivery.override is None
         if is_firing and context and settlement is not INTERRUPTED:
             settlement = self._moved_on(delivery, context, settlement)
         self.telemetry.settled(delivery, settlement)
         _end_span(delivery, settlement)
-        if delivery.is_settled_by(RUN) or settlement.verb is Verb.ACK:  # else `give_up` has settled it
-            self._settle(delivery, settlement)
+        self._settle(delivery, settlement)
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
         """Release deliveries that were not started and will not be."""
@@ -173,7 +175,10 @@ class Runner:
             return False
         delivery.lose()
         self.telemetry.count(delivery.poller.name, "interrupted")
-        self._settle(delivery, settlement)
+        try:
+            self._settle(delivery, settlement)
+        except Exception as exc:  # noqa: BLE001 - the thread is to be replaced all the same
+            self.telemetry.broken(delivery, exc)
         self.telemetry.of(event, delivery)
         _end_span(delivery, settlement)
         return True

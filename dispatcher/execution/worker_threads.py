@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import threading
 from typing import Final
 
@@ -62,11 +61,6 @@ class WorkerThreads:
     def called(self) -> list[Delivery]:
         """Return the deliveries whose handlers are being called now."""
         return [delivery for delivery in self._backlog.threads.running.copy().values() if delivery.is_called]
-
-    def unended(self) -> list[Delivery]:
-        """Return the deliveries whose handlers are being called, or are not yet: a hook may hang before."""
-        running = self._backlog.threads.running.copy().values()
-        return [delivery for delivery in running if delivery.is_called or delivery.begun_s == math.inf]
 
     def watch(self, now_s: float) -> None:
         """Interrupt handlers whose time limit has passed, and replace threads whose handlers do not end."""

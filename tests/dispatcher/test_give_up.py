@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
 
 import cqueue
+from cqueue.dispatcher.execution import firing
 from cqueue.dispatcher.execution.backlog import Backlog, RunQueue
 from cqueue.dispatcher.execution.delivery import INTERRUPTED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.execution.event_loop import EventLoop
 from cqueue.dispatcher.execution.events import Event
+from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.dispatcher.execution.runner import Runner
 from cqueue.dispatcher.execution.telemetry import Telemetry
@@ -32,13 +37,17 @@ def runner(settled):
     return Runner(Telemetry(), [], lambda _, settlement: settled.append(settlement))
 
 
-def make_delivery(call=lambda *_: None):
+def make_delivery(call=lambda *_: None, *, trigger=None):
+    now = datetime.now(UTC)
     message = SimpleNamespace(
-        id="m", task="t", attempt=1, trigger=None, is_cancelled=False, suspect=False,
+        id="m", task="t", attempt=1, trigger=trigger, is_cancelled=False, suspect=False, due=now, sent_at=now,
         lease=SimpleNamespace(due_ms=4000),
     )  # fmt: skip
-    driver = SimpleNamespace(tracing=None)
-    poller = SimpleNamespace(name="q", consumer=SimpleNamespace(driver=driver), now_ms=lambda: 0)
+    consumer = SimpleNamespace(driver=SimpleNamespace(tracing=None))
+    queue = SimpleNamespace(now=now, schedules=SimpleNamespace(store=None))
+    poller = SimpleNamespace(
+        name="q", consumer=consumer, queue=queue, now_ms=lambda: 0, max_attempts=5, is_dead_letter=False
+    )
     delivery = Delivery(message, poller)
     delivery.binding = cqueue.Binding("t", call, DEFAULT_POLICY)
     return delivery
@@ -102,3 +111,125 @@ def test_a_thread_whose_handler_ends_as_it_is_looked_at_is_not_replaced(runner, 
     backlog.close()
     assert settled[0] is SUCCEEDED
     assert LEFT.outcome not in [one.outcome for one in settled]
+
+
+def test_a_decision_that_cannot_be_handed_on_still_frees_the_thread():
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    runner = Runner(Telemetry(), [], refuse)
+    delivery = make_delivery()
+    runner.begin(delivery)
+    assert runner.give_up(delivery, LEFT, Event.STUCK)
+
+
+# ── coroutines ──
+
+
+class Gate(Middleware):
+    """Holds each run where it is told to, on the thread of a firing."""
+
+    def __init__(self, where):
+        self.where = where
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def _hold(self, where):
+        if where == self.where:
+            self.reached.set()
+            assert self.opened.wait(SOON_S)
+
+    def before_run(self, _message, _context):
+        self._hold("before")
+
+    def after_run(self, _message, _context, _answer, _error):
+        self._hold("after")
+
+
+@pytest.fixture
+def start_loop():
+    """Start an event loop that runs one coroutine at a time; return it and its backlog."""
+    loops = []
+
+    def wake():
+        loops[0].wake()
+
+    def start(runner):
+        backlog = Backlog(RunQueue(1, 10), RunQueue(1, 10), wake_loop=wake, room_freed=lambda: None)
+        loops.append(EventLoop(backlog, runner))
+        loops[0].start()
+        return loops[0], backlog
+
+    yield start
+    for loop in loops:
+        loop.close(SOON_S)
+
+
+def make_coroutine(call, **options):
+    delivery = make_delivery(call, **options)
+    delivery.is_async = True
+    return delivery
+
+
+def stop(loop, backlog):
+    """Cancel the handlers, and wait until the loop has done so, and what follows from it."""
+    backlog.close()
+    loop.interrupt_all()
+    for _ in range(5):  # turns of the loop: a task that is cancelled ends after some
+        turned = threading.Event()
+        loop._call_soon(turned.set)
+        assert turned.wait(SOON_S)
+
+
+@pytest.mark.parametrize(("where", "outcome"), [("after", "retried"), ("before", "interrupted")])
+def test_a_stop_cancels_a_coroutine_while_its_handler_is_called_only(
+    start_loop, settled, monkeypatch, where, outcome
+):
+    """What is done on a thread before and after the handler of a firing goes on, with all that it needs."""
+    monkeypatch.setattr(firing, "begin", lambda *_: object())
+    monkeypatch.setattr(firing, "finish", lambda _store, _message, _firing, settlement: settlement)
+    gate = Gate(where)
+    loop, backlog = start_loop(Runner(Telemetry(), [gate], lambda _, one: settled.append(one)))
+
+    async def fail(*_):
+        assert where == "after", "the handler is called though the dispatcher stops"
+        raise ValueError("not done")
+
+    backlog.put([make_coroutine(fail, trigger="x")])
+    assert gate.reached.wait(SOON_S)
+    stop(loop, backlog)
+    assert not backlog.wait_calm(0)
+    gate.opened.set()
+    assert backlog.wait_calm(SOON_S)
+    assert [one.outcome for one in settled] == [outcome]
+
+
+def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop, runner, settled):
+    """The next one takes its place, as with threads."""
+    loop, backlog = start_loop(runner)
+    begun, done = threading.Event(), threading.Event()
+    ends = []
+
+    async def go_on(*_):
+        ended = asyncio.Event()
+        ends.append((asyncio.get_running_loop(), ended))
+        begun.set()
+        while not ended.is_set():
+            try:
+                await ended.wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def finish(*_):
+        done.set()
+
+    stuck = make_coroutine(go_on)
+    stuck.binding = replace(stuck.binding, timeout=timedelta(seconds=1))
+    backlog.put([stuck, make_coroutine(finish)])
+    assert begun.wait(SOON_S)
+    loop.watch(stuck.begun_s + 1 + STUCK_S - 0.001)
+    assert settled == []
+    loop.watch(stuck.begun_s + 1 + STUCK_S)
+    assert settled[0] == LEFT
+    assert done.wait(SOON_S)
+    ((inside, ended),) = ends
+    inside.call_soon_threadsafe(ended.set)

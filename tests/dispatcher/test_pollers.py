@@ -172,8 +172,9 @@ def test_pollers_that_rest_poll_again_once_there_is_more_than_one_can_do(poll_sc
     poller = next_of(poll_schedule)
     assert (poller, next_of(poll_schedule)) == (three[0], None)
     if how == "a ring while it hangs":
-        clock.now += HANGS_S
         poller.consumer.wake()
+        assert next_of(poll_schedule) is None
+        clock.now += HANGS_S
     else:
         count, last = (100, Found()) if how == "a full batch" else (1, Found(more=True, left=True))
         for _ in range(1 if how == "a full batch" else 2):

@@ -212,9 +212,9 @@ def test_what_has_waited_for_all_of_its_time_is_not_stored(held):
 def test_what_is_being_stored_is_waited_for(held):
     """However late it is: its outcome is what counts."""
     batches = batcher(held)
-    caller = Caller(batches, "slow", 0.01)
+    caller = Caller(batches, "slow", 0.5)
     assert held.begun.acquire(timeout=SOON_S)
-    caller.join(0.05)
+    caller.join(0.6)
     assert caller.is_alive()
     held.go.release()
     assert caller.end() == "slow"

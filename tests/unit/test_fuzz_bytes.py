@@ -13,8 +13,9 @@ import cqueue
 from cqueue.dispatcher.application.payload import CODECS, Arguments, codec, decode, encode
 from cqueue.doorbell import datagram
 from cqueue.errors import DamagedRow, PayloadMismatch
+from tests.properties import examples
 
-FUZZ = settings(max_examples=60, deadline=None)
+FUZZ = settings(max_examples=examples(60), deadline=None)
 BYTES = st.binary(max_size=80)
 DEEP = [b"[" * 30_000, b'{"a":' * 15_000, b"\x91" * 30_000, b'{"kwargs":{"a":' + b"9" * 5000 + b"}}"]
 

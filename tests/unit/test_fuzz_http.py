@@ -22,8 +22,9 @@ from starlette.testclient import TestClient  # noqa: E402 - behind the check
 
 from cqueue.web import ANYTHING, Access, Token, application  # noqa: E402 - as above
 from cqueue.web.access import Sessions  # noqa: E402 - as above
+from tests.properties import examples  # noqa: E402 - as above
 
-FUZZ = settings(max_examples=60, deadline=None)
+FUZZ = settings(max_examples=examples(60), deadline=None)
 TEXT = st.text(max_size=30)
 LATIN = st.text(st.characters(max_codepoint=255, exclude_characters="\r\n\0"), max_size=40)
 TOKEN = Token("ops", "0123456789abcdef", ANYTHING)
@@ -201,7 +202,9 @@ def port():
 LINES = st.lists(st.binary(max_size=30), max_size=5).map(b"\r\n".join)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(LINES | LINES.map(lambda rest: b"GET /livez HTTP/1.1\r\n" + rest) | st.just(b"GET /" + b"a" * 70_000))
 def test_any_request_of_a_probe_leaves_the_server_answering(port, capfd, data):
     """What is no request is refused or left; a client that goes away at once leaves no traceback."""

@@ -37,8 +37,9 @@ from cqueue.store.operations import WideRow
 from cqueue.store.quarantine import parse_address
 from cqueue.testing import events
 from tests.fix_dispatcher import until
+from tests.properties import examples
 
-FUZZ = settings(max_examples=60, deadline=None)
+FUZZ = settings(max_examples=examples(60), deadline=None)
 TEXT = st.text(max_size=40)
 NESTED = ["[" * 30_000, '{"a":' * 15_000, "9" * 5000, '{"schedule":' + "[" * 30_000]
 """Texts at which `json.loads` raises what few expect."""
@@ -296,7 +297,7 @@ DEAD_HEADERS = st.sampled_from(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.dictionaries(DEAD_HEADERS | TEXT, TEXT | NUMBERS.map(str) | st.just("9" * 5000), max_size=5))
 def test_any_headers_of_what_stands_in_a_dead_letter_queue(headers):
     """Letters that somebody has sent there by hand are listed, redriven and dropped like others."""

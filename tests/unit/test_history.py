@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import cqueue
 from cqueue.testing import HistoryError, check, judge, recording
 from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, HistoryLine
+from tests.properties import examples
 
 S = 1_000_000_000
 LEASE_S = 30
@@ -432,7 +433,7 @@ def correct_histories(draw):
 
 
 @given(correct_histories(), st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_a_correct_history_is_clean(history, random):
     """In whatever order the lines are read, and every duplicate has a reason."""
     story, _ = history
@@ -480,7 +481,7 @@ FAULTS = {"lost": _lose, "unexpected": _invent, "resurrected": _revive, "overlap
 
 
 @given(correct_histories(), st.sampled_from(sorted(FAULTS)), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_one_injected_fault_is_found(history, verdict, data):
     """A history with one fault in it gets that verdict, and at the right message."""
     story, fates = history

@@ -53,19 +53,25 @@ class EventLoop:
         self._call_soon(self._start_waiting)
 
     def watch(self, now_s: float) -> None:
-        """Log if a coroutine blocks the loop, and give up handlers that do not end at their time limit."""
-        for delivery in self._backlog.coroutines.running.copy().values():
-            is_stuck = delivery.is_over(now_s - STUCK_S) and not delivery.is_ending
-            if is_stuck and self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
-                self._backlog.abandon(delivery)
-                self.wake()
+        """Log if a coroutine blocks the loop; if none does, give up those that outlast their time limits.
+
+        On a loop that is blocked no coroutine can be cancelled, and none could take the place of another.
+        """
         if self._asked_s is None:
+            self._give_up_stuck(now_s)
             if self._tasks:
                 self._asked_s = now_s
                 self._call_soon(self._answer)
         elif now_s - self._asked_s >= BLOCKED_S:
             error = RuntimeError(f"the event loop has not come round for {now_s - self._asked_s:.0f} s")
             self._trouble.failed("loop", error, running=len(self._tasks))
+
+    def _give_up_stuck(self, now_s: float) -> None:
+        for delivery in self._backlog.coroutines.running.copy().values():
+            is_stuck = delivery.is_over(now_s - STUCK_S) and not delivery.is_ending
+            if is_stuck and self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
+                self._backlog.abandon(delivery)
+                self.wake()
 
     def _answer(self) -> None:
         self._asked_s = None
@@ -115,7 +121,8 @@ class EventLoop:
     def _cancel_all(self) -> None:
         """Cancel the handlers. What is done before and after them goes on, on a thread perhaps."""
         for delivery in self._tasks.values():
-            delivery.told = STOP
+            if not delivery.is_ending:
+                delivery.told = STOP
         for task in self._called:
             task.cancel()
 
@@ -130,6 +137,7 @@ class EventLoop:
                     delivery.answer = await self._limited(delivery, call)
             except BaseException as exc:  # noqa: BLE001 - as in a worker
                 delivery.error = exc
+            delivery.is_ending = True  # said here: the thread that ends a firing may have to wait
             await _off_the_loop_if_firing(self._runner.end, delivery)
             delivery.let_go()
         except BaseException as exc:  # noqa: BLE001 - as in a worker

@@ -67,6 +67,7 @@ class PollState:
         began_s: start of the poll under way; None if there is none.
         want: messages that the poll asks for.
         woken: a message was sent to the queue since the poll began.
+        is_helped: the poll hangs, and resting pollers were woken for it.
         pause_s: pause before the next poll, while polls find nothing.
         failures: failed polls since the last success.
         empty_since_s: start of the first empty poll in a row; None after a poll that found something.
@@ -78,6 +79,7 @@ class PollState:
     began_s: float | None = None
     want: int = 0
     woken: bool = False
+    is_helped: bool = False
     pause_s: float = 0.0
     failures: int = 0
     empty_since_s: float | None = None
@@ -206,7 +208,9 @@ class PollSchedule:
             return
         with self._changed:
             state.woken = True
-            if state.began_s is None and not state.failures:
+            if state.began_s is not None:
+                self._changed.notify()  # a fetcher that waits has to look after a poll that hangs
+            elif not state.failures:
                 state.due_s = min(state.due_s, self.clock())
                 self._changed.notify()
 
@@ -242,10 +246,12 @@ class PollSchedule:
 
     def _next_due(self) -> Poller | None:
         """Return the poller that is longest due, of those with room, and mark its poll as begun."""
-        now_s = self.clock()
         for poller in self.pollers:
-            if poller.state.woken and poller.state.hangs(now_s):
+            state = poller.state
+            if state.woken and not state.is_helped and state.hangs(self.clock()):
+                state.is_helped = True
                 self._wake_resting(poller)
+        now_s = self.clock()
         coming = sum(poller.state.coming(now_s) for poller in self.pollers)
         due = [
             poller for poller in self.pollers if poller.state.began_s is None and poller.state.due_s <= now_s
@@ -253,6 +259,7 @@ class PollSchedule:
         for poller in sorted(due, key=lambda poller: poller.state.due_s):
             if want := self._room(poller, coming):
                 poller.state.want, poller.state.began_s, poller.state.woken = want, now_s, False
+                poller.state.is_helped = False
                 return poller
             if poller.state.woken and now_s - poller.state.due_s >= BUSY_S:
                 poller.state.woken = False

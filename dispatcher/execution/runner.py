@@ -148,11 +148,12 @@ class Runner:
         """Decide after the handler has answered or failed, and hand the decision on."""
         delivery.is_ending = True
         settlement, context = self._decided(delivery), delivery.context
-        if not delivery.is_settled_by(RUN) and settlement.outcome != SUCCEEDED.outcome:
-            return  # `give_up` has settled it
+        is_ours = delivery.is_settled_by(RUN)  # else `give_up` has settled it, and only a success counts
         is_firing = delivery.message.trigger is not None and delivery.override is None
-        if is_firing and context and settlement is not INTERRUPTED:
+        if is_firing and context and settlement is not INTERRUPTED and (is_ours or _is_success(settlement)):
             settlement = self._moved_on(delivery, context, settlement)
+        if not (is_ours or _is_success(settlement)):
+            return
         self.telemetry.settled(delivery, settlement)
         _end_span(delivery, settlement)
         self._settle(delivery, settlement)
@@ -273,6 +274,10 @@ def _error_of(delivery: Delivery) -> BaseException | None:
         delivery.is_own_error = True
         return TypeError(f"handler {delivery.name!r} returned {what}")
     return delivery.error
+
+
+def _is_success(settlement: Settlement) -> bool:
+    return settlement.outcome == SUCCEEDED.outcome
 
 
 def _end_span(delivery: Delivery, settlement: Settlement) -> None:

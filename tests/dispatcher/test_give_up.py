@@ -86,6 +86,17 @@ def test_a_run_that_was_given_up_settles_only_what_it_has_done(runner, settled, 
     assert settled == expected
 
 
+def test_a_late_success_whose_schedule_does_not_move_on_settles_nothing(runner, settled, monkeypatch):
+    """The message was left to its timeout, and that is what becomes of it."""
+    monkeypatch.setattr(firing, "begin", lambda *_: object())
+    monkeypatch.setattr(firing, "finish", lambda *_: Settlement(Verb.SNOOZE, "snoozed"))
+    delivery = make_delivery(trigger="x")
+    runner.begin(delivery)
+    runner.give_up(delivery, LEFT, Event.STUCK)
+    runner.end(delivery)
+    assert settled == [LEFT]
+
+
 def test_a_thread_whose_handler_ends_as_it_is_looked_at_is_not_replaced(runner, settled, monkeypatch):
     """The thread goes on with other messages, so a second one would be one too many."""
     backlog = Backlog(RunQueue(1, 10), RunQueue(1, 10), wake_loop=lambda: None, room_freed=lambda: None)
@@ -174,7 +185,12 @@ def stop(loop, backlog):
     """Cancel the handlers, and wait until the loop has done so, and what follows from it."""
     backlog.close()
     loop.interrupt_all()
-    for _ in range(5):  # turns of the loop: a task that is cancelled ends after some
+    turn(loop, 5)
+
+
+def turn(loop, times):
+    """Let the loop do what waits for it. A task that is cancelled ends after some turns."""
+    for _ in range(times):
         turned = threading.Event()
         loop._call_soon(turned.set)
         assert turned.wait(SOON_S)
@@ -227,6 +243,8 @@ def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop,
     backlog.put([stuck, make_coroutine(finish)])
     assert begun.wait(SOON_S)
     loop.watch(stuck.begun_s + 1 + STUCK_S - 0.001)
+    loop.watch(stuck.begun_s + 1 + STUCK_S)  # while the loop has not answered, it may be blocked
+    turn(loop, 1)
     assert settled == []
     loop.watch(stuck.begun_s + 1 + STUCK_S)
     assert settled[0] == LEFT

@@ -197,6 +197,18 @@ def test_what_one_poller_can_do_wakes_no_other(poll_schedule, clock, three):
         clock.now += 0.2
 
 
+def test_a_poll_that_hangs_wakes_the_others_once(poll_schedule, clock, three):
+    """Where they find nothing either, they rest again, though it hangs on."""
+    clock.now += 1.1
+    assert next_of(poll_schedule) is three[0]
+    three[0].consumer.wake()
+    clock.now += HANGS_S
+    assert len(due(poll_schedule)) == 2
+    for _ in range(20):
+        clock.now += 1.0
+        assert due(poll_schedule) == []
+
+
 @pytest.mark.parametrize("how", ["a ring while it is polled", "a search that is due"])
 def test_what_the_others_would_only_search_for_wakes_none_of_them(poll_schedule, clock, three, how):
     """The one that polls finds it by itself; a search beside its claims slows both."""

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from cqueue.dispatcher.service import run_recorder, supervisor
 from cqueue.dispatcher.service.supervisor import (
     ChildProcess,
     Ended,
@@ -414,13 +415,29 @@ def refuse_threads(patch):
 
 @pytest.mark.parametrize("refuse", [refuse_processes, refuse_threads])
 def test_a_child_that_is_refused_leaves_nothing_open(module, monkeypatch, refuse):
-    """Else some thousand refusals would use up the parent's files."""
-    before = set(Path("/proc/self/fd").iterdir())
+    """Else some thousand refusals would use up the parent's files. Threads of other tests may open some."""
+    made = []
+
+    def noted(make):
+        def call():
+            result = make()
+            made.extend(map(identity, result if isinstance(result, tuple) else [result]))
+            return result
+
+        return call
+
     with monkeypatch.context() as patch:
+        patch.setattr(supervisor, "Pipe", noted(supervisor.Pipe))
+        patch.setattr(run_recorder, "shared_file", noted(run_recorder.shared_file))
         refuse(patch)
         with pytest.raises((OSError, RuntimeError)):
             ChildProcess(module, {}, queue.SimpleQueue())
-    assert set(Path("/proc/self/fd").iterdir()) <= before
+    assert len(made) == 3
+    assert not {one.stat().st_ino for one in Path("/proc/self/fd").iterdir() if one.exists()} & set(made)
+
+
+def identity(file):
+    return os.fstat(file if isinstance(file, int) else file.fileno()).st_ino
 
 
 def test_a_child_sees_that_its_parent_has_gone(module):

@@ -242,8 +242,11 @@ def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop,
     stuck.binding = replace(stuck.binding, timeout=timedelta(seconds=1))
     backlog.put([stuck, make_coroutine(finish)])
     assert begun.wait(SOON_S)
+    unblocked = threading.Event()
+    loop._call_soon(unblocked.wait)
     loop.watch(stuck.begun_s + 1 + STUCK_S - 0.001)
-    loop.watch(stuck.begun_s + 1 + STUCK_S)  # while the loop has not answered, it may be blocked
+    loop.watch(stuck.begun_s + 1 + STUCK_S)  # the loop has not answered: nobody can be cancelled there
+    unblocked.set()
     turn(loop, 1)
     assert settled == []
     loop.watch(stuck.begun_s + 1 + STUCK_S)

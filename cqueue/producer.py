@@ -10,7 +10,7 @@ from cqueue import ids
 from cqueue.errors import BadInput, Closed, DelayOutOfRange, Duplicate, NotDone, SendUnknown
 from cqueue.message import Message, MessageId, SkippedId, outgoing, unique_rule
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
-from cqueue.protocol.hint import Hint
+from cqueue.protocol.hint import MAX_NAMED, Hint
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.unique import send_unique
@@ -183,7 +183,9 @@ class Producer:
         """Send a hint about the messages that are due already; polls find the others when they are due."""
         last = ids.START if flush.skipped else ids.highest_at(self._driver.clock.now_us())
         if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
-            self.wakeups.ring(Hint(flush.wide_row, frozenset(due.values())), ids.time_us(max(due)))
+            priorities = frozenset(due.values())
+            named = tuple(sorted(due)) if len(due) <= MAX_NAMED and len(priorities) == 1 else ()
+            self.wakeups.ring(Hint(flush.wide_row, priorities, named), ids.time_us(max(due)))
 
 
 def _ids_of(flush: Flush) -> list[MessageId]:

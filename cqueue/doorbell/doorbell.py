@@ -86,10 +86,10 @@ class Doorbell:
 
     # ── ringing ──
 
-    def ring(self, target: Target, flags: int = 0, due_us: int = 0) -> bool:
+    def ring(self, target: Target, flags: int = 0, due_us: int = 0, details: bytes = b"") -> bool:
         """Notify other processes; return whether the caller is to notify consumers of this process.
 
-        due_us: cluster time before which there may be nothing to find.
+        due_us: cluster time before which there may be nothing to find. details: see `Ring`.
 
         While the directory is stale, this process is notified if it waits for the name. Otherwise the ring is
         sent once the directory was read.
@@ -100,7 +100,7 @@ class Doorbell:
             return True
         if not is_stale and not self._directory.others(target):
             return target.here
-        self._offer(target, Ring(short_name(target.name), target.place, flags, due_us), now_s)
+        self._offer(target, Ring(short_name(target.name), target.place, flags, due_us, details), now_s)
         return target.here and target.to_all
 
     def _refresh(self, now_s: float) -> bool:

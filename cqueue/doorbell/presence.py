@@ -22,8 +22,8 @@ LEAVE_PAUSE_S: Final = 1.0
 NEVER: Final = float("inf")
 """A time that never comes."""
 
-OnRing = Callable[[bytes, int], None]
-"""Called with a place and its flags on the listener's thread; it must return at once."""
+OnRing = Callable[[Ring], None]
+"""Called with each ring on the listener's thread; it must return at once."""
 
 
 class Presence:
@@ -91,6 +91,6 @@ class Presence:
     def _take(self, ring: Ring) -> None:
         waiting = self._handlers.get(ring.name, ())
         for on_ring in waiting:
-            on_ring(ring.place, ring.flags)
+            on_ring(ring)
         if not waiting:
             self._counts.misdirected += 1

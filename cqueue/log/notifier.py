@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 
-from cqueue.doorbell import Doorbell, Target
+from cqueue.doorbell import Doorbell, Ring, Target
 
 
 class AppendHints:
@@ -35,10 +35,10 @@ class AppendHints:
             self._partitions.add(partition)
         self._wake()
 
-    def on_ring(self, place: bytes, _: int) -> None:
-        """Note an append that another process rang for. place: the partition's number in ASCII digits."""
-        if place.isdigit():
-            self.tell(int(place))
+    def on_ring(self, ring: Ring) -> None:
+        """Note an append in another process. The ring's place is the partition's number in ASCII digits."""
+        if ring.place.isdigit():
+            self.tell(int(ring.place))
 
     def take(self) -> set[int]:
         """Return the partitions noted, and forget them."""

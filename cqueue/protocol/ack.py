@@ -101,22 +101,25 @@ def _check_all(results: list[Any]) -> None:
     raise OutcomeUnknown(f"{len(errors)} of {len(results)} deletes failed") from (doubt or errors[0])
 
 
-def free(leases: Sequence[Lease]) -> Proto[None]:
-    """Free the slots of finished leases of one wide row, except slots that another client has changed."""
-    if (yield from _freed(leases)):
-        return
-    slots = yield from _slots(leases[0].wide_row)
-    mine = [lease for lease in leases if lease.is_slot(slots.get((lease.slot.priority, lease.slot.number)))]
-    if mine:
-        yield from _freed(mine)
+def free(leases: Sequence[Lease]) -> Proto[Sequence[SlotChange]]:
+    """Free the slots of finished leases of one wide row, except slots that another client has changed.
+
+    Return the changes that were applied.
+    """
+    if (changes := (yield from _freed(leases))) is not None:
+        return changes
+    stored = yield from _slots(leases[0].wide_row)
+    mine = [lease for lease in leases if lease.is_slot(stored.get((lease.slot.priority, lease.slot.number)))]
+    return ((yield from _freed(mine)) if mine else None) or ()
 
 
-def _freed(leases: Sequence[Lease]) -> Proto[bool]:
-    """Free these slots in one mutation; return False if one of them differs from what its lease knows."""
+def _freed(leases: Sequence[Lease]) -> Proto[Sequence[SlotChange] | None]:
+    """Free these slots in one mutation; return None if one of them differs from what its lease knows."""
     now_us = yield from Now()
     owner = yield from new_owner()
-    slots = [SlotChange(lease.slot.rev, freed(lease.slot)) for lease in leases]
-    return (yield from mutate_once(Mutate(leases[0].wide_row, slots=_stamped(slots, owner, now_us))))
+    slots = _stamped([SlotChange(lease.slot.rev, freed(lease.slot)) for lease in leases], owner, now_us)
+    applied = yield from mutate_once(Mutate(leases[0].wide_row, slots=slots))
+    return slots if applied else None
 
 
 # ── nack, snooze, extend, release ──

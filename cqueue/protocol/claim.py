@@ -7,38 +7,54 @@ messages only when the mutation is known to be applied.
 
 The fence keeps claims apart; the lock only keeps others from reading in vain. Only a claim lists ids that no
 slot listed, and every claim changes the fence. Holders merely move ids from slot to slot. So while a fence
-stands, all ids listed now were listed in each head read with that fence. That allows two shortcuts:
+stands, all ids listed now were listed in each head read with that fence. That allows three shortcuts:
 
 - Messages may be read beside the head if an earlier head is known. What neither head lists may be claimed if
   both have the same fence.
 - Shortly after this consumer's own claim the head need not be read: it is as that claim left it, except for
   what other consumers gave back.
+- Messages that a hint names may be claimed by an earlier head alone, and read beside the mutation. A claim by
+  name moves neither cursor nor boundary, so later reads find what no hint has named.
 """
 
 from __future__ import annotations
 
-from cqueue.protocol import lock, retire, unclaimed
+from contextlib import suppress
+
+from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
+from cqueue.protocol import ack, claim_draft, lock, retire, unclaimed
 from cqueue.protocol.claim_draft import Claim, Draft, HeadDraft
-from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import Lease, SuspectGate
 from cqueue.protocol.lock import mutate_once, mutate_once_beside, new_owner, prepare_fence
 from cqueue.protocol.retire import finish_retirement
-from cqueue.protocol.row_memory import ReadAhead, RowMemory
+from cqueue.protocol.row_memory import ReadAhead, RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.timeouts import is_slot_due, take_due_slots
 from cqueue.protocol.unclaimed import beside_head, next_slice
-from cqueue.store.operations import Mutate, Now
+from cqueue.store.operations import Mutate, Now, ReadMessages
 
 TRIES = 3
 """Most tries of a claim that other consumers outrun: a retry reads the head again, and the next one also
 takes the lock, so a third failure means that the wide row is contended."""
 
+MAX_SLOTS_BY_NAME = 16
+"""Slots of one priority that claims by name make at most: every read of the head reads them."""
+
 
 def claim(
-    memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool = True
+    memory: RowMemory,
+    spec: QueueSpec,
+    gate: SuspectGate,
+    want: int,
+    *,
+    stay: bool = True,
+    hint: Hint | None = None,
 ) -> Proto[Claim]:
     """Take up to `want` messages from one wide row; return an empty claim if there is nothing to take.
 
     stay: keep the lock briefly if there are more messages, because the next claim follows at once.
+    hint: all that is known of the wide row; the claim may take what it names, and look no further.
 
     Raises:
         NotDone: a read failed, or the mutation was certainly not applied.
@@ -46,11 +62,35 @@ def claim(
     """
     if memory.retired:
         return Claim()
-    claimed = yield from _claim_on(memory, spec, gate, want, stay=stay)
+    claimed, most = None, min(want, claim_draft.MAX_LISTED)
+    if hint is not None and len(hint.priorities) == 1 and 0 < len(hint.named) <= most:
+        claimed = yield from _claim_named(memory, spec, gate, hint)
+    claimed = claimed or (yield from _claim_on(memory, spec, gate, want, stay=stay))
     for _ in range(TRIES):
         if claimed is None:
             claimed = yield from _claim(memory, spec, gate, want, stay=stay)
     return claimed or Claim(contended=True)
+
+
+def _claim_named(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, hint: Hint) -> Proto[Claim | None]:
+    """Claim what a hint names by the remembered head; None if the wide row has to be read."""
+    now_us = yield from Now()
+    (priority,), named, head = hint.priorities, hint.named, memory.known_head(spec, now_us)
+    if head is None or not memory.may_hold(priority, named, now_us):
+        return None
+    head_draft = HeadDraft(head, memory, (yield from new_owner()), now_us)
+    unlisted = head_draft.unlisted(priority, named)
+    if not unlisted:
+        return Claim()  # claimed already, by this consumer or by another one
+    # Claims that read the wide row have probably taken what lies below the boundary.
+    is_new = len(unlisted) == len(named) and named[0] > head_draft.cursor(priority).boundary
+    is_first = not any(is_slot_due(slot, spec, now_us) for slot in head_draft.in_use())
+    if not (is_new and is_first and head_draft.free_number(priority) < MAX_SLOTS_BY_NAME):
+        return None
+    memory.remembered.fence = fence_of(head)
+    draft = Draft(spec=spec, memory=memory, now_us=now_us, head=head_draft, want=len(named), stay=False)
+    draft.grant_named(priority, named)
+    return (yield from _commit(draft, gate))
 
 
 def _claim_on(
@@ -137,6 +177,8 @@ def _send_mutation(draft: Draft, mutation: Mutate) -> Proto[bool]:
     A message read ahead is dropped if a slot lists it now. By the time of the next claim it may be acked and
     its slot be free again.
     """
+    if draft.named is not None:
+        return (yield from _send_beside_named(draft, mutation, draft.named))
     ahead, read = draft.learned.next, next_slice(draft)
     if ahead is None or not draft.renews:
         return (yield from mutate_once(mutation))
@@ -152,6 +194,25 @@ def _send_mutation(draft: Draft, mutation: Mutate) -> Proto[bool]:
     return applied
 
 
+def _send_beside_named(draft: Draft, mutation: Mutate, read: ReadMessages) -> Proto[bool]:
+    """Send the mutation of a claim by name, and read its messages side by side with it.
+
+    Raises:
+        NotDone: the messages could not be read. They are given back, or come again after their timeout.
+    """
+    applied, rows = yield from mutate_once_beside(mutation, read)
+    (grant,) = draft.grants
+    if applied and rows is None:
+        try:
+            rows = yield from read
+        except (NotDone, OutcomeUnknown):
+            with suppress(CqueueError):
+                yield from ack.release(Lease(draft.memory.wide_row, grant.slot, draft.now_us))
+            raise
+    grant.rows = rows or ()
+    return applied
+
+
 def _remember(draft: Draft) -> None:
     """Bring what is remembered of the wide row up to date with an applied mutation."""
     memory, changes = draft.memory, draft.head.changes
@@ -162,5 +223,9 @@ def _remember(draft: Draft) -> None:
     memory.retired = draft.retire
     memory.emptied_us = 0 if draft.more else memory.remembered.read_us
     memory.reads.floors.by_priority.update(draft.learned.floors)
+    if draft.named is not None:
+        count = memory.reads.named.get(draft.named.priority, 0) + len(draft.named.ids)
+        memory.reads.named[draft.named.priority] = count
     for took in draft.learned.took:
         memory.reads.budget.note_taken(*took)
+        memory.reads.named.pop(took[0], None)

@@ -28,6 +28,7 @@ from cqueue.store.operations import (
     LockState,
     MessageRow,
     Mutate,
+    ReadMessages,
     SlotChange,
     SlotRow,
     SlotState,
@@ -210,6 +211,7 @@ class Draft:
     more: bool = False
     reserved: bool = False  # the gate lets this claim take a suspect
     retire: bool = False  # the mutation drops the wide row
+    named: ReadMessages | None = None  # reads what a hint named, beside the mutation
 
     @property
     def left(self) -> int:
@@ -240,20 +242,38 @@ class Draft:
         suspect: bool = False,
         abandoned: bool = False,
     ) -> None:
-        """List messages in place of the slot `count_within`, else in one or more free slots."""
+        """List messages in place of the slot `within`, else in one or more free slots."""
         for some in [rows] if within else _portions(rows):
-            slot = SlotRow(
-                priority=priority,
-                number=within.number if within else self.head.free_number(priority),
-                state=SlotState.CLAIMED,
-                ids=tuple([row.id for row in some]),
-                due_ms=self.now_us // 1000 + self.spec.visibility_ms,
-                attempt=attempt,
-                owner=self.head.owner,
-                rev=0,  # `HeadDraft` sets it
-                died_at_ms=died_at_ms,
-            )
-            self.grants.append(Grant(self.head.list_in(slot), some, suspect, abandoned))
+            listed = tuple([row.id for row in some])
+            slot = self._slot(priority, listed, attempt, within=within, died_at_ms=died_at_ms)
+            self.grants.append(Grant(slot, some, suspect, abandoned))
+
+    def grant_named(self, priority: int, named: tuple[int, ...]) -> None:
+        """List messages in a free slot by their ids; they are read beside the mutation."""
+        self.named = ReadMessages(self.memory.wide_row, priority, named)
+        self.grants.append(Grant(self._slot(priority, named, 1), (), suspect=False, abandoned=False))
+
+    def _slot(
+        self,
+        priority: int,
+        listed: tuple[int, ...],
+        attempt: int,
+        *,
+        within: SlotRow | None = None,
+        died_at_ms: int | None = None,
+    ) -> SlotRow:
+        slot = SlotRow(
+            priority=priority,
+            number=within.number if within else self.head.free_number(priority),
+            state=SlotState.CLAIMED,
+            ids=listed,
+            due_ms=self.now_us // 1000 + self.spec.visibility_ms,
+            attempt=attempt,
+            owner=self.head.owner,
+            rev=0,  # `HeadDraft` sets it
+            died_at_ms=died_at_ms,
+        )
+        return self.head.list_in(slot)
 
     @property
     def renews(self) -> bool:
@@ -294,6 +314,9 @@ class Draft:
             lease.abandoned = grant.abandoned
             if grant.suspect:
                 gate.hold(lease)
+            if self.named is not None:  # perhaps not all that was named lives
+                gone = lease.outstanding.difference([row.id for row in grant.rows])
+                self.memory.finished += [lease] if lease.acked(gone) else []
             dying = grant.slot.died_at_ms is not None
             if not dying and {row.expires for row in grant.rows} <= {None}:
                 claim.taken += [Taken(row, lease) for row in grant.rows]

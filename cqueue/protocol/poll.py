@@ -112,10 +112,10 @@ class Poll:
         here = [hint for hint in here if hint.wide_row.time_shard * 1000 <= now_us]
         if not all(self.registry.knows(hint.wide_row, hint.priorities) for hint in here):
             yield from refresh(self.registry, spec)
-        memories = [memory for hint in here if (memory := self.registry.rows.get(hint.wide_row)) is not None]
-        for memory in memories:
-            self.work.add(memory, Reason.HINT)
-        return bool(memories)
+        known = [(memory, hint) for hint in here if (memory := self.registry.rows.get(hint.wide_row))]
+        for memory, hint in known:
+            self.work.add(memory, Reason.HINT, hint)
+        return bool(known)
 
     @property
     def has_work(self) -> bool:
@@ -166,7 +166,7 @@ class Poll:
         memory.assigned_elsewhere = self._share is not None and not self._share(memory.wide_row)
         try:
             stay = stay and not list_.is_last_turn(memory)
-            claimed = yield from claim(memory, spec, self.gate, want, stay=stay)
+            claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint)
         except (NotDone, OutcomeUnknown):
             memory.reads.sizes.assume_larger(memory.priorities)
             raise
@@ -296,7 +296,7 @@ class Poll:
         """Free the finished slots of a wide row, except slots that another client has changed."""
         finished, memory.finished = memory.finished, []
         try:
-            yield from ack.free(finished)
+            memory.remembered.note_freed((yield from ack.free(finished)))
         except (NotDone, OutcomeUnknown):
             memory.finished = finished  # the next read of the head shows which slots are still to be freed
             self._unfreed_us = now_us

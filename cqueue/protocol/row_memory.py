@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from cqueue import ids
 from cqueue.protocol import policy, shards
 from cqueue.protocol.budget import TombstoneBudget
 from cqueue.protocol.lease import Lease
 from cqueue.protocol.spec import QueueSpec
-from cqueue.store.operations import Head, MessageRow, WideRow
+from cqueue.store.operations import Head, LockState, MessageRow, SlotChange, WideRow
 
 HEAD_REMEMBERED_US = 250_000
 """µs for which a head need not be read: messages that others give back or let expire wait no longer."""
@@ -21,6 +22,9 @@ RIVAL_WINDOW_US = 1_000_000
 BOUNDARY_CURRENT_US = 50_000
 """µs for which a boundary counts as current: in that time others acknowledge too little for a read to cross
 too many tombstones."""
+
+MAX_NAMED_ABOVE = 200
+"""Messages that claims by name leave above a boundary at most: reads from there cross their tombstones."""
 
 MAX_UNSEEN_US = 2_500_000
 """µs for which a lone consumer counts a boundary as current: just above the idle pause of 2 s.
@@ -142,6 +146,18 @@ class RememberedHead:
         self.head, self.fence, self.whole = head, fence_of(head), whole
         self.locked = head.lock is not None and bool(head.lock.until_ms)
 
+    def note_freed(self, changes: Iterable[SlotChange]) -> None:
+        """Note slots that this consumer has freed without a claim.
+
+        Their tallies did not change. A slot that changed since the head was read stays as it was read, with
+        the tally that fits the rest of the head.
+        """
+        if self.head is None:
+            return
+        freed = {(row.priority, row.number, before): row for before, row in changes}
+        slots = [freed.get((slot.priority, slot.number, slot.rev), slot) for slot in self.head.slots]
+        self.head = replace(self.head, slots=tuple(slots))
+
     def is_usable(self, now_us: int) -> bool:
         """Return whether a claim may skip reading the head: this consumer's last claim left it a moment ago.
 
@@ -164,6 +180,7 @@ class ReadMemory:
     swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last reached its end
     retirement_pass: RetirementPass = field(default_factory=RetirementPass)
     floors: ReadFloors = field(default_factory=ReadFloors)  # of an open wide row
+    named: dict[int, int] = field(default_factory=dict)  # by priority: claimed by name above the boundary
 
 
 @dataclass(slots=True, eq=False)
@@ -187,6 +204,25 @@ class RowMemory:
     def open(self) -> bool:
         """Return whether this is an open wide row."""
         return policy.has_no_cursor(self.wide_row)
+
+    def known_head(self, spec: QueueSpec, now_us: int) -> Head | None:
+        """Return the remembered head if a claim may go by it without a read, however old it is.
+
+        Nothing is known to lie unclaimed in the wide row, nobody seems to claim there, and the fence shows
+        whether somebody did.
+        """
+        head = self.remembered.head
+        if head is None or head.lock is None or head.lock.state is not LockState.FREE:
+            return None
+        is_alone = bool(self.emptied_us) and self.remembered.expects_no_rival(now_us)
+        is_over = self.open or now_us >= self.retire_at_us(spec)
+        return head if is_alone and not is_over and policy.is_whole(head) else None
+
+    def may_hold(self, priority: int, named: tuple[int, ...], now_us: int) -> bool:
+        """Return whether these messages may be due here, and a claim may leave them above the boundary."""
+        first, last = self.wide_row.time_shard * 1000, min(now_us, self.end_us)
+        is_time = ids.lowest_at(first) <= named[0] and named[-1] <= ids.highest_at(last)
+        return is_time and self.reads.named.get(priority, 0) + len(named) <= MAX_NAMED_ABOVE
 
     def is_boundary_current(self, now_us: int) -> bool:
         """Return whether the remembered boundary is probably still near the stored one.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from cqueue.protocol.hint import Hint
 from cqueue.protocol.row_memory import RowMemory
 from cqueue.store.operations import WideRow
 
@@ -29,10 +30,11 @@ class Reason(Enum):
 
 
 class Work(NamedTuple):
-    """A wide row to claim from, and why."""
+    """A wide row to claim from, and why. hint: all that is known of it, if hints alone brought it here."""
 
     memory: RowMemory
     reason: Reason
+    hint: Hint | None = None
 
 
 class WorkList:
@@ -57,12 +59,16 @@ class WorkList:
         """Return whether a wide row waits because of a suspect."""
         return bool(self._suspects)
 
-    def add(self, memory: RowMemory, reason: Reason) -> None:
+    def add(self, memory: RowMemory, reason: Reason, hint: Hint | None = None) -> None:
         """Put a wide row at the end. One that waits already keeps its place; a hint becomes its reason."""
         if reason is Reason.SUSPECT:
             self._suspects[memory.wide_row] = memory
-        elif memory not in self or (reason is Reason.HINT and memory is not self.held):
-            self._waiting[memory.wide_row] = Work(memory, reason)
+        elif memory not in self:
+            self._waiting[memory.wide_row] = Work(memory, reason, hint)
+        elif reason is Reason.HINT and memory is not self.held:
+            before = self._waiting[memory.wide_row].hint
+            merged = before | hint if before and hint else None
+            self._waiting[memory.wide_row] = Work(memory, reason, merged)
 
     def hold(self, memory: RowMemory | None) -> None:
         """Note that the last claim kept the lock of this wide row, or of none."""

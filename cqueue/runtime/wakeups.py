@@ -8,12 +8,16 @@ from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
 
-from cqueue.doorbell import Doorbell, HintCounts, Target
+from cqueue import ids
+from cqueue.doorbell import Doorbell, HintCounts, Ring, Target
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.poll import Share
 from cqueue.store import waiting
 from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
+
+ID_BYTES = 16
+"""Bytes of a message's id in a datagram."""
 
 
 class HintInbox:
@@ -87,9 +91,9 @@ class Wakeups:
         if partition is not None:
             self._doorbell.listen(partition, self._heard)
 
-    def _heard(self, place: bytes, flags: int) -> None:
+    def _heard(self, ring: Ring) -> None:
         partition = self._partition
-        hint = None if partition is None else hint_of(partition, place, flags)
+        hint = None if partition is None else hint_of(partition, ring)
         if hint is not None:
             self._tell(hint)
 
@@ -99,8 +103,8 @@ class Wakeups:
         due_us: due time of the last of them in µs since 1970, by a clock that may be ahead of others.
         """
         if self._doorbell is not None:
-            target, flags = target_of(hint, here=bool(self._inboxes))
-            if not self._doorbell.ring(target, flags, due_us):
+            target = target_of(hint, here=bool(self._inboxes))
+            if not self._doorbell.ring(target, _flags(hint), due_us, _details(hint)):
                 return
         self._tell(hint)
 
@@ -122,8 +126,9 @@ class Wakeups:
         for inbox in self._inboxes:
             with suppress(IndexError):  # no hint is left, or a poll took the last one
                 while True:
-                    target, flags = target_of(inbox.hints.popleft(), here=False)
-                    self._doorbell.ring(target._replace(passed=True), flags)
+                    hint = inbox.hints.popleft()
+                    target = target_of(hint, here=False)._replace(passed=True)
+                    self._doorbell.ring(target, _flags(hint), details=_details(hint))
 
     def _chosen(self, wide_row: WideRow) -> HintInbox:
         """Choose a consumer that waits; else, of those that poll on being woken, one that looks there first.
@@ -151,23 +156,37 @@ class Wakeups:
         self.deletions += 1
 
 
-def target_of(hint: Hint, *, here: bool) -> tuple[Target, int]:
-    """Encode a hint for the doorbell as (target, one bit per priority).
-
-    here: consumers of this process may get the hint as well.
-    """
+def target_of(hint: Hint, *, here: bool) -> Target:
+    """Return the doorbell's target of a hint. here: consumers of this process may get the hint as well."""
     queue, time_shard, shard = hint.wide_row
-    target = Target(queue, b"%d\0%d" % (time_shard, shard), here=here)
-    return target, sum(1 << priority for priority in hint.priorities)
+    return Target(queue, b"%d\0%d" % (time_shard, shard), here=here)
 
 
-def hint_of(partition: str, place: bytes, flags: int) -> Hint | None:
+def _flags(hint: Hint) -> int:
+    return sum(1 << priority for priority in hint.priorities)
+
+
+def _details(hint: Hint) -> bytes:
+    return b"".join(map(ids.to_bytes, hint.named))
+
+
+def _named(details: bytes) -> tuple[int, ...]:
+    """Return the ids in details, without repetitions; none if they are not what `_details` makes."""
+    if len(details) % ID_BYTES:
+        return ()
+    parts = (details[at : at + ID_BYTES] for at in range(0, len(details), ID_BYTES))
+    named = tuple(sorted(set(map(ids.from_bytes, parts))))
+    return named if all(map(ids.is_message, named)) else ()
+
+
+def hint_of(partition: str, ring: Ring) -> Hint | None:
     """Decode a hint from the doorbell; None if no sender of a queue can have written it."""
     try:
-        time_shard, shard = map(int, place.split(b"\0"))
+        time_shard, shard = map(int, ring.place.split(b"\0"))
     except ValueError:
         return None
-    priorities = frozenset(priority for priority in range(10) if flags >> priority & 1)
+    priorities = frozenset(priority for priority in range(10) if ring.flags >> priority & 1)
     if not priorities or not 0 <= time_shard <= LAST_MS or not -MOST_OPEN_SHARDS <= shard < MOST_SHARDS:
         return None
-    return Hint(WideRow(partition, time_shard, shard), priorities)
+    named = _named(ring.details) if len(priorities) == 1 else ()
+    return Hint(WideRow(partition, time_shard, shard), priorities, named)

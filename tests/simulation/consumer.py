@@ -96,7 +96,8 @@ class Consumer:
                 claimed, alone = (yield from poll.claim_suspect(self.spec, want)), False
             else:
                 claimed = yield from poll.next_claim(self.spec, want, stay=stay)
-            self.sim.oracle.claim_over(self.client, claimed, self.sim.cluster)
+            finished = [lease for memory in poll.registry.rows.values() for lease in memory.finished]
+            self.sim.oracle.claim_over(self.client, claimed, self.sim.cluster, finished)
             if claimed is None:
                 break
             if claimed.taken or claimed.dead or claimed.expired:

@@ -79,6 +79,7 @@ class Oracle:
         self.fences: dict[WideRow, int] = {}
         self.deliveries = 0
         self.granted: set[Key] = set()  # listed by a claim at any time
+        self.again: set[tuple[bytes, Key]] = set()  # by which claim, what was dead: nothing may come of it
         self.applied: set[tuple[WideRow, int, int, int]] = set()  # revisions of slots that were stored
         self.dead_ids: dict[str, set[int]] = {}  # by original, under which ids it was buried
         self.claims: dict[Client, list[Mutate]] = {}  # applied before their clients were answered
@@ -235,12 +236,21 @@ class Oracle:
         if applied and op.lock is not None and any(change.row.ids for change in op.slots):
             self.claims.setdefault(client, []).append(op)
 
-    def claim_over(self, client: Client, claimed: Claim | None, cluster: Cluster) -> None:
-        """A client has made up its mind about its claims: what was applied and stands, it must know of."""
+    def claim_over(
+        self, client: Client, claimed: Claim | None, cluster: Cluster, finished: Iterable[Lease] = ()
+    ) -> None:
+        """A client has made up its mind about its claims: what was applied and stands, it must know of.
+
+        finished: leases whose slots it is about to free, perhaps as nothing lived that they list.
+        """
+        for one in _all_of(claimed) if claimed else ():
+            if (one.lease.slot.owner, key_of(one)) in self.again:
+                self.fail(f"3, 7: {key_of(one)} was acked or cancelled, and is claimed again and taken")
         ops = self.claims.pop(client, None)
         if not ops:
             return
         leases = {one.lease.slot.owner for part in (claimed,) if part for one in _all_of(part)}
+        leases |= {lease.slot.owner for lease in finished}
         for op in ops:
             mine = [c.row for c in op.slots if c.row.state is SlotState.CLAIMED and c.row.owner not in leases]
             mine = [row for row in mine if row.due_ms * 1000 > self.world.now_us]
@@ -307,9 +317,11 @@ class Oracle:
         for id_ in row.ids:
             key = (op.wide_row, row.priority, id_)
             if (row.priority, id_) not in listed and key in self.granted:
-                self.fail(f"3: {key} was claimed before, and is claimed again though no slot listed it")
+                if key in self.written and key not in self.deleted:
+                    self.fail(f"3: {key} was claimed before, and is claimed again though no slot listed it")
+                self.again.add((row.owner, key))
             self.granted.add(key)
-            self._check_control(key)
+            self._check_control(key, row.owner)
         for slot in before.values():
             held = slot.state is SlotState.CLAIMED and slot.due_ms != row.due_ms
             if held and slot.priority == row.priority:
@@ -317,10 +329,10 @@ class Oracle:
                 if common and self.world.now_us < slot.due_ms * 1000:
                     self.fail(f"3: {op.wide_row}: {sorted(common)} are claimed twice")
 
-    def _check_control(self, key: Key) -> None:
+    def _check_control(self, key: Key, owner: bytes) -> None:
         """7: what was cancelled is not claimed any more, nor what was put off before its time."""
         if key in self.cancelled:
-            self.fail(f"7: {key} was cancelled, and is claimed")
+            self.again.add((owner, key))
         due_us = self.put_off.pop(key, 0)
         if self.world.now_us < due_us - self.world.skew_us:
             self.fail(f"7: {key} was put off until {due_us / 1e6:.6f}, and is claimed")

@@ -133,6 +133,11 @@ BACKLOG = replace(
     HINTS, profile="backlog", batch=9, gap_s=0.15, read_bytes=300, stays=0.95, faults=0.02, pauses=0.05,
     torn=0.05, actions=(80, 10, 4, 0, 0, 2, 2, 2), batches=6,
 )  # fmt: skip
+NAMED = replace(
+    HINTS, profile="named", width_ms=3000, visibility_ms=600, rivals_us=1000, torn=0.1, lag=0.3, faults=0.04,
+    longest_pause_us=500_000, crashes=0.2, producers=2, batch=2, gap_s=0.1, work_s=0.1, settle_ms=500,
+    actions=(60, 10, 5, 5, 2, 5, 5, 5), busy_us=2_500_000,
+)  # fmt: skip
 CROWD = Params(
     profile="crowd", settle_ms=200, skew_ms=20, shards=12, width_ms=1500, visibility_ms=4000, faults=0.0,
     pauses=0.0, crashes=0.0, producers=3, consumers=1, batches=16, batch=6, gap_s=0.2, delayed=0.2,
@@ -147,7 +152,7 @@ PACKS = Params(
     most_listed=3,
 )  # fmt: skip
 SHARES = {
-    "mixed": (18, None), "hints": (1, HINTS), "backlog": (1, BACKLOG),
+    "mixed": (16, None), "named": (2, NAMED), "hints": (1, HINTS), "backlog": (1, BACKLOG),
     "late sends": (3, LATE_SENDS), "shard ends": (3, SHARD_ENDS),
     "burials": (2, BURIALS), "slow burials": (2, SLOW_BURIALS), "nacks": (2, NACKS),
     "stolen locks": (2, STOLEN_LOCKS), "derived sends": (3, DERIVED), "node away": (1, AWAY),

@@ -6,27 +6,38 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
-from functools import partial
+from functools import partial, reduce
 from hashlib import blake2b
 from itertools import pairwise
+from operator import or_
 from types import SimpleNamespace
 
 import pytest
 
 import cqueue
+from cqueue import ids
 from cqueue.client import Client, address_of
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.service.membership import share_of
 from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
 from cqueue.doorbell.coalescer import GAP_S, LONGEST_GAP_S, RingCoalescer
-from cqueue.doorbell.datagram import LONGEST, MAX_PLACE, HintCounts, decode, encode, short_name
+from cqueue.doorbell.datagram import (
+    LONGEST,
+    MAX_DETAILS,
+    MAX_PLACE,
+    VERSION,
+    HintCounts,
+    decode,
+    encode,
+    short_name,
+)
 from cqueue.doorbell.directory import Directory, encode_names, names_contain
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
 from cqueue.doorbell.listener import STOP_CHECK_S, Listener, _bound
 from cqueue.doorbell.sender import Sender
 from cqueue.errors import Refused, Unavailable
-from cqueue.protocol.hint import Hint
+from cqueue.protocol.hint import MAX_NAMED, Hint
 from cqueue.runtime import rendezvous
 from cqueue.runtime.wakeups import Wakeups, hint_of, target_of
 from cqueue.settings import load
@@ -51,7 +62,9 @@ def test_a_datagram_says_what_was_rung_and_is_small():
     data = encode(RING, KEY)
     assert decode(data, KEY) == RING
     assert len(data) < 60
-    assert len(encode(RING._replace(place=bytes(MAX_PLACE)), KEY)) == LONGEST <= 100
+    longest = RING._replace(place=bytes(MAX_PLACE), details=bytes(MAX_DETAILS))
+    assert len(encode(longest, KEY)) == LONGEST <= 500
+    assert decode(encode(longest, KEY), KEY) == longest
 
 
 @pytest.mark.parametrize("at", range(len(encode(RING, KEY))))
@@ -71,17 +84,52 @@ def test_what_is_no_datagram_says_nothing(data):
 def test_a_datagram_for_another_listener_or_of_another_version_says_nothing():
     assert decode(encode(RING, KEY), KEY[::-1]) is None
     data = encode(RING, KEY)
-    other = bytes([2]) + data[1:-16]
+    other = bytes([VERSION + 1]) + data[1:-16]
     assert decode(other + blake2b(other, digest_size=16, key=KEY).digest(), KEY) is None
 
 
 def test_a_hint_comes_through_as_it_was():
-    """A hint survives encoding, for a wide row at any place and with any priorities."""
+    """A hint survives encoding, for a wide row at any place, with any priorities and with what it names."""
+    named = (ids.from_ticks(17, 5), *ids.packed(18, 6, 7))
     for wide_row in (WideRow("q@1", 1_700_000_000_000, 999), WideRow("q@1", 0, -64)):
-        hint = Hint(wide_row, frozenset({0, 9}))
-        target, flags = target_of(hint, here=True)
-        assert target.here
-        assert hint_of("q@1", target.place, flags) == hint
+        for hint in (Hint(wide_row, frozenset({0, 9})), Hint(wide_row, frozenset({9}), named)):
+            assert decoded(hint) == hint
+
+
+def decoded(*hints: Hint) -> Hint | None:
+    """Return what a listener makes of these hints' rings, merged into one datagram."""
+    bell = RecordingBell()
+    for hint in hints:
+        Wakeups(bell).ring(hint)
+    return hint_of("q@1", decode(encode(reduce(or_, bell.rings), KEY), KEY))
+
+
+class RecordingBell:
+    """A doorbell that only notes what it is to send."""
+
+    def __init__(self) -> None:
+        self.rings: list[Ring] = []
+
+    def ring(self, target, flags, due_us, details):
+        self.rings.append(Ring(short_name(target.name), target.place, flags, due_us, details))
+        return False
+
+
+def test_merged_rings_name_everything_or_nothing():
+    """A listener that was told of some messages only would leave the others to its next search."""
+    wide_row, (one, other, *more) = WideRow("q@1", 1, 2), [ids.from_ticks(9, n) for n in range(MAX_NAMED + 1)]
+    first = Hint(wide_row, frozenset({3}), (one,))
+    assert decoded(first, first._replace(named=(other, one))) == first._replace(named=(one, other))
+    assert decoded(first, Hint(wide_row, frozenset({3}))) == Hint(wide_row, frozenset({3}))
+    assert decoded(first, Hint(wide_row, frozenset({4}), (other,))) == Hint(wide_row, frozenset({3, 4}))
+    assert decoded(first, first._replace(named=(other, *more))) == Hint(wide_row, frozenset({3}))
+
+
+@pytest.mark.parametrize("details", [b"x", bytes(15), ids.to_bytes(ids.packed(18, 6, 7)[0] | 0xFF)])
+def test_ids_that_no_sender_names_are_left_out(details):
+    """An id beyond its pack would stand for the whole pack in a slot."""
+    ring = Ring(short_name("q@1"), b"1\0002", 1, 0, details)
+    assert hint_of("q@1", ring) == Hint(WideRow("q@1", 1, 2), frozenset({0}))
 
 
 @pytest.mark.parametrize(
@@ -99,7 +147,7 @@ def test_a_hint_comes_through_as_it_was():
 )
 def test_what_no_sender_of_a_queue_says_is_no_hint(place, flags):
     """A valid tag is not enough: a consumer must not look at a place that cannot exist."""
-    assert hint_of("q@1", place, flags) is None
+    assert hint_of("q@1", Ring(short_name("q@1"), place, flags)) is None
 
 
 # ── Who is told ──
@@ -135,7 +183,7 @@ def test_one_listener_is_told_of_a_wide_row_and_it_is_the_one_that_looks_there_f
     told = set()
     for shard in range(50):
         wide_row = WideRow("q@1", 1_700_000_000_000, shard)
-        target, _ = target_of(Hint(wide_row, frozenset({0})), here=False)
+        target = target_of(Hint(wide_row, frozenset({0})), here=False)
         (chosen,) = known.others(target)
         assert share_of(chosen.listener, fleet)(wide_row)
         told.add(chosen.listener)
@@ -648,7 +696,7 @@ def test_all_who_wait_for_a_name_in_one_process_are_told(clients, store):
     assert not sender.ring(everybody, 5)
     assert one.wait()
     assert other.wait()
-    assert one.rings == other.rings == [(b"3", 5)]
+    assert one.rings == other.rings == [Ring(short_name("log@1"), b"3", 5)]
     receiver.forget("log@1", other)
     until(lambda: sender.ring(everybody) or len(one.rings) > 1)
     assert len(other.rings) == 1

@@ -38,6 +38,7 @@ RINGS = st.builds(
     place=st.binary(max_size=datagram.MAX_PLACE),
     flags=st.integers(0, 0xFFFF),
     due_us=st.integers(-(2**63), 2**63 - 1),
+    details=st.binary(max_size=datagram.MAX_DETAILS) | st.binary(min_size=16, max_size=16),
 )
 KEY = b"k" * 16
 
@@ -77,7 +78,7 @@ def test_any_ring_that_is_believed(ring):
         with queue.consumer() as consumer:
             wakeups = client._wakeups["mail"]
             wakeups.serve(spec.partition)
-            wakeups._heard(ring.place, ring.flags)
+            wakeups._heard(ring)
             assert [message.body for message in consumer.receive(10, wait=timedelta(seconds=5))] == [b"x"]
 
 

@@ -466,8 +466,8 @@ def test_claims_that_may_take_suspects_come_to_those_that_were_left():
     for view in (first, second):
         work.add(view, Reason.SUSPECT)
     work.add(second, Reason.HINT)
-    assert work.next(suspects=True) == (second, Reason.HINT)
-    assert work.next(suspects=True) == (first, Reason.SUSPECT)
+    assert work.next(suspects=True) == (second, Reason.HINT, None)
+    assert work.next(suspects=True) == (first, Reason.SUSPECT, None)
     assert not work.has_suspects
 
 

@@ -402,7 +402,7 @@ def test_probes_are_answered_from_the_start_to_the_end(shop, run):
 
 def get(port, path):
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as exc:
         with exc:

@@ -122,7 +122,7 @@ class Answers:
     def get(self, path):
         """Status, content type, and body."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
                 return answer.status, answer.headers["Content-Type"], answer.read()
         except urllib.error.HTTPError as exc:
             with exc:

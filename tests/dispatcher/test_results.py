@@ -205,7 +205,7 @@ def test_a_handle_says_the_state_of_its_message(app):
     began_s = time.monotonic()
     with pytest.raises(cqueue.ResultTimeout):
         handle.result(timedelta(milliseconds=300))
-    assert 0.3 <= time.monotonic() - began_s < 5
+    assert 0.3 <= time.monotonic() - began_s < 30
     assert handle.cancel()
     assert not handle.cancel()
     assert handle.state() == "gone"

@@ -612,11 +612,12 @@ def test_a_long_poll_waits_and_gives_up(queue):
     with queue.consumer() as consumer:
         began = time.monotonic()
         assert consumer.receive(wait=ms(200)) == []
-        assert 0.2 <= time.monotonic() - began < 5
+        assert 0.2 <= time.monotonic() - began < 30  # and it does not wait for a message for ever
 
 
 def test_a_closed_consumer(queue):
     """Closing gives back what is held, at once; receiving afterwards is refused, closing again is not."""
+    queue.alter(visibility=timedelta(hours=1))
     queue.send(b"x")
     with queue.consumer() as consumer:
         (message,) = consumer.receive(wait=SOON)
@@ -624,7 +625,7 @@ def test_a_closed_consumer(queue):
         consumer.receive()
     consumer.close()
     with queue.consumer() as other:
-        (again,) = other.receive(wait=ms(1500))
+        (again,) = other.receive(wait=SOON)
     assert (again.id, again.attempt) == (message.id, 2)
 
 

@@ -9,7 +9,7 @@ from cqueue.dispatcher.application.payload import decode
 from cqueue.dispatcher.service.membership import TTL_S, Worker
 from cqueue.store.control import Heartbeat
 
-SOON = timedelta(seconds=5)
+SOON = timedelta(seconds=60)
 
 
 @pytest.fixture(autouse=True)

@@ -28,9 +28,14 @@ from cqueue.store.operations import (
     SlotState,
 )
 from tests.faulty_store import FaultyStore
+from tests.fix_dispatcher import ManualClock
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
-SOON = timedelta(seconds=2)
+SOON = timedelta(seconds=20)
+"""For receives that end as soon as there is a message: never waited for in full. Less than a message that was
+lost would take to come again by its timeout."""
+VISIBLE = timedelta(minutes=10)
+"""A visibility timeout that passes only on a clock that a test moves."""
 
 
 class Sparse(FaultyStore):
@@ -83,7 +88,7 @@ def test_what_this_process_sends_keeps_nobody_else_waiting(store, queue):
         queue.send_many(messages(b"ours"))
         consumer.ack(consumer.receive(1))
         found = 0
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while found < 8:
             assert time.monotonic() < deadline, f"only {found} of 8"
             queue.send_many(messages(b"ours", b"ours"))
@@ -103,7 +108,7 @@ def test_failing_wide_rows_do_not_stop_the_others(store, queue):
     assert in_it < 12
     with queue.consumer() as consumer:
         received = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while len(received) < 12 - in_it and time.monotonic() < deadline:
             received += consumer.receive(wait=SOON)
         assert len(received) == 12 - in_it
@@ -121,7 +126,7 @@ def test_unreadable_heads_cost_one_retry_together(store, queue):
     paused_s, pause = [], queue._driver._pause
     queue._driver._pause = lambda seconds: paused_s.append(seconds) or pause(seconds)
     with queue.consumer() as consumer:
-        assert consumer.receive(wait=timedelta(seconds=20))
+        assert consumer.receive(wait=SOON)
         assert sum(paused_s) < 2
 
 
@@ -279,20 +284,23 @@ def large(count):
     return [cqueue.Message(bytes(INLINE_BODY + 1)) for _ in range(count)]
 
 
-@pytest.mark.slow
 def test_while_a_replica_is_away_no_body_is_given_up(store, client, looks):
     """They are asked once for all messages of a claim, which come again, and have used no attempt."""
-    queue = client.create_queue("away", QueueConfig(shards=1, visibility=SOON))
+    client._driver.clock = clock = ManualClock()
+    queue = client.create_queue("away", QueueConfig(shards=1, visibility=VISIBLE))
     sent = queue.send_many(large(50))
     kept = dict(next(iter(store.store._partitions.values())).bodies.live)
     lose_bodies(store)
+    clock.advance(1)  # each of them is due a little later than the one before
     with queue.consumer() as consumer:
-        assert consumer.receive(50, wait=2 * SOON) == []
-        assert [len(look.ids) for look in looks] == [50, 50]
+        for count in (1, 2):
+            assert consumer.receive(50) == consumer.receive(50) == []
+            assert [len(look.ids) for look in looks] == count * [50]
+            clock.advance(VISIBLE.total_seconds() + 1)
         (partition,) = store.store._partitions.values()
         partition.bodies.live.update(kept)  # the replica that has them is back
         store.trouble = lambda _: None
-        found = consumer.receive(50, wait=2 * SOON)
+        found = consumer.receive(50)
         assert {message.id for message in found} == set(sent.ids)
         assert {message.attempt for message in found} == {1}
     assert letters_of(queue, client) == []
@@ -300,7 +308,7 @@ def test_while_a_replica_is_away_no_body_is_given_up(store, client, looks):
 
 def test_large_messages_that_cannot_be_buried_now_hold_up_nobody(store, client, looks):
     """Of those that are spent one is tried at each claim; a small one beside them dies, others are given."""
-    queue = client.create_queue("spent", QueueConfig(shards=1, visibility=SOON, max_attempts=2))
+    queue = client.create_queue("spent", QueueConfig(shards=1, visibility=VISIBLE, max_attempts=2))
     queue.send_many([*large(20), cqueue.Message(b"spent")])
     for _ in range(2):
         with queue.consumer() as consumer:
@@ -308,7 +316,7 @@ def test_large_messages_that_cannot_be_buried_now_hold_up_nobody(store, client, 
     lose_bodies(store)
     queue.send(b"healthy")
     with queue.consumer() as consumer:
-        found = consumer.receive(50, wait=SOON) + consumer.receive(50, wait=SOON / 4)
+        found = consumer.receive(50, wait=SOON) + consumer.receive(50, wait=timedelta(milliseconds=500))
         assert [message.body for message in found] == [b"healthy"]
     assert len(looks) <= 3
     assert [letter.body for letter in letters_of(queue, client)] == [b"spent"]
@@ -487,16 +495,16 @@ def test_a_claim_that_is_answered_after_its_visibility_timeout_delivers_nothing(
     def answer_late(operation, do):
         result = do()
         if type(operation) is Mutate and operation.slots and not passed_us[0]:
-            passed_us[0] = 3_000_000
+            passed_us[0] = VISIBLE // timedelta(microseconds=1) + 1
         return result
 
     with Client(FaultyStore(around=answer_late)) as client:
-        queue = client.create_queue("late", QueueConfig(visibility=timedelta(seconds=2)))
+        queue = client.create_queue("late", QueueConfig(visibility=VISIBLE))
         clock, now_us = client._driver.clock, client._driver.clock.now_us
         monkeypatch.setattr(clock, "now_us", lambda **given: now_us(**given) + passed_us[0])
         queue.send_many(messages(b"1", b"2"))
         with queue.consumer() as consumer:
-            got = consumer.receive(2, wait=timedelta(seconds=1))
+            got = consumer.receive(2, wait=SOON)
             assert passed_us[0]
             assert {message.body for message in got} == {b"1", b"2"}
             assert all(message.attempt == 1 and message.visible_again > queue.now for message in got)
@@ -514,14 +522,14 @@ def test_claims_that_are_answered_too_late_are_told(monkeypatch, caplog):
         ):
             late.append(len(ids))
             left[0] -= 1
-            passed_us[0] += 3_000_000
+            passed_us[0] += VISIBLE // timedelta(microseconds=1) + 1
         return result
 
     def told():
         return [line for line in caplog.messages if "claim_too_late" in line]
 
     with Client(FaultyStore(around=answer_late)) as client:
-        queue = client.create_queue("late", QueueConfig(visibility=timedelta(seconds=2)))
+        queue = client.create_queue("late", QueueConfig(visibility=VISIBLE))
         clock = client._driver.clock
         for name in ("now_us", "guess_us"):
             read = getattr(clock, name)

@@ -9,11 +9,36 @@ import pytest
 
 import cqueue
 from cqueue import DelayQueue, Message, Where
+from tests.fix_dispatcher import ManualClock
 
-UNACK = timedelta(seconds=2)
-"""The shortest visibility timeout."""
-SOON = timedelta(seconds=10)
+UNACK = timedelta(minutes=10)
+"""Longer than the slowest test takes, and than `SOON`; tests in which it passes move the clock."""
+LONGER = 2 * UNACK
+SOON = timedelta(seconds=60)
 SHORT = timedelta(milliseconds=300)
+SECOND = timedelta(seconds=1)
+
+
+class MovedClock(ManualClock):
+    """The cluster's time, and a process's own beside it, which goes on by itself as well."""
+
+    passed_s = 0.0
+
+    def monotonic(self):
+        return time.monotonic() + self.passed_s
+
+    def advance(self, seconds):
+        super().advance(seconds)
+        self.passed_s += seconds
+
+
+@pytest.fixture
+def clock(client, monkeypatch):
+    """The clock of the client and of its queues: no test is too slow for a timeout."""
+    clock = MovedClock()
+    monkeypatch.setattr(client._driver, "clock", clock)
+    monkeypatch.setattr("cqueue.delay_queue.time", clock)
+    return clock
 
 
 @pytest.fixture
@@ -43,9 +68,9 @@ def pop_all(queue, count):
     return popped
 
 
-def wait_out(queue):
-    """Wait until nothing that was popped before may be acknowledged any more, and have it given back."""
-    time.sleep(UNACK.total_seconds() + 0.1)
+def wait_out(queue, clock, timeout=UNACK):
+    """Let a timeout pass of what was popped before, and have that given back."""
+    clock.advance(timeout.total_seconds() + 0.1)
     queue.process_unacks()
 
 
@@ -54,19 +79,20 @@ def test_it_says_its_name_and_unack_time(queue):
     assert queue.unack_time == UNACK
 
 
-@pytest.mark.slow
-def test_a_popped_message_comes_again_when_it_was_told_to(queue):
+def test_a_popped_message_comes_again_when_it_was_told_to(clock, queue):
     """Not before its delay, nor before its unack timeout, which can be made shorter and longer."""
-    (id_,) = queue.push([Message(b"x", delay=timedelta(milliseconds=500))])
+    (id_,) = queue.push([Message(b"x", delay=SHORT)])
+    clock.advance(SHORT.total_seconds() - 0.1)
     assert queue.pop() == []
+    clock.advance(0.1)
     pop_all(queue, 1)
     assert queue.set_unack_timeout(id_, SHORT)
-    assert queue.pop() == []
-    time.sleep(SHORT.total_seconds() + 0.1)
     queue.process_unacks()
+    assert queue.pop() == []
+    wait_out(queue, clock, SHORT)
     pop_all(queue, 1)
-    assert queue.set_unack_timeout(id_, SOON)
-    wait_out(queue)
+    assert queue.set_unack_timeout(id_, LONGER)
+    wait_out(queue, clock, UNACK + SECOND)  # long enough for other consumers, too
     assert queue.pop() == []
     assert queue.set_unack_timeout(id_, timedelta())
     queue.process_unacks()
@@ -128,8 +154,7 @@ def test_set_timeout(queue):
     assert queue.set_timeout(now_id, timedelta()) is None
 
 
-@pytest.mark.slow
-def test_ten_messages_all_the_way(queue):
+def test_ten_messages_all_the_way(clock, queue):
     """Peeked, popped by priority, not acknowledged, popped again, acknowledged once."""
     ids = queue.push([Message(b"%d" % number, priority=9 - number) for number in range(10)])
     peeked = queue.peek(10)
@@ -138,24 +163,23 @@ def test_ten_messages_all_the_way(queue):
     assert queue.size() == 10
     assert [message.id for message in pop_all(queue, 10)] == ids[::-1]
     assert (queue.size(), queue.peek()) == (0, [])
-    wait_out(queue)
+    wait_out(queue, clock)
     assert queue.size() == 10
     assert all(queue.get(id_).body == b"%d" % number for number, id_ in enumerate(ids))
     with pytest.raises(cqueue.InvalidMessageId):
         queue.get("some fake id")
     assert {message.id for message in pop_all(queue, 10)} == set(ids)
     assert [(queue.ack(id_), queue.ack(id_)) for id_ in ids] == [(True, False)] * 10
-    wait_out(queue)
+    wait_out(queue, clock)
     assert queue.pop() == []
     assert [queue.remove(id_) for id_ in ids] == [False] * 10
 
 
-@pytest.mark.slow
-def test_forgotten_messages_come_again_together(queue):
+def test_forgotten_messages_come_again_together(clock, queue):
     """`pop` gives back by itself what was not acknowledged in time."""
     queue.push([Message(b"%d" % number) for number in range(5)])
     first = pop_all(queue, 5)
-    time.sleep(UNACK.total_seconds() + 0.1)
+    clock.advance(UNACK.total_seconds() + 0.1)
     assert {message.id for message in pop_all(queue, 5)} == {message.id for message in first}
 
 
@@ -210,7 +234,7 @@ def test_another_consumer_acknowledges_by_id(client, queue):
     with DelayQueue(client, queue.name) as other:
         assert not other.ack(id_)
         pop_all(queue, 1)
-        assert other.set_unack_timeout(id_, SOON)
+        assert other.set_unack_timeout(id_, LONGER)
         assert queue.get(id_).next_at - queue.get(id_).due > UNACK
         assert other.ack(id_)
     assert queue.get(id_) is None

@@ -14,7 +14,7 @@ from cqueue.protocol.send import send
 from cqueue.store.operations import DeleteMessages, InsertMessages
 from tests.simulation.hand import NOON_US, Table
 
-SOON = timedelta(seconds=5)
+SOON = timedelta(seconds=60)
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def client():
         queue.send(b"x")
         queue.send(b"y")
         with queue.consumer() as consumer:
-            consumer.receive(1, wait=timedelta(seconds=5))[0].dead("no")
+            consumer.receive(1, wait=timedelta(seconds=60))[0].dead("no")
         client.create_log("orders")
         yield client
 
@@ -208,10 +208,10 @@ LINES = st.lists(st.binary(max_size=30), max_size=5).map(b"\r\n".join)
 @given(LINES | LINES.map(lambda rest: b"GET /livez HTTP/1.1\r\n" + rest) | st.just(b"GET /" + b"a" * 70_000))
 def test_any_request_of_a_probe_leaves_the_server_answering(port, capfd, data):
     """What is no request is refused or left; a client that goes away at once leaves no traceback."""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as asker:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as asker:
         asker.sendall(data + b"\r\n\r\n")
         asker.shutdown(socket.SHUT_WR)
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as asker:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as asker:
         asker.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
         answer = b"".join(iter(lambda: asker.recv(4096), b""))
     head, _, body = answer.partition(b"\r\n\r\n")

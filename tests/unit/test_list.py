@@ -2,7 +2,6 @@
 
 import base64
 import secrets
-import time
 from datetime import timedelta
 
 import pytest
@@ -15,6 +14,7 @@ from cqueue.runtime import listing
 from cqueue.store.operations import ReadHead, ReadShards, ReadSlice
 from tests.faults.stores import open_client
 from tests.faulty_store import FaultyStore
+from tests.fix_dispatcher import ManualClock
 from tests.fix_store import brief_store
 
 SOON = timedelta(seconds=10)
@@ -115,10 +115,12 @@ def test_states_are_those_of_find(queue):
     assert bodies(queue, Where(state="claimed")) == []
 
 
-def test_age_is_the_time_since_the_send(queue):
+def test_age_is_the_time_since_the_send(client, queue, monkeypatch):
     """Whatever the due time is."""
+    clock = ManualClock()
+    monkeypatch.setattr(client._driver, "clock", clock)
     queue.send(b"old", delay=HOUR)
-    time.sleep(2)
+    clock.advance(2)
     queue.send(b"new")
     second = timedelta(seconds=1)
     assert bodies(queue, Where(older_than=second)) == [b"old"]

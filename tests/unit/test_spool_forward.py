@@ -26,7 +26,7 @@ from tests.fix_store import brief_store
 
 pytestmark = pytest.mark.usefixtures("brisk_forwarding")
 
-SOON = timedelta(seconds=10)
+SOON = timedelta(seconds=60)
 NOT_YET = timedelta(milliseconds=50)
 MAIL = topic_of("mail")
 
@@ -68,7 +68,7 @@ class Cluster:
             local_us=lambda: time.monotonic_ns() // 1000 + int(self.ahead_s * 1e6),
             wall_us=lambda: time.time_ns() // 1000 + int(self.ahead_s * 1e6),
         )
-        driver = BlockingDriver(store, clock, pause=lambda s: time.sleep(s / 20), deadline_s=1.0)
+        driver = BlockingDriver(store, clock, pause=lambda s: time.sleep(s / 20))
         client = Client(store, on_close=lambda: None, driver=driver)
         client.store = store
         self.clients.append(client)
@@ -190,8 +190,8 @@ def test_an_application_s_own_source_stays(client, spool):
 def test_send_async_tells_when_the_message_is_durable(client, spool):
     """The future gives the id; with several under way each gets its own."""
     queue = client.queue("mail", spool=spool)
-    ids = [future.result(5) for future in [queue.send_async(b"%d" % place) for place in range(50)]]
-    assert queue.send_many_async([cqueue.Message(b"50")]).result(5).failed == []
+    ids = [future.result(60) for future in [queue.send_async(b"%d" % place) for place in range(50)]]
+    assert queue.send_many_async([cqueue.Message(b"50")]).result(60).failed == []
     assert queue.flush(SOON)
     found = drain(queue)
     assert [message.id for message in found][:50] == ids
@@ -373,7 +373,7 @@ def test_what_a_dead_producer_left_is_forwarded_by_the_next(client, cluster, tmp
 
 def test_a_close_drains_the_spool(client, cluster, spool, monkeypatch):
     """What is spooled when the client is closed is in Cassandra afterwards."""
-    monkeypatch.setattr("cqueue.spool.forwarder.CLOSE_S", 10.0)
+    monkeypatch.setattr("cqueue.spool.forwarder.CLOSE_S", 60.0)
     queue = client.queue("mail", spool=spool)
     queue.send_many([cqueue.Message(b"%d" % place) for place in range(3000)])
     client.close()
@@ -400,7 +400,7 @@ def test_what_is_older_than_gc_grace_is_refused(client, cluster, spool):
     other = cluster.connect()
     forwarder = other._spools.forwarder(spool, MAIL, again=True)
     forwarder.start()
-    assert forwarder.drain(10)
+    assert forwarder.drain(60)
     assert [message.body for message in drain(other.queue("mail"))] == [b"old"]
 
 
@@ -546,7 +546,7 @@ def test_a_forwarder_passes_what_is_lost(spool):
 
     forwarder = Forwarder(spool, "queue.x", store)
     forwarder.start()
-    assert forwarder.drain(5)
+    assert forwarder.drain(60)
     forwarder.close()
     assert [record.offset for record in seen] == [0, 1]
     assert spool.progress("queue.x") == 3
@@ -560,7 +560,7 @@ def test_a_forwarder_looks_at_no_queue_but_its_own(spool):
     forwarder = Forwarder(spool, "queue.x", lambda records: Stored(len(records)))
     assert forwarder.waiting == 1
     forwarder.start()
-    assert forwarder.drain(5)
+    assert forwarder.drain(60)
     forwarder.close()
     assert (asked, forwarder.waiting, spool.progress("queue.x")) == ([], 0, 1)
 
@@ -598,7 +598,7 @@ def test_a_late_store_connects_when_it_can():
     assert closed.is_set()
 
 
-def until(condition, limit_s=10.0):
+def until(condition, limit_s=60.0):
     deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, "it never came"
@@ -607,7 +607,7 @@ def until(condition, limit_s=10.0):
 
 def read(client, count):
     found = []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         with client.log("events").scan() as scanner:
             found = list(scanner)

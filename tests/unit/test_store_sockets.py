@@ -5,7 +5,6 @@ import random
 import socket
 import struct
 import threading
-import time
 from contextlib import closing, contextmanager
 
 import pytest
@@ -13,6 +12,7 @@ from cassandra.connection import DefaultEndPoint
 
 from cqueue.store import driver
 from cqueue.store.driver import sockets
+from tests.fix_dispatcher import until
 
 pytestmark = pytest.mark.skipif(
     sockets.DIRECT_WRITES not in driver.used().parts, reason="the driver has no libev"
@@ -21,6 +21,8 @@ Direct = driver.used().connection_class
 
 HEADER = struct.Struct(">4sIII")  # a mark, who wrote it, which one it is of theirs, and how long it is
 MARK = b"\xca\xfe\xba\xbe"
+SOON_S = 30.0
+"""Less than the minute after which libev looks by itself, though nobody has woken it."""
 
 
 class Listener:
@@ -37,7 +39,7 @@ class Listener:
 
     def read(self, until):
         """Everything up to this end."""
-        self.peer.settimeout(20)
+        self.peer.settimeout(SOON_S)
         found = bytearray()
         while not found.endswith(until):
             part = self.peer.recv(1 << 20)
@@ -54,14 +56,20 @@ class Listener:
 def connected():
     Direct.initialize_reactor()
     with closing(Listener()) as listener:
-        connection = Direct(listener.endpoint, connect_timeout=5)
+        connection = Direct(listener.endpoint, connect_timeout=60)
         listener.accept()
         listener.peer.recv(1 << 10)  # the driver's own first request
-        time.sleep(0.2)  # until the loop has nothing to do
+        until(lambda: is_at_rest(connection), SOON_S)
         try:
             yield connection, listener
         finally:
             connection.close()
+
+
+def is_at_rest(connection):
+    """Whether the loop knows the connection, and has nothing to write to it."""
+    known = connection not in sockets._reactor._global_loop._new_conns
+    return known and not (connection.deque or connection._write_watcher_is_active)
 
 
 class Through:
@@ -212,8 +220,8 @@ def test_a_connection_that_breaks_as_it_is_made_leaves_nothing_behind(monkeypatc
 
     with closing(Listener()) as listener:
         monkeypatch.setattr(Direct, "_connect_socket", connect_in_vain)
-        connection = Direct(listener.endpoint, connect_timeout=5)
+        connection = Direct(listener.endpoint, connect_timeout=60)
         listener.accept()
-        assert connection.connected_event.wait(5)
+        assert connection.connected_event.wait(SOON_S)
         assert connection.is_defunct
         assert connection not in sockets._reactor._global_loop._live_conns

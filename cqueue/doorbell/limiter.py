@@ -45,8 +45,8 @@ class Limiter:
             return True
         places = self._waiting.setdefault(ring.name, {})
         if ring.place in places or len(places) < MAX_PLACES:
-            waiting = _Waiting(ring, until_s, until_s)
-            places[ring.place] = waiting | places.get(ring.place, waiting)
+            before, waiting = places.get(ring.place), _Waiting(ring, until_s, until_s)
+            places[ring.place] = waiting if before is None else before | waiting
             self._until_s[ring.name] = min(until_s, self._until_s.get(ring.name, until_s))
         return False
 

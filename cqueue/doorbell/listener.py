@@ -115,8 +115,8 @@ class Listener:
     def _run(self) -> None:
         while not self._closed:
             rest_s = self._limiter.rest_s(time.monotonic())
-            self._socket.settimeout(STOP_CHECK_S if rest_s is None else max(rest_s, 0.0005))
             try:
+                self._socket.settimeout(STOP_CHECK_S if rest_s is None else max(rest_s, 0.0005))
                 self._take(self._socket.recv(LONGEST + 1))
             except TimeoutError:
                 pass

@@ -221,11 +221,10 @@ def _remember(draft: Draft) -> None:
         lease for lease in memory.finished if (lease.slot.priority, lease.slot.number) not in changes
     ]
     memory.retired = draft.retire
-    memory.emptied_us = 0 if draft.more else memory.remembered.read_us
+    if draft.named is None:
+        memory.emptied_us = 0 if draft.more else memory.remembered.read_us
+    else:
+        memory.reads.named.setdefault(draft.named.priority, []).extend(draft.named.ids)
     memory.reads.floors.by_priority.update(draft.learned.floors)
-    if draft.named is not None:
-        count = memory.reads.named.get(draft.named.priority, 0) + len(draft.named.ids)
-        memory.reads.named[draft.named.priority] = count
     for took in draft.learned.took:
-        memory.reads.budget.note_taken(*took)
-        memory.reads.named.pop(took[0], None)
+        memory.reads.note_taken(*took)

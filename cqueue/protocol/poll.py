@@ -172,6 +172,8 @@ class Poll:
             raise
         finally:
             list_.hold(memory if memory.remembered.locked else None)
+        if memory.finished and self._unfreed_us is None:
+            self._unfreed_us = yield from Now()  # nothing lives that a hint has named
         claimed.reason = work.reason
         if claimed.contended and work.reason is Reason.HINT:
             self._contended.append(memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -180,7 +180,15 @@ class ReadMemory:
     swept_us: dict[int, int] = field(default_factory=dict)  # by priority: when a sweep last reached its end
     retirement_pass: RetirementPass = field(default_factory=RetirementPass)
     floors: ReadFloors = field(default_factory=ReadFloors)  # of an open wide row
-    named: dict[int, int] = field(default_factory=dict)  # by priority: claimed by name above the boundary
+    named: dict[int, list[int]] = field(default_factory=dict)  # by priority: above the boundary, by name
+
+    def note_taken(self, priority: int, after: int, passed: Sequence[int]) -> None:
+        """Note the messages, in order, that a claim passed above a boundary, and what was named there."""
+        named, last = self.named.pop(priority, []), passed[-1]
+        if above := [id_ for id_ in named if id_ > last]:
+            self.named[priority] = above
+        between = [id_ for id_ in named if after < id_ < last]
+        self.budget.note_taken(priority, after, sorted({*passed, *between}) if between else passed)
 
 
 @dataclass(slots=True, eq=False)
@@ -206,23 +214,25 @@ class RowMemory:
         return policy.has_no_cursor(self.wide_row)
 
     def known_head(self, spec: QueueSpec, now_us: int) -> Head | None:
-        """Return the remembered head if a claim may go by it without a read, however old it is.
+        """Return the remembered head if a claim may go by it without a read.
 
         Nothing is known to lie unclaimed in the wide row, nobody seems to claim there, and the fence shows
-        whether somebody did.
+        whether somebody did. A head that was not read for as long as a poll may rest is read again: only a
+        read shows messages that no hint has named, and those that others have given back.
         """
         head = self.remembered.head
         if head is None or head.lock is None or head.lock.state is not LockState.FREE:
             return None
         is_alone = bool(self.emptied_us) and self.remembered.expects_no_rival(now_us)
-        is_over = self.open or now_us >= self.retire_at_us(spec)
-        return head if is_alone and not is_over and policy.is_whole(head) else None
+        is_old = now_us - self.remembered.read_us >= MAX_UNSEEN_US or now_us >= self.retire_at_us(spec)
+        return head if is_alone and not is_old and not self.open and policy.is_whole(head) else None
 
     def may_hold(self, priority: int, named: tuple[int, ...], now_us: int) -> bool:
         """Return whether these messages may be due here, and a claim may leave them above the boundary."""
         first, last = self.wide_row.time_shard * 1000, min(now_us, self.end_us)
         is_time = ids.lowest_at(first) <= named[0] and named[-1] <= ids.highest_at(last)
-        return is_time and self.reads.named.get(priority, 0) + len(named) <= MAX_NAMED_ABOVE
+        few = len(self.reads.named.get(priority, ())) + len(named) <= MAX_NAMED_ABOVE
+        return priority in self.priorities and is_time and few
 
     def is_boundary_current(self, now_us: int) -> bool:
         """Return whether the remembered boundary is probably still near the stored one.

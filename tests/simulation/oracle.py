@@ -245,7 +245,7 @@ class Oracle:
         """
         for one in _all_of(claimed) if claimed else ():
             if (one.lease.slot.owner, key_of(one)) in self.again:
-                self.fail(f"3, 7: {key_of(one)} was acked or cancelled, and is claimed again and taken")
+                self.fail(f"3, 7: {key_of(one)} was dead or put off, and is claimed and taken")
         ops = self.claims.pop(client, None)
         if not ops:
             return
@@ -331,11 +331,12 @@ class Oracle:
 
     def _check_control(self, key: Key, owner: bytes) -> None:
         """7: what was cancelled is not claimed any more, nor what was put off before its time."""
-        if key in self.cancelled:
-            self.again.add((owner, key))
         due_us = self.put_off.pop(key, 0)
-        if self.world.now_us < due_us - self.world.skew_us:
+        is_early = self.world.now_us < due_us - self.world.skew_us
+        if is_early and key not in self.deleted:
             self.fail(f"7: {key} was put off until {due_us / 1e6:.6f}, and is claimed")
+        if is_early or key in self.cancelled:
+            self.again.add((owner, key))
 
     def _check_foreign(self, op: Mutate, before: Slots, part: Part) -> None:
         """7: somebody who holds nothing takes from a holder only what is deleted."""

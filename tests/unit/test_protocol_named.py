@@ -1,17 +1,30 @@
 """Test claims of messages that a hint names: no read comes before the mutation, and nothing is missed."""
 
+from dataclasses import replace
+
 import pytest
 
-from cqueue import ids
+import cqueue
+from cqueue import Message, MessageId, ids
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.claim import MAX_SLOTS_BY_NAME, claim
 from cqueue.protocol.hint import MAX_NAMED, Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import acquire, unlock
-from cqueue.protocol.row_memory import MAX_NAMED_ABOVE, RIVAL_WINDOW_US
+from cqueue.protocol.probe import probe
+from cqueue.protocol.row_memory import MAX_NAMED_ABOVE, MAX_UNSEEN_US, RIVAL_WINDOW_US
 from cqueue.protocol.work import Reason, WorkList
-from cqueue.store.operations import DeleteMessages, Mutate, ReadHead, ReadMessages, ReadSlice, SlotState
+from cqueue.store.operations import (
+    DeleteMessages,
+    Mutate,
+    ReadHead,
+    ReadIds,
+    ReadMessages,
+    ReadShards,
+    ReadSlice,
+    SlotState,
+)
 from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of, nothing
 
 
@@ -48,7 +61,7 @@ def view(table):
     claimed = table.claim(view)
     assert ids_of(claimed) == sent
     view.finished += table.run(ack.ack(claimed.taken))
-    table.pass_time(10 * SECOND_US)
+    table.pass_time(RIVAL_WINDOW_US)
     return view
 
 
@@ -193,10 +206,15 @@ def left_some(table, view):
     return view, {}
 
 
-def a_timeout_is_over(table, view):
-    told(table, view, table.put(table.time_us))
-    table.pass_time(60 * SECOND_US)
-    return view, {"due_us": table.time_us - 50 * SECOND_US}
+def of_another_wide_row(_, view):
+    view.priorities.add(5)  # nothing was claimed of it here, so it has no boundary
+    return view, {"due_us": NOON_US - 1, "priorities": (5,)}
+
+
+def torn(_, view):
+    head = view.remembered.head
+    view.remembered.head = replace(head, lock=head.lock._replace(tally=head.lock.tally + 1))
+    return view, {}
 
 
 @pytest.mark.parametrize(
@@ -205,10 +223,10 @@ def a_timeout_is_over(table, view):
         new,
         locked,
         left_some,
-        a_timeout_is_over,
+        torn,
         lambda _, view: (view, {"want": 1}),
         lambda _, view: (view, {"priorities": (0, 5)}),
-        lambda _, view: (view, {"due_us": NOON_US - 1}),
+        of_another_wide_row,
         lambda table, view: (view, {"due_us": table.time_us + 1}),
         lambda _, view: (view, {"due_us": NOON_US + SECOND_US - 1}),  # below the boundary
     ],
@@ -220,9 +238,74 @@ def test_else_the_wide_row_is_read(table, view, state):
     assert kinds(table)[0] is not Mutate or table.log[0].lock.until_ms  # a lock at most
 
 
+def test_some_that_are_held_already_are_left_out(table, view):
+    held = table.put(table.time_us)
+    told(table, view, held)
+    sent = table.put(table.time_us)
+    assert ids_of(told(table, view, held + sent)) == sent
+
+
+def test_what_has_waited_longer_comes_first():
+    """As long as a timeout is over, claims read."""
+    table = Table(visibility_ms=1000)
+    view = table.view()
+    table.pass_time(SECOND_US)
+    expired = table.put(table.time_us)
+    assert ids_of(table.claim(view)) == expired
+    table.pass_time(table.spec.visibility_ms * 1000 + table.spec.skew_us)
+    assert ids_of(told(table, view, table.put(table.time_us))) == expired
+
+
+def test_an_open_wide_row_is_read(table):
+    """It has no boundary, so a claim cannot leave messages above it."""
+    table.row = table.row._replace(shard=-1)
+    view = table.view()
+    table.put(table.time_us)
+    view.finished += table.run(ack.ack(table.claim(view).taken))
+    table.pass_time(SECOND_US)
+    sent = table.put(table.time_us)
+    assert ids_of(told(table, view, sent)) == sent
+    assert kinds(table) != BY_NAME
+
+
+def test_a_fence_that_a_probe_has_shown_will_do(table, view):
+    """Of another consumer's claim that is long past."""
+    table.put(table.time_us)
+    table.claim()
+    table.run(probe([view], table.spec, SuspectGate()))
+    table.pass_time(RIVAL_WINDOW_US + 10)
+    assert ids_of(told(table, view, sent := table.put(table.time_us))) == sent
+    assert kinds(table) == BY_NAME
+
+
+def test_a_round_passes_on_what_a_hint_names(table):
+    poll = table.rounds()
+    table.receive(poll, hint(table, table.put(table.time_us)))
+    table.pass_time(2 * SECOND_US)
+    sent = table.put(table.time_us)
+    table.log.clear()
+    assert table.receive(poll, hint(table, sent)) == sent
+    assert [kind for kind in kinds(table) if kind is not ReadShards] == BY_NAME
+
+
+@pytest.mark.parametrize(
+    ("priorities", "are_named"),
+    [([3], True), ([3] * MAX_NAMED, True), ([3] * (MAX_NAMED + 1), False), ([3, 4], False)],
+)
+def test_a_send_names_a_few_messages_of_one_priority(priorities, are_named):
+    with cqueue.connect("memory://") as client:
+        queue = client.create_queue("mail")
+        inbox = client._wakeups["mail"].join()
+        sent = queue.send_many([Message(b"x", priority=priority) for priority in priorities])
+        (said,) = inbox.hints
+        names = {str(MessageId.of(said.wide_row, 3, id_)) for id_ in said.named}
+        assert names == ({str(one) for one in sent.ids} if are_named else set())
+
+
 def test_a_wide_row_that_is_over_is_read(table, view):
     sent = table.put(table.end_us - 1)
     table.pass_time(table.end_us + table.spec.settle_us + table.spec.skew_us - table.time_us)
+    view.remembered.note_read(table.head(), table.time_us)  # as a probe does
     assert ids_of(told(table, view, sent)) == sent
     assert ReadHead in kinds(table)
 
@@ -246,3 +329,76 @@ def test_hints_of_one_wide_row_are_merged_and_what_else_is_known_of_it_means_to_
         work.add(view, Reason.HINT, first)
         assert work.next(suspects=False) == (view, Reason.HINT, None)
     assert ids.is_message(one)
+
+
+def waits_s(gap_us, *, gives_back=False) -> float:
+    """Return after how many seconds a message without a hint comes, while named ones keep coming."""
+    table = Table(width_ms=600_000)
+    poll = table.rounds()
+    table.receive(poll, hint(table, table.put(table.time_us)))
+    table.pass_time(2 * SECOND_US)
+    unnamed = table.put(table.time_us)
+    if gives_back:
+        (taken,) = received(table, poll, hint(table, unnamed)).taken
+        table.run(ack.nack(taken.lease, unnamed, 1000, ack.Shared()))
+    began_us = table.time_us
+    while table.time_us < began_us + 30 * SECOND_US:
+        table.pass_time(gap_us)
+        claimed = received(table, poll, hint(table, table.put(table.time_us)))
+        if unnamed[0] in ids_of(claimed):
+            break
+        poll.finished.extend(table.run(ack.ack(claimed.taken)))
+    return (table.time_us - began_us) / SECOND_US
+
+
+def received(table: Table, poll, said):
+    table.run(poll.begin(table.spec, [said]))
+    return table.run(poll.next_claim(table.spec, 10))
+
+
+@pytest.mark.parametrize("gap_us", [20_000, 100_000, SECOND_US])
+@pytest.mark.parametrize("gives_back", [False, True])
+def test_what_no_hint_names_waits_a_few_seconds_while_hints_keep_coming(gap_us, gives_back):
+    assert waits_s(gap_us, gives_back=gives_back) <= (MAX_UNSEEN_US + gap_us) / SECOND_US
+
+
+def test_a_search_looks_where_claims_by_name_have_looked_for_nothing(table, view):
+    before_us = view.emptied_us
+    table.run(probe([view], table.spec, SuspectGate()))
+    told(table, view, table.put(table.time_us))
+    assert kinds(table) == BY_NAME
+    assert view.emptied_us == before_us < view.remembered.read_us
+
+
+def test_the_tombstones_of_what_was_named_are_counted(table, view):
+    """A read of the whole wide row is cut where it would cross too many."""
+    for _ in range(8):
+        for _ in range(MAX_NAMED_ABOVE // MAX_NAMED):
+            table.pass_time(1000)
+            claimed = told(table, view, table.put(*range(table.time_us - MAX_NAMED, table.time_us)))
+            assert kinds(table) == BY_NAME
+            view.finished += table.run(ack.ack(claimed.taken))
+        table.pass_time(1000)
+        told(table, view, table.put(table.time_us))
+        assert ReadSlice in kinds(table)
+    first, last = ids.lowest_at(NOON_US), table.cursor().boundary
+    assert table.store.execute(ReadIds(table.row, 0, first, last, 2000)).tombstones > 1000
+    upto = view.reads.budget.counted_end(0, first, last)
+    assert table.store.execute(ReadIds(table.row, 0, first, upto, 2000)).tombstones == 0  # or few
+
+
+def test_a_slot_of_which_nothing_lives_is_freed_soon(table):
+    """Also if no other claim comes."""
+    poll = table.rounds()
+    table.receive(poll, hint(table, table.put(table.time_us)))
+    table.pass_time(2 * SECOND_US)
+    table.receive(poll)
+    assert table.receive(poll, hint(table, [table.id_at(table.time_us)])) == []
+    assert any(slot.in_use and slot.ids[0] >= ids.lowest_at(table.time_us) for slot in table.head().slots)
+    table.run(poll.tidy(at_once=True))
+    assert not any(slot.in_use and slot.ids[0] >= ids.lowest_at(table.time_us) for slot in table.head().slots)
+
+
+def test_a_priority_that_the_registry_does_not_list_is_not_claimed(table, view):
+    told(table, view, table.put(table.time_us, priority=7), priorities=(7,))
+    assert kinds(table) != BY_NAME

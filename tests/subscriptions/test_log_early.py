@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import cqueue
-from cqueue.doorbell import Target
+from cqueue.doorbell import Ring, Target
 from cqueue.errors import NotDone
 from cqueue.log import LogConfig
 from cqueue.log.listeners import RetryPolicy
@@ -201,7 +201,7 @@ def test_a_reader_is_told_of_what_others_ring_until_it_is_gone():
     notifier.forget("a@1", one)
     ((name, heard),) = doorbell.heard
     for place in (b"7", b"no number", b""):
-        heard(place, 0)
+        heard(Ring(b"", place, 0))
     assert name == "a@1"
     assert (one.take(), other.take()) == (set(), {7})
     notifier.forget("a@1", other)

@@ -732,7 +732,7 @@ def test_a_message_does_not_wait_for_a_process_whose_handlers_are_all_at_work(cl
         monkeypatch.setattr(rendezvous.Names, "ranked", ranked)
         options = {"threads": 1, "consumers": 1, "batch_size": 2, "backlog": 2}
         dispatcher = Dispatcher(
-            other.queue("orders"), lambda *_: go_on.wait(SOON_S), **options, max_poll_interval=LONG
+            other.queue("orders"), lambda *_: go_on.wait(600), **options, max_poll_interval=LONG
         )
         dispatcher.start()
         try:

@@ -128,11 +128,6 @@ def lengthened(some: Sequence[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def is_message(id_: int) -> bool:
-    """Return whether a message may have this id: a packed one has a place within its pack."""
-    return not id_ & _PACKED or id_ & _PLACE < pack_size(id_)
-
-
 def pack_size(id_: int) -> int:
     """Return the number of messages that were sent in a packed id's pack."""
     return (id_ >> 8 & 0xFF) + 1

@@ -16,7 +16,7 @@ NAME_BYTES: Final = 8
 MAX_PLACE: Final = 48
 """Bytes of a place at most."""
 MAX_DETAILS: Final = 128
-"""Bytes of details at most; more are left out."""
+"""Bytes of details at most, eight ids of messages; more are left out."""
 
 _HEAD: Final = struct.Struct("!B8sHqB")
 _TAG_BYTES: Final = 16

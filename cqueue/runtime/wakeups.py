@@ -176,7 +176,7 @@ def _named(details: bytes) -> tuple[int, ...]:
         return ()
     parts = (details[at : at + ID_BYTES] for at in range(0, len(details), ID_BYTES))
     named = tuple(sorted(set(map(ids.from_bytes, parts))))
-    return named if all(map(ids.is_message, named)) else ()
+    return named if named == ids.lengthened(named) else ()  # no id beyond its pack
 
 
 def hint_of(partition: str, ring: Ring) -> Hint | None:

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 IN_A_ROW = 4
 """Claims of one wide row, at most, while others wait: what the work list allows the one that is held."""
-PROBED_US = 2_000_000
+PROBED_US = 1_250_000
 """Time after which a consumer has learned what others sent: it probes twice a second, but leaves out once a
-wide row that it has just claimed from or that a hint names, and begins a search only between two claims."""
+wide row that it has just claimed from, and begins a search only between two claims."""
 RESTED_US = 3_000_000
 """The same of what others gave back in a wide row that is over, which may be let alone for two seconds."""
 
@@ -80,6 +80,8 @@ class Fairness:
         """Count one claim, of the others; one that has waited for too long, if there is one."""
         for wide_row, waiting in self.waiting.items():
             if wide_row != served and now_us >= waiting.from_us:
+                if not waiting.claims:  # other wide rows may have been found since, and stand before it
+                    waiting.enough = max(waiting.enough, self.enough)
                 waiting.claims += 1
                 if waiting.claims > waiting.enough:
                     return wide_row

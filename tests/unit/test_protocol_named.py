@@ -328,7 +328,6 @@ def test_hints_of_one_wide_row_are_merged_and_what_else_is_known_of_it_means_to_
         work.add(view, reason)
         work.add(view, Reason.HINT, first)
         assert work.next(suspects=False) == (view, Reason.HINT, None)
-    assert ids.is_message(one)
 
 
 def waits_s(gap_us, *, gives_back=False) -> float:

@@ -19,9 +19,9 @@ from cqueue.errors import CqueueError, DamagedRow, LeaseLost, MessageHeld, NotDo
 from cqueue.protocol import lock as locks
 from cqueue.protocol import plausibility, policy
 from cqueue.protocol.ack import SHARED_MS
-from cqueue.protocol.claim_draft import MAX_LISTED, MAX_NEW_SLOTS, freed
+from cqueue.protocol.claim_draft import MAX_LISTED, MAX_NEW_SLOTS, STAY_MS, freed
 from cqueue.protocol.inspection import discard, slots_of
-from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, tally_share, unlock
+from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, take_over, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
 from cqueue.protocol.row_memory import remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -42,12 +42,20 @@ from cqueue.store.operations import (
     wrapped,
 )
 
-TRIES = 12
+TRIES = 80
 """Most tries of a change. Each failed try needs another client's change of the wide row in that moment."""
 LOCK_AFTER = 2
 """Failed tries after which a change takes the lock, as a claim does where others claim too."""
+TAKE_OVER_AFTER = 60
+"""Tries after which a change takes the lock also from another change: its process may be dead.
+
+A lock that a consumer keeps between claims it takes at once. Such a consumer claims anew in less time than a
+change needs to read and write, so a change that waits for its turn may wait until the wide row is empty.
+"""
 PAUSE_S = 0.004
-"""Seconds to wait after a failed try, times its number: about as long as another client's mutation takes."""
+"""Mean seconds to wait after a failed try, times its number: about as long as another client's mutation."""
+MOST_PAUSES = 6
+"""Most times PAUSE_S that a change waits on average: it and others that wait for the lock get it by turns."""
 AT_ONCE = 500
 """Messages of one wide row and priority that are changed together: half of what a slot may list."""
 
@@ -291,10 +299,14 @@ def _mutate(
             ids_ = [row.id for row in (yield from ReadMessages(wide_row, priority, tuple(ids_)))]
         edit = Edit(head, priority, now_us, owner, pick, is_unsure=is_unsure)
         plan(edit, ids_)
-        may_lock = tries >= LOCK_AFTER and not is_held(head.lock, spec, now_us)
-        if edit.needs_fence and (head.lock is None or may_lock) and not memory.remembered.locked:
-            yield from acquire(memory, spec)  # then the head is read again
-            continue
+        if edit.needs_fence and not memory.remembered.locked and (head.lock is None or tries >= LOCK_AFTER):
+            if head.lock is None or not is_held(head.lock, spec, now_us):
+                yield from acquire(memory, spec)
+            elif head.lock.until_ms <= now_us // 1000 + STAY_MS or tries >= TAKE_OVER_AFTER:
+                yield from take_over(memory, spec)
+            else:
+                yield from Pause(PAUSE_S * MOST_PAUSES * (0.5 + pick / 2**16))
+            continue  # the head is read again
         applied, is_sure = (
             (True, True) if edit.is_empty else (yield from mutate_once_or_unsure(edit.mutation(wide_row)))
         )
@@ -303,5 +315,5 @@ def _mutate(
                 yield from unlock(memory)  # somebody claimed the messages before the lock was taken
             return edit.changed
         is_unsure |= not is_sure
-        yield from Pause(PAUSE_S * tries)
+        yield from Pause(PAUSE_S * min(tries, MOST_PAUSES) * (0.5 + pick / 2**16))
     raise NotDone("others change the messages' wide row too fast; try again")

@@ -337,7 +337,9 @@ def _mutation(op: ops.Mutate) -> Iterator[tuple[cql.Statement, Iterable[Any]]]:
     """The statements of one conditional batch."""
     if op.lock is None and (op.cursors or op.retire or not op.slots):
         raise ValueError("A mutation without a condition: cursors and retirement need the lock.")
-    if op.lock is not None:
+    if op.lock is not None and op.overtakes:
+        yield cql.OVERTAKE_LOCK, codec.overtaking_values(op.wide_row, op.lock)
+    elif op.lock is not None:
         lock = codec.lock_values(op.wide_row, op.lock, op.expect_fence)
         yield (cql.RETIRE_LOCK, (ops.RETIRED_TTL_S, *lock)) if op.retire else (cql.SET_LOCK, lock)
     if op.retire:

@@ -194,6 +194,12 @@ def lock_values(wide_row: WideRow, lock: LockRow, expect_fence: int | None) -> t
     return (*lock, *wide_row, ids.START, expect_fence)
 
 
+def overtaking_values(wide_row: WideRow, lock: LockRow) -> tuple[Any, ...]:
+    """Return OVERTAKE_LOCK's values."""
+    *values, _ = lock  # not the tally
+    return (*values, *wide_row, ids.START, lock.fence)
+
+
 def cursor_values(wide_row: WideRow, row: CursorRow) -> tuple[Any, ...]:
     """Return SET_CURSOR's values."""
     return (row.cursor, row.boundary, row.tally, *wide_row, row.priority, ids.START)

@@ -176,7 +176,7 @@ class MemoryStore:
         if op.retire:
             partition.retire(self._ballot_us - 1)
         if op.lock is not None:
-            partition.lock = op.lock
+            partition.lock = op.lock_beside(partition.lock)
             partition.lock_expires_us = self._ballot_us + ops.RETIRED_TTL_S * 1_000_000 if op.retire else None
             partition.cursors.update((row.priority, row) for row in op.cursors)
         for change in op.slots:
@@ -185,8 +185,7 @@ class MemoryStore:
 
     @staticmethod
     def _conditions_hold(partition: _Partition, op: ops.Mutate) -> bool:
-        fence = partition.lock.fence if partition.lock else None
-        if op.lock is not None and fence != op.expect_fence:
+        if not op.may_lock(partition.lock):
             return False
         for expect_rev, row in op.slots:
             stored = partition.slots.get((row.priority, row.number))

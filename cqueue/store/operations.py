@@ -414,6 +414,8 @@ class Mutate(Operation[bool]):
     """Apply one conditional batch in one wide row. True: applied wholly; False: not at all.
 
     lock: written IF the stored fence equals `expect_fence` (None: no lock row yet).
+    overtakes: nothing but the lock is written, IF the stored fence is lower than its own and the wide row is
+        not retired; the stored tally stays.
     cursors: written without a condition of their own, so only together with `lock`.
     slots: each written IF its revision is as expected.
     retire: delete everything older than `lock`, which expires after RETIRED_TTL_S.
@@ -425,6 +427,21 @@ class Mutate(Operation[bool]):
     cursors: tuple[CursorRow, ...] = ()
     slots: tuple[SlotChange, ...] = ()
     retire: bool = False
+    overtakes: bool = False
+
+    def may_lock(self, stored: LockRow | None) -> bool:
+        """Return whether the condition on the lock holds, if there is one."""
+        if self.lock is None:
+            return True
+        if self.overtakes:
+            return stored is not None and stored.fence < self.lock.fence and stored.state != LockState.RETIRED
+        return (stored.fence if stored else None) == self.expect_fence
+
+    def lock_beside(self, stored: LockRow | None) -> LockRow | None:
+        """Return the lock as this mutation leaves it beside what was stored."""
+        if self.lock is None or not self.overtakes or stored is None:
+            return self.lock
+        return self.lock._replace(tally=stored.tally)
 
 
 # ── Queues and deployment ───────────────────────────────────────────────────────────────────────

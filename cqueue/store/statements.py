@@ -152,6 +152,10 @@ DROP_KEY = _write("DELETE FROM {keyspace}.message_keys USING TIMESTAMP ? WHERE q
 
 # Take, renew or give up the lock.
 SET_LOCK = _conditional(f"UPDATE {{keyspace}}.messages {_LOCK_SET}")
+OVERTAKE_LOCK = _conditional(
+    f"UPDATE {{keyspace}}.messages SET state = ?, owner = ?, until = ?, fence = ? "
+    f"WHERE {_WIDE_ROW} AND kind = 1 AND priority = 0 AND id = ? IF fence < ? AND state != 2"  # RETIRED
+)
 # The marker of a retired wide row, which expires.
 RETIRE_LOCK = _conditional(f"UPDATE {{keyspace}}.messages USING TTL ? {_LOCK_SET}")
 # Deletes just below the timestamp of its batch, so the marker in the same batch survives.

@@ -76,6 +76,22 @@ def test_wrong_fence_stores_nothing(store, wide_row):
     assert take(store, wide_row, 5, 9, **more)
 
 
+def test_a_lock_that_overtakes_needs_no_fence_but_a_higher_one(store, wide_row):
+    """The stored tally stays; where no lock is, or a retired wide row, it is not written."""
+    over = lock(7, owner=b"over")
+    assert not store.execute(Mutate(wide_row, over, overtakes=True))
+    stored = lock(5)._replace(tally=-3)
+    assert store.execute(Mutate(wide_row, stored))
+    assert store.execute(Mutate(wide_row, over, overtakes=True))
+    assert store.execute(ReadHead(wide_row)).lock == over._replace(tally=-3)
+    assert not store.execute(Mutate(wide_row, over, overtakes=True))
+    assert not take(store, wide_row, 5, 8)
+    retired = lock(8, LockState.RETIRED)
+    assert store.execute(Mutate(wide_row, retired, 7, retire=True))
+    assert not store.execute(Mutate(wide_row, lock(now_us()), overtakes=True))
+    assert store.execute(ReadHead(wide_row)).lock == retired
+
+
 def test_cursors_move_with_the_lock(store, wide_row):
     """One per priority; those not named stay."""
     first, second = CursorRow(0, new_id(), new_id()), CursorRow(9, ids.START, new_id())

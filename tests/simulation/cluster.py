@@ -469,10 +469,8 @@ class Cluster:
     def conditions_hold(part: Part, op: Mutate) -> bool:
         """Whether fence and revisions are as expected."""
         state = part.state
-        if op.lock is not None:
-            fence = state.lock.fence if state.lock else None
-            if fence != op.expect_fence:
-                return False
+        if not op.may_lock(state.lock):
+            return False
         for expect_rev, row in op.slots:
             stored = state.slots.get((row.priority, row.number))
             if (stored.rev if stored else None) != expect_rev:

@@ -290,7 +290,7 @@ class HeadState:
         if op.retire:  # the partition delete, just below the ballot
             self.slots, self.cursors, self.lock = {}, {}, None
         if op.lock is not None:
-            self.lock = op.lock
+            self.lock = op.lock_beside(self.lock)
             self.expires_us = commit.ballot_us + marker_us if op.retire else None
             for cursor in op.cursors:
                 self.cursors[cursor.priority] = cursor

@@ -60,6 +60,26 @@ def test_a_consumer_that_has_just_claimed_there_does_not_deliver_it(queue):
         assert held(consumer)[0].id == id_
 
 
+def test_a_change_gets_its_turn_beside_a_consumer_that_always_claims_first(queue, monkeypatch):
+    """Such as one that finds ever more messages, keeps the lock, and claims while a change reads."""
+    store, *ids = queue._driver.store, *queue.send_many([cqueue.Message(b"%d" % n) for n in range(500)]).ids
+    with queue.consumer() as consumer:
+        claimed = []
+
+        def claim_first(operation):
+            if type(operation) is Mutate and not operation.overtakes:
+                with monkeypatch.context() as patch:
+                    patch.setattr(queue._driver, "store", store)
+                    claimed.extend(messages := consumer.receive(1))
+                    consumer.ack(messages)
+
+        monkeypatch.setattr(queue._driver, "store", FaultyStore(store, trouble=claim_first))
+        assert queue.reschedule(ids[-1], HOUR) == ids[-1]
+        monkeypatch.setattr(queue._driver, "store", store)
+        assert claimed
+        assert queue.find(ids[-1]).state == "waiting"
+
+
 def test_due_is_a_moment_or_a_time_from_now(queue):
     """Both give the same time; one in the past is now."""
     id_ = queue.send(b"x")

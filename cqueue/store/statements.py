@@ -152,6 +152,7 @@ DROP_KEY = _write("DELETE FROM {keyspace}.message_keys USING TIMESTAMP ? WHERE q
 
 # Take, renew or give up the lock.
 SET_LOCK = _conditional(f"UPDATE {{keyspace}}.messages {_LOCK_SET}")
+# Take the lock from a client that claims too fast for its fence to be read; the tally stays as it is.
 OVERTAKE_LOCK = _conditional(
     f"UPDATE {{keyspace}}.messages SET state = ?, owner = ?, until = ?, fence = ? "
     f"WHERE {_WIDE_ROW} AND kind = 1 AND priority = 0 AND id = ? IF fence < ? AND state != 2"  # RETIRED

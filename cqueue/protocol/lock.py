@@ -85,16 +85,9 @@ def take_over(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
     Claims and changes that are under way there fail on the fence. It lies ε ahead, as does that of a client
     whose clock is.
     """
-    head, owner, now_us = memory.remembered.head or Head(), (yield from new_owner()), (yield from Now())
-    if head.lock is None:
-        return False
-    fence = plausibility.next_fence(head.lock.fence, now_us + spec.skew_us)
-    lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, fence)
-    memory.remembered.forget()
-    if not (yield from mutate_once(Mutate(memory.wide_row, lock=lock, overtakes=True))):
-        return False
-    memory.remembered.note_write(replace(head, lock=lock), whole=False)
-    return True
+    owner, now_us = (yield from new_owner()), (yield from Now())
+    lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, 0)
+    return (yield from _write(memory, lock, now_us + spec.skew_us, overtakes=True))
 
 
 def unlock(memory: RowMemory) -> Proto[None]:
@@ -104,13 +97,14 @@ def unlock(memory: RowMemory) -> Proto[None]:
         yield from _write(memory, LockRow(LockState.FREE, b"", 0, 0), now_us)
 
 
-def _write(memory: RowMemory, lock: LockRow, now_us: int) -> Proto[bool]:
-    """Write `lock` with the next fence; return whether it was applied."""
+def _write(memory: RowMemory, lock: LockRow, now_us: int, *, overtakes: bool = False) -> Proto[bool]:
+    """Write `lock` with the next fence, of `now_us` at least; return whether it was applied."""
     head = memory.remembered.head or Head()
     stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
     lock = lock._replace(fence=plausibility.next_fence(stored, now_us), tally=tally)
     memory.remembered.forget()
-    if not (yield from mutate_once(Mutate(memory.wide_row, lock=lock, expect_fence=stored))):
+    mutation = Mutate(memory.wide_row, lock=lock, expect_fence=stored, overtakes=overtakes)
+    if not (yield from mutate_once(mutation)):
         return False
     # The rest of the head is from an earlier read that may be torn, so a claim reads the head first.
     memory.remembered.note_write(replace(head, lock=lock), whole=False)

@@ -120,10 +120,14 @@ class Poll:
     @property
     def has_work(self) -> bool:
         """Return whether a wide row may have messages, or a delayed search is due."""
-        return bool(self.work) or self.work.held is not None or self._put_off
+        return bool(self.work) or self.work.held is not None or self._put_off or self.work.over > 0
 
-    def next_claim(self, spec: QueueSpec, want: int, *, stay: bool = True) -> Proto[Claim | None]:
+    def next_claim(
+        self, spec: QueueSpec, want: int, *, stay: bool = True, hear: Callable[[], Iterable[Hint]] = tuple
+    ) -> Proto[Claim | None]:
         """Return the next claim that took messages, if only to bury them; None once no work is left.
+
+        hear: returns hints that came since it was last called; called after each claim that took nothing.
 
         Raises:
             NotDone, OutcomeUnknown: the error of the first wide row that failed, if no other had messages.
@@ -138,12 +142,12 @@ class Poll:
                 continue
             try:
                 claimed = yield from self._claim(work, spec, want, stay=stay)
+                if claimed.taken or claimed.dead or claimed.expired:
+                    return claimed
+                yield from self._hear(spec, hear(), (yield from Now()))
             except (NotDone, OutcomeUnknown) as exc:
                 yield from self.let_go()
                 failure = failure or exc
-            else:
-                if claimed.taken or claimed.dead or claimed.expired:
-                    return claimed
         if failure is not None:
             raise failure
         return None
@@ -166,7 +170,9 @@ class Poll:
         memory.assigned_elsewhere = self._share is not None and not self._share(memory.wide_row)
         try:
             stay = stay and not list_.is_last_turn(memory)
-            claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint)
+            claimed = yield from claim(
+                memory, spec, self.gate, want, stay=stay, hint=work.hint, retires=work.reason is Reason.OVER
+            )
         except (NotDone, OutcomeUnknown):
             memory.reads.sizes.assume_larger(memory.priorities)
             raise
@@ -244,7 +250,7 @@ class Poll:
             if not busy or memory.emptied_us <= last_us
         ]
         for start in range(0, len(due), PROBED_AT_ONCE):
-            if not policy.probes_on(start, found_enough=len(self.work) >= ENOUGH_FOUND):
+            if not policy.probes_on(start, found_enough=len(self.work) + self.work.over >= ENOUGH_FOUND):
                 return
             yield from self._probe(spec, due[start : start + PROBED_AT_ONCE], now_us)
         if share is None:
@@ -263,11 +269,13 @@ class Poll:
         return due
 
     def _probe(self, spec: QueueSpec, memories: list[RowMemory], now_us: int) -> Proto[None]:
-        found = yield from probe(memories, spec, self.gate)
+        found, over = yield from probe(memories, spec, self.gate)
         for memory in sorted(memories, key=lambda memory: memory.wide_row.time_shard):
             memory.probed_us = now_us
             if memory in found:
                 self.work.add(memory, Reason.FOUND)
+            elif memory in over:
+                self.work.add(memory, Reason.OVER)
             elif self._claims_ahead and has_suspect(memory, spec, now_us):
                 self.work.add(memory, Reason.SUSPECT)
 

@@ -86,6 +86,11 @@ class PollState:
     empty_until_s: float = 0.0
     rests: bool = False
 
+    @property
+    def empty_for_s(self) -> float:
+        """Seconds for which polls have found nothing; 0 after one that found something, or one alone."""
+        return 0.0 if self.empty_since_s is None else self.empty_until_s - self.empty_since_s
+
     def is_quiet(self, since_s: float) -> bool:
         """Return whether empty polls since `since_s` have lasted long enough to show that nothing is due."""
         if self.empty_since_s is None:
@@ -301,13 +306,16 @@ class PollSchedule:
             state.failures = 0
             if count:
                 state.empty_since_s = None
-                state.pause_s = max(state.pause_s, self._shortest_s) if how.told else self._shortest_s
+                # A hint on its way tells of what a search has just found.
+                is_told = how.told or state.woken
+                state.pause_s = max(state.pause_s, self._shortest_s) if is_told else self._shortest_s
             else:
                 state.empty_until_s = state.began_s or 0.0
                 if state.empty_since_s is None:
                     state.empty_since_s = state.empty_until_s
                 state.pause_s = min(max(state.pause_s * 2, self._shortest_s), self._longest_s)
-            state.rests = bool(poller.number) and not count and state.pause_s >= self._longest_s
+            is_idle = not state.woken and state.empty_for_s >= self._longest_s
+            state.rests = bool(poller.number) and is_idle
             is_full = 0 < count >= state.want
             if how.more and not is_full and not found_before:
                 # Messages that came after a pause are handled first.

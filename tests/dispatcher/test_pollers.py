@@ -166,6 +166,54 @@ def test_of_the_pollers_of_an_idle_queue_one_polls_for_all(poll_schedule, clock,
     assert 20 <= polls <= 22  # those that rest look for themselves twice a minute
 
 
+def test_a_poller_that_messages_come_to_does_not_rest(poll_schedule, clock):
+    """Each change of the poller that claims from a wide row makes a second of slower claims there."""
+    first, second = (enter(poll_schedule, "q", number=number, of=2) for number in range(2))
+    for _ in range(20):  # one poll in vain a second, and messages in between
+        clock.now += 1.0
+        for poller in iter(lambda: next_of(poll_schedule), None):
+            poll_schedule.found(poller, 0)
+        clock.now += 0.1
+        second.consumer.wake()
+        for poller in iter(lambda: next_of(poll_schedule), None):
+            poll_schedule.found(poller, 1, Found(told=True))
+    assert [looked_at(poller) for poller in (first, second)] == [{0, 2}, {1, 3}]
+
+
+def test_a_poller_that_a_ring_has_woken_does_not_rest(poll_schedule, clock):
+    """It is polled again at once; others would be told of its messages meanwhile."""
+    first, second = (enter(poll_schedule, "q", number=number, of=2) for number in range(2))
+    while clock.now < 1.0:
+        due(poll_schedule)
+        clock.now += 0.25
+    clock.now += 1.0
+    assert {next_of(poll_schedule), next_of(poll_schedule)} == {first, second}
+    second.consumer.wake()
+    poll_schedule.found(second, 0)
+    assert looked_at(first) == {0, 2}
+    assert next_of(poll_schedule) is second
+    poll_schedule.found(second, 0)
+    assert looked_at(first) == {0, 1, 2, 3}
+
+
+def test_a_search_that_finds_what_a_hint_is_about_to_name_makes_polls_no_more_frequent(poll_schedule, clock):
+    """Else each such poll is followed by searches that find the next message in the same way."""
+    poller = enter(poll_schedule, "q")
+    for _ in range(10):
+        due(poll_schedule)
+        clock.now += 1.1
+    assert next_of(poll_schedule) is poller
+    poller.consumer.wake()
+    poll_schedule.found(poller, 1)
+    poll_schedule.found(next_of(poll_schedule), 1, Found(told=True))
+    clock.now += 0.99
+    assert next_of(poll_schedule) is None
+    clock.now += 0.01
+    poll_schedule.found(next_of(poll_schedule), 1)  # nobody has told of this one
+    clock.now += 0.005
+    assert next_of(poll_schedule) is poller
+
+
 @pytest.mark.parametrize("how", ["a full batch", "more", "a ring while it hangs"])
 def test_pollers_that_rest_poll_again_once_there_is_more_than_one_can_do(poll_schedule, clock, three, how):
     clock.now += 1.1

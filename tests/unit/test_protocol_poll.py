@@ -18,11 +18,12 @@ from cqueue.protocol.poll import (
 )
 from cqueue.protocol.probe import MAX_REST_US, probe
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.work import TURNS, Reason, WorkList
+from cqueue.protocol.work import RETIRE_EVERY, TURNS, Reason, WorkList
 from cqueue.runtime.catalog import ACTIVE
 from cqueue.store.operations import (
     CreateQueue,
     DeleteMessages,
+    LockState,
     Mutate,
     Pause,
     QueueRow,
@@ -403,6 +404,7 @@ def test_a_late_hint_does_not_retire_a_wide_row_again():
     (taken,) = table.claim().taken
     table.run(ack.free(table.run(ack.ack([taken]))))
     table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
+    assert took(table, poll) == 0  # a sweep
     assert took(table, poll) == 0
     assert poll.registry.rows[row].retired
     before = len(table.log)
@@ -471,6 +473,67 @@ def test_claims_that_may_take_suspects_come_to_those_that_were_left():
     assert not work.has_suspects
 
 
+def over(table: Table, poll: Poll, count: int) -> list[WideRow]:
+    """Return empty wide rows that can be retired."""
+    rows = [put(table, shard) for shard in range(count)]
+    assert took(table, poll) == count
+    for row in rows:
+        table.store.execute(DeleteMessages(row, 0, tuple(table.listed(row))))
+    table.pass_time(table.end_us - NOON_US + 60 * SECOND_US)
+    assert took(table, poll) == 0  # sweeps
+    return rows
+
+
+def test_a_hint_comes_before_wide_rows_that_can_be_retired():
+    """It is heard between two of them: retiring one takes many reads."""
+    table = Table(shards=4)
+    poll = started(table)
+    rows = over(table, poll, 4)
+    told = []
+
+    def hear():
+        retired = [row for row in rows if table.head(row).lock.state is LockState.RETIRED]
+        if len(retired) == 2 and not told:
+            told.append(put(table, 0, now=True))
+            return [hint(told[0])]
+        return []
+
+    table.run(poll.begin(table.spec))
+    claimed = table.run(poll.next_claim(table.spec, 10, hear=hear))
+    assert (claimed.reason, [one.lease.wide_row for one in claimed.taken]) == (Reason.HINT, told)
+    assert [table.head(row).lock.state for row in rows].count(LockState.RETIRED) == 2
+    assert poll.has_work
+    table.run(poll.begin(table.spec))
+    assert table.run(poll.next_claim(table.spec, 10)) is None
+    assert [table.head(row).lock.state for row in rows].count(LockState.RETIRED) == 4
+    assert not poll.has_work
+
+
+def test_wide_rows_are_retired_beside_work_that_never_ends():
+    """Rarely, but they are; and what has messages after all is no longer one of them."""
+    table = Table()
+    busy, last, first = (table.view(table.row._replace(shard=shard)) for shard in range(3))
+    work = WorkList()
+    for view in (first, last):
+        work.add(view, Reason.OVER)
+    work.add(busy, Reason.FOUND)
+    work.add(first, Reason.OVER)
+    assert (len(work), work.over) == (1, 2)
+    order = []
+    for _ in range(2 * RETIRE_EVERY + 2):
+        took = work.next(suspects=True)
+        order.append(took.memory)
+        if took.reason is not Reason.OVER:
+            work.add(took.memory, Reason.LEFT)
+    assert [order.index(view) for view in (first, last)] == [RETIRE_EVERY, 2 * RETIRE_EVERY]
+    work.add(first, Reason.OVER)
+    work.add(first, Reason.HINT)
+    assert (len(work), work.over) == (2, 0)
+    assert [work.next(suspects=True).reason for _ in range(2)] == [Reason.LEFT, Reason.HINT]
+    work.add(last, Reason.OVER)
+    assert work.next(suspects=True) == (last, Reason.OVER, None), "nothing else waits"
+
+
 def swept(table: Table, count: int) -> list[int]:
     """Return messages that a consumer holds, in a wide row without anything else to do."""
     some = table.put(*(NOON_US + number for number in range(count)))
@@ -487,7 +550,7 @@ def test_a_wide_row_that_is_over_rests_while_its_messages_are_held():
     swept(table, 1)
     over_us, view = table.end_us + SETTLE_US + SKEW_US, table.view()
     for table.time_us, rests_until_us in ((over_us - 1, 0), (over_us, over_us + MAX_REST_US)):
-        assert table.run(probe([view], table.spec, SuspectGate())) == []
+        assert table.run(probe([view], table.spec, SuspectGate())) == ([], [])
         assert view.rest_until_us == rests_until_us, "they may be given back at any time"
 
 
@@ -500,7 +563,7 @@ def test_a_wide_row_with_the_next_suspect_does_not_rest():
     (first,) = table.poll(view, gate).taken
     table.run(unlock(view))
     view.rest_until_us = NOON_US
-    assert table.run(probe([view], table.spec, gate)) == []
+    assert table.run(probe([view], table.spec, gate)) == ([], [])
     assert view.rest_until_us == 0
     table.run(ack.ack([first]))
     assert [one.row.id for one in table.poll(view, gate).taken] == some[1:]

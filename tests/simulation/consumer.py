@@ -46,7 +46,7 @@ class Consumer:
     def main(self) -> Script:
         """Poll for ever."""
         row = self.stale_row or (yield from self._insist(lambda: iter(ReadQueue(self.spec.name))))
-        self.poll = Poll(row, self.spec, self.gate)
+        self.poll = Poll(row, self.spec, self.gate, self._hints)
         idle = 0
         while True:
             got = False
@@ -95,7 +95,7 @@ class Consumer:
             if alone:
                 claimed, alone = (yield from poll.claim_suspect(self.spec, want)), False
             else:
-                claimed = yield from poll.next_claim(self.spec, want, stay=stay, hear=self._hints)
+                claimed = yield from poll.next_claim(self.spec, want, stay=stay)
             finished = [lease for memory in poll.registry.rows.values() for lease in memory.finished]
             self.sim.oracle.claim_over(self.client, claimed, self.sim.cluster, finished)
             if claimed is None:

@@ -14,6 +14,7 @@ from cqueue.protocol.poll import (
     OTHERS_EVERY_US,
     PROBED_AT_ONCE,
     SEARCH_EVERY_US,
+    Hear,
     Poll,
 )
 from cqueue.protocol.probe import MAX_REST_US, probe
@@ -35,13 +36,13 @@ from cqueue.store.operations import (
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table
 
 
-def started(table: Table) -> Poll:
+def started(table: Table, hear: Hear = tuple) -> Poll:
     spec: QueueSpec = table.spec
     row = QueueRow(
         spec.name, spec.incarnation, 1, ACTIVE, "{}", spec.epoch_ms, shards.epoch_at(spec, NOON_US // 1000), 0
     )
     table.store.execute(CreateQueue(row))
-    return Poll(row, spec, SuspectGate())
+    return Poll(row, spec, SuspectGate(), hear)
 
 
 def hint(row: WideRow) -> Hint:
@@ -317,6 +318,57 @@ def test_a_search_that_has_found_enough_ends():
     assert len(set(probed(table))) == PROBED_AT_ONCE
 
 
+def test_a_hint_interrupts_a_search_and_a_later_round_goes_on_with_it():
+    """However many wide rows there are, what a hint names waits for one batch of probes at most."""
+    count, hints = 3 * PROBED_AT_ONCE, []
+    table = Table(shards=count)
+    poll = started(table, lambda: [hints.pop() for _ in hints])
+    for shard in range(count):
+        put(table, shard)
+    while took(table, poll):
+        pass
+    table.pass_time(MAX_SEARCH_DELAY_US)
+    row = put(table, 0)
+    table.log.clear()
+    hints.append(hint(row))
+    table.run(poll.begin(table.spec))
+    assert table.run(poll.next_claim(table.spec, 10)).reason is Reason.HINT
+    first = set(probed(table)) - {0}
+    assert 0 < len(first) <= PROBED_AT_ONCE
+    assert poll.has_work
+    table.log.clear()
+    table.run(poll.begin(table.spec))
+    assert table.run(poll.next_claim(table.spec, 10)) is None
+    assert not [op for op in table.log if type(op) is ReadShards]
+    assert first | set(probed(table)) | {0} == set(range(count))
+    assert not poll.has_work
+
+
+def test_hints_without_end_delay_no_search_for_ever():
+    """Each round goes on with a search that is two seconds old, by one batch."""
+    count, hints = 3 * PROBED_AT_ONCE, []
+    table = Table(shards=count)
+    poll = started(table, lambda: list(hints))
+    for shard in range(count):
+        put(table, shard)
+    while took(table, poll):
+        pass
+    table.pass_time(100_000)
+    hints.append(hint(put(table, 0)))
+    seen, rounds = set(), 0
+    while len(seen) < count - 1:
+        put(table, 0)
+        table.log.clear()
+        table.run(poll.begin(table.spec, hints))
+        assert table.run(poll.next_claim(table.spec, 10)).taken
+        batch = set(probed(table)) - {0}
+        assert len(batch) <= PROBED_AT_ONCE
+        seen |= batch
+        table.pass_time(100_000)
+        rounds += 1
+    assert rounds * 100_000 <= MAX_SEARCH_DELAY_US + 3 * 100_000
+
+
 def test_a_claim_that_fails_keeps_no_other_waiting():
     """Other wide rows may have messages; if none has, the failure is raised."""
     table = Table(shards=4)
@@ -486,10 +538,7 @@ def over(table: Table, poll: Poll, count: int) -> list[WideRow]:
 
 def test_a_hint_comes_before_wide_rows_that_can_be_retired():
     """It is heard between two of them: retiring one takes many reads."""
-    table = Table(shards=4)
-    poll = started(table)
-    rows = over(table, poll, 4)
-    told = []
+    table, rows, told = Table(shards=4), [], []
 
     def hear():
         retired = [row for row in rows if table.head(row).lock.state is LockState.RETIRED]
@@ -498,8 +547,10 @@ def test_a_hint_comes_before_wide_rows_that_can_be_retired():
             return [hint(told[0])]
         return []
 
+    poll = started(table, hear)
+    rows += over(table, poll, 4)
     table.run(poll.begin(table.spec))
-    claimed = table.run(poll.next_claim(table.spec, 10, hear=hear))
+    claimed = table.run(poll.next_claim(table.spec, 10))
     assert (claimed.reason, [one.lease.wide_row for one in claimed.taken]) == (Reason.HINT, told)
     assert [table.head(row).lock.state for row in rows].count(LockState.RETIRED) == 2
     assert poll.has_work

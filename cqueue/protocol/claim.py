@@ -50,13 +50,11 @@ def claim(
     *,
     stay: bool = True,
     hint: Hint | None = None,
-    retires: bool = True,
 ) -> Proto[Claim]:
     """Take up to `want` messages from one wide row; return an empty claim if there is nothing to take.
 
     stay: keep the lock briefly if there are more messages, because the next claim follows at once.
     hint: all that is known of the wide row; the claim may take what it names, and look no further.
-    retires: retire the wide row if it is over and empty, which takes many reads.
 
     Raises:
         NotDone: a read failed, or the mutation was certainly not applied.
@@ -70,7 +68,7 @@ def claim(
     claimed = claimed or (yield from _claim_on(memory, spec, gate, want, stay=stay))
     for _ in range(TRIES):
         if claimed is None:
-            claimed = yield from _claim(memory, spec, gate, want, stay=stay, retires=retires)
+            claimed = yield from _claim(memory, spec, gate, want, stay=stay)
     return claimed or Claim(contended=True)
 
 
@@ -115,7 +113,7 @@ def _claim_on(
 
 
 def _claim(
-    memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool, retires: bool
+    memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
 ) -> Proto[Claim | None]:
     """Read the head and claim by it; None if another consumer was quicker."""
     if memory.remembered.fence is None and not (yield from prepare_fence(memory, spec)):
@@ -139,11 +137,10 @@ def _claim(
         yield from unclaimed.take_unclaimed(
             draft, beside.answered(found) if beside and found is not None else None
         )
-        if retires and retire.may_retire(draft) and not memory.remembered.locked:
+        if retire.may_retire(draft) and not memory.remembered.locked:
             yield from lock.acquire(memory, spec)  # one consumer passes over a wide row at a time
             return None
-        if retires:
-            yield from retire.try_retire(draft)
+        yield from retire.try_retire(draft)
         return (yield from _commit(draft, gate))
     finally:
         if draft.reserved:

@@ -42,20 +42,15 @@ OTHERS_EVERY_US = 2_000_000
 
 Share = Callable[[WideRow], bool]
 """Returns whether this consumer is the first to look at a wide row. Only speed depends on it."""
-Hear = Callable[[], Iterable[Hint]]
-"""Returns the hints that came since it was last called."""
 
 
 class Poll:
     """The polling of one consumer for one incarnation of a queue.
 
     One thread runs the rounds; any thread may append to `finished`.
-
-    hear: asked for hints within a round, after what may have taken long.
     """
 
-    def __init__(self, row: QueueRow, spec: QueueSpec, gate: SuspectGate, hear: Hear = tuple) -> None:
-        self._hear_more = hear
+    def __init__(self, row: QueueRow, spec: QueueSpec, gate: SuspectGate) -> None:
         self._of = (row.incarnation, spec.has_open_rows, spec.retiring)
         self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=spec.has_open_rows)
         self.work = WorkList()
@@ -64,9 +59,7 @@ class Poll:
         self._share: Share | None = None
         self._contended: list[RowMemory] = []  # hinted, but locked or claimed from by another consumer
         self._searched = False  # this round has searched, or leaves it to the next one
-        self._searched_us = 0  # when the last search began, or was resumed for the last time
-        self._unprobed: list[RowMemory] = []  # by a search that a hint has interrupted
-        self._everywhere = False  # the last search included other workers' wide rows
+        self._searched_us = 0  # when the last search began
         self._put_off = False  # hints delayed this round's search
         self._others_us = 0  # when a search last included other workers' wide rows
         self._unfreed_us: int | None = None  # since when finished slots have waited to be freed
@@ -92,7 +85,7 @@ class Poll:
         """Begin a round: note hints, and search if there is work and the last search is 0.5 s old.
 
         A search comes twice a second, so no busy wide row makes the others wait for long. A round with hints
-        leaves the search, or the rest of one, to the next round, for two seconds at most.
+        leaves the search to the next round, for two seconds at most.
 
         share: which wide rows each search probes; the others are probed every two seconds.
         """
@@ -102,13 +95,12 @@ class Poll:
         self._share = share
         ago_us = now_us - self._searched_us
         is_told = yield from self._hear(spec, hints, now_us)
-        is_next = ago_us >= SEARCH_EVERY_US or bool(self._unprobed)
-        is_due = ago_us >= MAX_SEARCH_DELAY_US if is_told else is_next
+        is_due = ago_us >= (MAX_SEARCH_DELAY_US if is_told else SEARCH_EVERY_US)
         self._searched = is_told and not is_due
         self._put_off = False
         if is_due and self.has_work:
             yield from self._search(spec, busy=True)
-        self._put_off = is_next and not is_due
+        self._put_off = self._searched and ago_us >= SEARCH_EVERY_US
 
     def _hear(self, spec: QueueSpec, hints: Iterable[Hint], now_us: int) -> Proto[bool]:
         """Put hinted wide rows on the work list; return whether there was one whose time shard has begun.
@@ -127,9 +119,8 @@ class Poll:
 
     @property
     def has_work(self) -> bool:
-        """Return whether a wide row may have messages or can be retired, or a delayed search is due."""
-        is_working = bool(self.work) or self.work.held is not None or self.work.over > 0
-        return is_working or self._put_off or bool(self._unprobed)
+        """Return whether a wide row may have messages, or a delayed search is due."""
+        return bool(self.work) or self.work.held is not None or self._put_off
 
     def next_claim(self, spec: QueueSpec, want: int, *, stay: bool = True) -> Proto[Claim | None]:
         """Return the next claim that took messages, if only to bury them; None once no work is left.
@@ -147,13 +138,12 @@ class Poll:
                 continue
             try:
                 claimed = yield from self._claim(work, spec, want, stay=stay)
-                if claimed.taken or claimed.dead or claimed.expired:
-                    return claimed
-                if work.reason is not Reason.HINT:  # endless wrong hints must not make an endless round
-                    yield from self._hear(spec, self._hear_more(), (yield from Now()))
             except (NotDone, OutcomeUnknown) as exc:
                 yield from self.let_go()
                 failure = failure or exc
+            else:
+                if claimed.taken or claimed.dead or claimed.expired:
+                    return claimed
         if failure is not None:
             raise failure
         return None
@@ -176,9 +166,7 @@ class Poll:
         memory.assigned_elsewhere = self._share is not None and not self._share(memory.wide_row)
         try:
             stay = stay and not list_.is_last_turn(memory)
-            claimed = yield from claim(
-                memory, spec, self.gate, want, stay=stay, hint=work.hint, retires=work.reason is Reason.OVER
-            )
+            claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint)
         except (NotDone, OutcomeUnknown):
             memory.reads.sizes.assume_larger(memory.priorities)
             raise
@@ -241,40 +229,26 @@ class Poll:
     def _search(self, spec: QueueSpec, *, busy: bool = False) -> Proto[None]:
         """Refresh the registry and probe wide rows, beginning with the one probed longest ago.
 
-        A hint interrupts the search, and a later round goes on with it.
-
         busy: there is other work. Then the search leaves out wide rows that this consumer's claims have
             emptied since the last search: it looks for others that have waited longer.
         """
-        self._searched = True
         now_us = yield from Now()
-        if not self._unprobed:
-            yield from refresh(self.registry, spec)
-            self._unprobed = yield from self._to_probe(now_us, busy=busy)
-        probed, is_told = 0, False
-        while self._unprobed and not is_told:
-            if not policy.probes_on(probed, found_enough=len(self.work) + self.work.over >= ENOUGH_FOUND):
-                self._unprobed, self._everywhere = [], False
-                break
-            batch, self._unprobed = self._unprobed[:PROBED_AT_ONCE], self._unprobed[PROBED_AT_ONCE:]
-            yield from self._probe(spec, [memory for memory in batch if memory not in self.work], now_us)
-            probed += PROBED_AT_ONCE
-            is_told = yield from self._hear(spec, self._hear_more(), now_us)
-        if not self._unprobed:
-            self._searched_us = now_us
-            self._others_us = now_us if self._everywhere else self._others_us
-
-    def _to_probe(self, now_us: int, *, busy: bool) -> Proto[list[RowMemory]]:
-        """Return the wide rows that a search probes: this consumer's share, or all every two seconds."""
+        last_us, self._searched_us, self._searched = self._searched_us, now_us, True
+        yield from refresh(self.registry, spec)
         share = None if now_us - self._others_us >= OTHERS_EVERY_US else self._share
-        self._everywhere = share is None
-        return [
+        due = [
             memory
             for memory in (yield from self._due())
             if memory not in self.work
             if share is None or share(memory.wide_row)
-            if not busy or memory.emptied_us <= self._searched_us
+            if not busy or memory.emptied_us <= last_us
         ]
+        for start in range(0, len(due), PROBED_AT_ONCE):
+            if not policy.probes_on(start, found_enough=len(self.work) >= ENOUGH_FOUND):
+                return
+            yield from self._probe(spec, due[start : start + PROBED_AT_ONCE], now_us)
+        if share is None:
+            self._others_us = now_us
 
     def _due(self) -> Proto[list[RowMemory]]:
         """Return the wide rows that may have work, the one probed longest ago first, then the oldest.
@@ -289,13 +263,11 @@ class Poll:
         return due
 
     def _probe(self, spec: QueueSpec, memories: list[RowMemory], now_us: int) -> Proto[None]:
-        found, over = yield from probe(memories, spec, self.gate)
+        found = yield from probe(memories, spec, self.gate)
         for memory in sorted(memories, key=lambda memory: memory.wide_row.time_shard):
             memory.probed_us = now_us
             if memory in found:
                 self.work.add(memory, Reason.FOUND)
-            elif memory in over:
-                self.work.add(memory, Reason.OVER)
             elif self._claims_ahead and has_suspect(memory, spec, now_us):
                 self.work.add(memory, Reason.SUSPECT)
 

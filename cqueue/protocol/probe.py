@@ -1,7 +1,7 @@
 """Probe wide rows for work by small reads, without locks.
 
 A wide row has work when a due message that no slot lists stands above the boundary or in the look-back, when
-a timeout has passed, or when a sweep is due. Without work it can be retired, once it is over.
+a timeout has passed, when a sweep is due, or when the wide row can be retired.
 """
 
 from __future__ import annotations
@@ -38,16 +38,14 @@ PROBE_IDS = 200
 """Ids that one probe reads at most. A full answer counts as work."""
 
 
-def probe(
-    memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate
-) -> Proto[tuple[list[RowMemory], list[RowMemory]]]:
-    """Return the wide rows that have work, and those without work that can be retired, in the order given.
+def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> Proto[list[RowMemory]]:
+    """Return the wide rows that have work, in the order given.
 
     Raises:
         NotDone: all reads failed.
     """
     if not memories:
-        return [], []
+        return []
     now_us = yield from Now()
     heads = yield from some_of(tuple(ReadHead(memory.wide_row) for memory in memories))
     busy: set[int] = set()
@@ -61,24 +59,20 @@ def probe(
             elif not is_held(head.lock, spec, now_us):
                 (busy.add(index) if head_has_work(memory, spec, gate, now_us) else ask.append(memory))
     asked = yield from _with_fresh(ask, spec, now_us)
-    work = [memory for index, memory in enumerate(memories) if index in busy or memory in asked]
-    return work, [memory for memory in ask if memory not in work and can_retire(memory, spec, now_us)]
+    return [memory for index, memory in enumerate(memories) if index in busy or memory in asked]
 
 
 def head_has_work(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
-    """Return whether the head alone shows work, by a cursor or slot, or a pass over an open row is due."""
+    """Return whether the head alone shows work: by a cursor or slot, or because the row can be retired."""
     head = memory.remembered.head or Head()
-    if any(can_take(slot, spec, gate, now_us) for slot in head.slots if slot.in_use):
+    used = [slot for slot in head.slots if slot.in_use]
+    if any(can_take(slot, spec, gate, now_us) for slot in used):
         return True
     if memory.open:
-        return now_us >= memory.reads.floors.pass_at_us
-    return any(is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values())
-
-
-def can_retire(memory: RowMemory, spec: QueueSpec, now_us: int) -> bool:
-    """Return whether the wide row is over, and the head, as last read, shows no slot in use."""
-    head = memory.remembered.head or Head()
-    return now_us >= memory.retire_at_us(spec) and not any(slot.in_use for slot in head.slots)
+        return now_us >= memory.reads.floors.pass_at_us or (not used and now_us >= memory.retire_at_us(spec))
+    if any(is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values()):
+        return True
+    return not used and now_us >= memory.retire_at_us(spec)
 
 
 def has_suspect(memory: RowMemory, spec: QueueSpec, now_us: int) -> bool:
@@ -151,7 +145,7 @@ def _rest_until(memory: RowMemory, spec: QueueSpec, now_us: int) -> int:
 
     A row that is over gets no new messages, so it rests until a timeout passes, for two seconds at most.
     """
-    if now_us < memory.end_us + spec.settle_us + spec.skew_us or can_retire(memory, spec, now_us):
+    if now_us < memory.end_us + spec.settle_us + spec.skew_us:
         return 0
     used = [slot for slot in (memory.remembered.head or Head()).slots if slot.in_use]
     if any(is_slot_due(slot, spec, now_us) for slot in used):

@@ -1,8 +1,7 @@
 """Keep the wide rows that a consumer knows to have work, in a fair order.
 
 A wide row joins the end of the list when it is found to have work, and again when a claim leaves something
-in it. So a consumer claims from it after at most `TURNS` claims of each wide row before it. Wide rows that
-can only be retired wait until the list is empty, or join its end after `RETIRE_EVERY` claims.
+in it. So a consumer claims from it after at most `TURNS` claims of each wide row before it.
 """
 
 from __future__ import annotations
@@ -20,12 +19,6 @@ TURNS = 4
 Each change of the wide row costs a read of its head; more than four would make the others wait too long.
 """
 
-RETIRE_EVERY = 32
-"""Claims, while others wait, after which one wide row that can be retired has its turn.
-
-Retiring takes some ten round trips. It is not urgent, but where work never ends wide rows must not pile up.
-"""
-
 
 class Reason(Enum):
     """Why a wide row is on the work list."""
@@ -33,7 +26,6 @@ class Reason(Enum):
     HINT = "hint"  # a sender named it
     FOUND = "found"  # a probe found work
     LEFT = "left"  # this consumer's claim left messages
-    OVER = "over"  # it has no work and can be retired
     SUSPECT = "suspect"  # it holds a suspect, which only some claims may take
 
 
@@ -52,22 +44,15 @@ class WorkList:
         self.held: RowMemory | None = None  # its lock is kept, as it has more messages
         self._turns = 0  # claims in a row from `held`
         self._waiting: dict[WideRow, Work] = {}
-        self._over: dict[WideRow, RowMemory] = {}  # without work: they can be retired
-        self._claims = 0  # since one of `_over` had its turn
         self._suspects: dict[WideRow, RowMemory] = {}  # a claim ahead left a suspect there
 
     def __len__(self) -> int:
-        """Return how many wide rows with work wait, `held` not counted."""
+        """Return how many wide rows wait, `held` not counted."""
         return len(self._waiting)
 
     def __contains__(self, memory: RowMemory) -> bool:
-        """Return whether a wide row is held, or waits with work."""
+        """Return whether a wide row is held, or waits."""
         return memory is self.held or memory.wide_row in self._waiting
-
-    @property
-    def over(self) -> int:
-        """Return how many wide rows without work wait to be retired."""
-        return len(self._over)
 
     @property
     def has_suspects(self) -> bool:
@@ -78,11 +63,7 @@ class WorkList:
         """Put a wide row at the end. One that waits already keeps its place; a hint becomes its reason."""
         if reason is Reason.SUSPECT:
             self._suspects[memory.wide_row] = memory
-        elif reason is Reason.OVER:
-            if memory not in self:
-                self._over[memory.wide_row] = memory
         elif memory not in self:
-            self._over.pop(memory.wide_row, None)
             self._waiting[memory.wide_row] = Work(memory, reason, hint)
         elif reason is Reason.HINT and memory is not self.held:
             before = self._waiting[memory.wide_row].hint
@@ -113,13 +94,6 @@ class WorkList:
         return work
 
     def _next(self) -> Work | None:
-        self._claims += 1
-        is_free = self.held is None and not self._waiting
-        if self._over and (is_free or self._claims >= RETIRE_EVERY):
-            wide_row, memory = next(iter(self._over.items()))
-            del self._over[wide_row]
-            self._waiting[wide_row] = Work(memory, Reason.OVER)
-            self._claims = 0
         if self.held is not None and not (self._waiting and self._turns >= TURNS):
             self._turns += 1
             return Work(self.held, Reason.LEFT)

@@ -101,7 +101,7 @@ class Receiver:
             run(poll.let_go())
             return []
         self.last = self.last._replace(told=False)
-        run(poll.begin(entry.spec, self._hints(), self.inbox.share))
+        run(poll.begin(entry.spec, self._hints(poll), self.inbox.share))
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
             if messages := self._claimed.accept(claimed, entry.spec):
                 left = bool(poll.work) or poll.work.held is not None
@@ -145,19 +145,18 @@ class Receiver:
 
     # ── inside ──
 
-    def _hints(self) -> list[Hint]:
-        """Return the hints that came since the last call."""
+    def _hints(self, poll: Poll) -> list[Hint]:
+        """Return the hints since the last poll."""
         hints, deletions = self.inbox.hints, self._wakeups.deletions
         if deletions != self._deletions:
             self._deletions = deletions
-            if self._poll is not None:
-                self._poll.forget_read_ahead()
+            poll.forget_read_ahead()
         return [hints.popleft() for _ in range(len(hints))]
 
     def _polling(self, entry: QueueEntry) -> Poll:
         """Return the poll of the queue's present incarnation; a new one if the queue was made again."""
         if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
-            self._poll = Poll(entry.row, entry.spec, self._gate, self._hints)
+            self._poll = Poll(entry.row, entry.spec, self._gate)
             self._poll.finished = self._settler.finished
             self._wakeups.serve(entry.spec.partition)
         return self._poll

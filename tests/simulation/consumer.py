@@ -46,7 +46,7 @@ class Consumer:
     def main(self) -> Script:
         """Poll for ever."""
         row = self.stale_row or (yield from self._insist(lambda: iter(ReadQueue(self.spec.name))))
-        self.poll = Poll(row, self.spec, self.gate, self._hints)
+        self.poll = Poll(row, self.spec, self.gate)
         idle = 0
         while True:
             got = False

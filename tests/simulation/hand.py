@@ -147,8 +147,8 @@ class Table:
     def poll(self, view: RowMemory, gate: SuspectGate | None = None, want: int = 10) -> Claim:
         """Probe, and claim if there is work, as a consumer does."""
         gate = gate or SuspectGate()
-        work, over = self.run(probe([view], self.spec, gate))
-        return self.claim(view, gate=gate, want=want) if work or over else Claim()
+        found = self.run(probe([view], self.spec, gate))
+        return self.claim(view, gate=gate, want=want) if found else Claim()
 
     def rounds(self) -> Poll:
         """Make the queue with this wide row, for a consumer that runs rounds."""

@@ -618,6 +618,6 @@ def test_a_purge_takes_what_a_consumer_has_heard_of(queue):
         consumer.ack(consumer.receive(wait=SOON))
         queue.send(b"second")
         receiver = consumer._receiver
-        consumer._driver.run(receiver._poll.begin(receiver._entry().spec, receiver._hints()))
+        consumer._driver.run(receiver._poll.begin(receiver._entry().spec, receiver._hints(receiver._poll)))
         assert queue.purge() == 1
         assert consumer.receive() == []

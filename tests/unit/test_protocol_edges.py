@@ -7,7 +7,7 @@ from cqueue import ids
 from cqueue.protocol import by_id, inspection, keys, shards, unclaimed, writing
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import mutate_once_beside, prepare_fence, was_applied
-from cqueue.protocol.probe import can_retire, head_has_work
+from cqueue.protocol.probe import head_has_work
 from cqueue.protocol.row_memory import RIVAL_WINDOW_US, RememberedHead
 from cqueue.store import packs
 from cqueue.store.cells import Unreadable
@@ -77,9 +77,8 @@ def test_an_open_wide_row_with_a_held_message_is_no_work_for_its_age():
     view.reads.floors.pass_at_us = now_us + 1
     for slots, expected in (((), True), ((slot(1, due_ms=now_us // 1000 + 60_000),), False)):
         view.remembered.head = Head(slots=slots)
-        assert can_retire(view, table.spec, now_us) is expected
-        assert can_retire(view, table.spec, now_us - 1) is False
-        assert head_has_work(view, table.spec, SuspectGate(), now_us) is False
+        assert head_has_work(view, table.spec, SuspectGate(), now_us) is expected
+        assert head_has_work(view, table.spec, SuspectGate(), now_us - 1) is False
 
 
 def test_no_more_messages_are_looked_at_than_asked_for():

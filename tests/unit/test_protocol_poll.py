@@ -14,17 +14,15 @@ from cqueue.protocol.poll import (
     OTHERS_EVERY_US,
     PROBED_AT_ONCE,
     SEARCH_EVERY_US,
-    Hear,
     Poll,
 )
 from cqueue.protocol.probe import MAX_REST_US, probe
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.work import RETIRE_EVERY, TURNS, Reason, WorkList
+from cqueue.protocol.work import TURNS, Reason, WorkList
 from cqueue.runtime.catalog import ACTIVE
 from cqueue.store.operations import (
     CreateQueue,
     DeleteMessages,
-    LockState,
     Mutate,
     Pause,
     QueueRow,
@@ -36,13 +34,13 @@ from cqueue.store.operations import (
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table
 
 
-def started(table: Table, hear: Hear = tuple) -> Poll:
+def started(table: Table) -> Poll:
     spec: QueueSpec = table.spec
     row = QueueRow(
         spec.name, spec.incarnation, 1, ACTIVE, "{}", spec.epoch_ms, shards.epoch_at(spec, NOON_US // 1000), 0
     )
     table.store.execute(CreateQueue(row))
-    return Poll(row, spec, SuspectGate(), hear)
+    return Poll(row, spec, SuspectGate())
 
 
 def hint(row: WideRow) -> Hint:
@@ -318,57 +316,6 @@ def test_a_search_that_has_found_enough_ends():
     assert len(set(probed(table))) == PROBED_AT_ONCE
 
 
-def test_a_hint_interrupts_a_search_and_a_later_round_goes_on_with_it():
-    """However many wide rows there are, what a hint names waits for one batch of probes at most."""
-    count, hints = 3 * PROBED_AT_ONCE, []
-    table = Table(shards=count)
-    poll = started(table, lambda: [hints.pop() for _ in hints])
-    for shard in range(count):
-        put(table, shard)
-    while took(table, poll):
-        pass
-    table.pass_time(MAX_SEARCH_DELAY_US)
-    row = put(table, 0)
-    table.log.clear()
-    hints.append(hint(row))
-    table.run(poll.begin(table.spec))
-    assert table.run(poll.next_claim(table.spec, 10)).reason is Reason.HINT
-    first = set(probed(table)) - {0}
-    assert 0 < len(first) <= PROBED_AT_ONCE
-    assert poll.has_work
-    table.log.clear()
-    table.run(poll.begin(table.spec))
-    assert table.run(poll.next_claim(table.spec, 10)) is None
-    assert not [op for op in table.log if type(op) is ReadShards]
-    assert first | set(probed(table)) | {0} == set(range(count))
-    assert not poll.has_work
-
-
-def test_hints_without_end_delay_no_search_for_ever():
-    """Each round goes on with a search that is two seconds old, by one batch."""
-    count, hints = 3 * PROBED_AT_ONCE, []
-    table = Table(shards=count)
-    poll = started(table, lambda: list(hints))
-    for shard in range(count):
-        put(table, shard)
-    while took(table, poll):
-        pass
-    table.pass_time(100_000)
-    hints.append(hint(put(table, 0)))
-    seen, rounds = set(), 0
-    while len(seen) < count - 1:
-        put(table, 0)
-        table.log.clear()
-        table.run(poll.begin(table.spec, hints))
-        assert table.run(poll.next_claim(table.spec, 10)).taken
-        batch = set(probed(table)) - {0}
-        assert len(batch) <= PROBED_AT_ONCE
-        seen |= batch
-        table.pass_time(100_000)
-        rounds += 1
-    assert rounds * 100_000 <= MAX_SEARCH_DELAY_US + 3 * 100_000
-
-
 def test_a_claim_that_fails_keeps_no_other_waiting():
     """Other wide rows may have messages; if none has, the failure is raised."""
     table = Table(shards=4)
@@ -456,7 +403,6 @@ def test_a_late_hint_does_not_retire_a_wide_row_again():
     (taken,) = table.claim().taken
     table.run(ack.free(table.run(ack.ack([taken]))))
     table.pass_time(table.end_us - NOON_US + SETTLE_US + SKEW_US)
-    assert took(table, poll) == 0  # a sweep
     assert took(table, poll) == 0
     assert poll.registry.rows[row].retired
     before = len(table.log)
@@ -525,66 +471,6 @@ def test_claims_that_may_take_suspects_come_to_those_that_were_left():
     assert not work.has_suspects
 
 
-def over(table: Table, poll: Poll, count: int) -> list[WideRow]:
-    """Return empty wide rows that can be retired."""
-    rows = [put(table, shard) for shard in range(count)]
-    assert took(table, poll) == count
-    for row in rows:
-        table.store.execute(DeleteMessages(row, 0, tuple(table.listed(row))))
-    table.pass_time(table.end_us - NOON_US + 60 * SECOND_US)
-    assert took(table, poll) == 0  # sweeps
-    return rows
-
-
-def test_a_hint_comes_before_wide_rows_that_can_be_retired():
-    """It is heard between two of them: retiring one takes many reads."""
-    table, rows, told = Table(shards=4), [], []
-
-    def hear():
-        retired = [row for row in rows if table.head(row).lock.state is LockState.RETIRED]
-        if len(retired) == 2 and not told:
-            told.append(put(table, 0, now=True))
-            return [hint(told[0])]
-        return []
-
-    poll = started(table, hear)
-    rows += over(table, poll, 4)
-    table.run(poll.begin(table.spec))
-    claimed = table.run(poll.next_claim(table.spec, 10))
-    assert (claimed.reason, [one.lease.wide_row for one in claimed.taken]) == (Reason.HINT, told)
-    assert [table.head(row).lock.state for row in rows].count(LockState.RETIRED) == 2
-    assert poll.has_work
-    table.run(poll.begin(table.spec))
-    assert table.run(poll.next_claim(table.spec, 10)) is None
-    assert [table.head(row).lock.state for row in rows].count(LockState.RETIRED) == 4
-    assert not poll.has_work
-
-
-def test_wide_rows_are_retired_beside_work_that_never_ends():
-    """Rarely, but they are; and what has messages after all is no longer one of them."""
-    table = Table()
-    busy, last, first = (table.view(table.row._replace(shard=shard)) for shard in range(3))
-    work = WorkList()
-    for view in (first, last):
-        work.add(view, Reason.OVER)
-    work.add(busy, Reason.FOUND)
-    work.add(first, Reason.OVER)
-    assert (len(work), work.over) == (1, 2)
-    order = []
-    for _ in range(2 * RETIRE_EVERY + 2):
-        took = work.next(suspects=True)
-        order.append(took.memory)
-        if took.reason is not Reason.OVER:
-            work.add(took.memory, Reason.LEFT)
-    assert [order.index(view) for view in (first, last)] == [RETIRE_EVERY, 2 * RETIRE_EVERY]
-    work.add(first, Reason.OVER)
-    work.add(first, Reason.HINT)
-    assert (len(work), work.over) == (2, 0)
-    assert [work.next(suspects=True).reason for _ in range(2)] == [Reason.LEFT, Reason.HINT]
-    work.add(last, Reason.OVER)
-    assert work.next(suspects=True) == (last, Reason.OVER, None), "nothing else waits"
-
-
 def swept(table: Table, count: int) -> list[int]:
     """Return messages that a consumer holds, in a wide row without anything else to do."""
     some = table.put(*(NOON_US + number for number in range(count)))
@@ -601,7 +487,7 @@ def test_a_wide_row_that_is_over_rests_while_its_messages_are_held():
     swept(table, 1)
     over_us, view = table.end_us + SETTLE_US + SKEW_US, table.view()
     for table.time_us, rests_until_us in ((over_us - 1, 0), (over_us, over_us + MAX_REST_US)):
-        assert table.run(probe([view], table.spec, SuspectGate())) == ([], [])
+        assert table.run(probe([view], table.spec, SuspectGate())) == []
         assert view.rest_until_us == rests_until_us, "they may be given back at any time"
 
 
@@ -614,7 +500,7 @@ def test_a_wide_row_with_the_next_suspect_does_not_rest():
     (first,) = table.poll(view, gate).taken
     table.run(unlock(view))
     view.rest_until_us = NOON_US
-    assert table.run(probe([view], table.spec, gate)) == ([], [])
+    assert table.run(probe([view], table.spec, gate)) == []
     assert view.rest_until_us == 0
     table.run(ack.ack([first]))
     assert [one.row.id for one in table.poll(view, gate).taken] == some[1:]

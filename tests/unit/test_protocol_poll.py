@@ -334,6 +334,31 @@ def test_a_claim_that_fails_keeps_no_other_waiting():
         table.run(poll.next_claim(table.spec, 10), trouble)
 
 
+def test_searches_that_fail_keep_no_backlog_waiting():
+    """The replicas of the only other wide row are down; messages are claimed between the searches."""
+    table = Table(shards=2)
+    poll = started(table)
+    for _ in range(40):
+        put(table, 0)
+    down = put(table, 1)
+    assert shards_of(table, poll, 1, hint(table.row)) == [0]
+
+    def trouble(operation):
+        if getattr(operation, "wide_row", None) == down or type(operation) is ReadShards:
+            raise NotDone("no answer")
+
+    claims = failures = 0
+    for _ in range(30):
+        table.pass_time(50_000)
+        try:
+            table.run(poll.begin(table.spec), trouble)
+            claims += table.run(poll.next_claim(table.spec, 1), trouble) is not None
+        except NotDone:
+            failures += 1
+    assert failures
+    assert claims >= 20
+
+
 def test_the_reason_of_a_claim_is_told():
     """Operators see how many messages hints have found, and how many polling has."""
     table = Table(shards=4)

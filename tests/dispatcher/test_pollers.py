@@ -173,11 +173,11 @@ def test_a_poller_that_messages_come_to_does_not_rest(poll_schedule, clock):
         clock.now += 1.0
         for poller in iter(lambda: next_of(poll_schedule), None):
             poll_schedule.found(poller, 0)
+        assert [looked_at(poller) for poller in (first, second)] == [{0, 2}, {1, 3}]
         clock.now += 0.1
         second.consumer.wake()
         for poller in iter(lambda: next_of(poll_schedule), None):
             poll_schedule.found(poller, 1, Found(told=True))
-    assert [looked_at(poller) for poller in (first, second)] == [{0, 2}, {1, 3}]
 
 
 def test_a_poller_that_a_ring_has_woken_does_not_rest(poll_schedule, clock):

@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import cqueue
+from tests.acceptance.journals import whole_lines
 
 PATIENCE_S = 120
 VISIBILITY = timedelta(seconds=5)
@@ -56,8 +57,7 @@ class Site:
 
     def journal(self, what=None):
         """What handlers have written: (time, process, what, number)."""
-        path = self.directory / "journal"
-        lines = [line.split() for line in path.read_text().splitlines()] if path.exists() else []
+        lines = [line.split() for line in whole_lines(self.directory / "journal")]
         rows = [(float(at_s), int(pid), name, int(number)) for at_s, pid, name, number in lines]
         return [row for row in rows if what in {None, row[2]}]
 

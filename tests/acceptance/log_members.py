@@ -12,6 +12,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+from tests.acceptance.journals import whole_lines
+
 CHILD = Path(__file__).with_name("log_child.py")
 PATIENCE_S = 120
 
@@ -42,8 +44,7 @@ class Child:
         return self.journal.exists() and self.journal.stat().st_size > 0
 
     def lines(self):
-        text = self.journal.read_text(encoding="utf-8") if self.journal.exists() else ""
-        for line in text.splitlines():
+        for line in whole_lines(self.journal):
             ns, what, *rest = line.split()
             if what == "acked":
                 yield Line(int(ns), self.number, what, body=rest[0])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import cqueue
+from tests.acceptance.journals import whole_lines
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
 
@@ -38,8 +39,7 @@ def journal(keyspace, queue, tmp_path):
 
     def read():
         assert child.poll() is None, "the child died by itself"
-        lines = path.read_bytes().splitlines() if path.exists() else []
-        parts = (line.split(b" ", 3) for line in lines)
+        parts = (line.encode().split(b" ", 3) for line in whole_lines(path))
         return [(what, int(began), int(at), body) for what, began, at, body in parts]
 
     yield read

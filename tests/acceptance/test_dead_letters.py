@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cqueue
+from tests.acceptance.journals import whole_lines
 from tests.acceptance.test_redrive_sigkill import bury, drain
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
@@ -86,7 +87,7 @@ def test_a_letter_says_that_its_holder_was_killed(client, keyspace, tmp_path):
         "not acked in 2 attempts", None, None, True,
     )  # fmt: skip
     assert not refused.holder_lost
-    assert f"refused by {refused.holder} with fence {refused.fence}" in journal.read_text().splitlines()
+    assert f"refused by {refused.holder} with fence {refused.fence}" in whole_lines(journal)
     groups = {group.task: (group.count, group.reason) for group in queue.dead_letters.groups()}
     assert groups == {"kill": (1, "not acked in 2 attempts"), "refuse": (1, "ValueError")}
 

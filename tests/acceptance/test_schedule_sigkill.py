@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cqueue
+from tests.acceptance.journals import whole_lines
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(480)]
 
@@ -79,8 +80,7 @@ def _wait(journal, enough):
 
 
 def _read(journal):
-    text = journal.read_text() if journal.exists() else ""
-    pairs = [line.split(" ") for line in text[: text.rfind("\n") + 1].splitlines()]
+    pairs = [line.split(" ") for line in whole_lines(journal)]
     return [(int(pid), time) for pid, time in pairs]
 
 

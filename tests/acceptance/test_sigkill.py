@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import cqueue
+from tests.acceptance.journals import whole_lines
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(480)]
 
@@ -96,8 +97,7 @@ def _size(journal):
 def _read(journal):
     """Bodies by what the journal says of them."""
     said = {"received": Counter(), "acked": Counter()}
-    for line in journal.read_bytes().splitlines():
-        what, _, body = line.partition(b" ")
-        if body and what.decode() in said:
-            said[what.decode()][body] += 1
+    for line in whole_lines(journal):
+        what, body = line.split()
+        said[what][body.encode()] += 1
     return said

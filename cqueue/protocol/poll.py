@@ -32,7 +32,8 @@ SEARCH_EVERY_US = 500_000
 MAX_SEARCH_DELAY_US = 2_000_000
 """µs for which hints may delay a search: hinted messages come first, but unhinted ones must not starve."""
 FREE_AFTER_US = 200_000
-"""µs that a slot with only acked messages waits for a claim to free it, before it gets its own mutation."""
+"""µs without a claim after which the finished slots of a wide row, with only acked messages, get their own
+mutation."""
 
 CONTENDED_PAUSES_S = (0.01, 0.02, 0.04)
 """Seconds to wait before each retry of a hinted wide row that another consumer is claiming from."""
@@ -62,7 +63,7 @@ class Poll:
         self._searched_us = 0  # when the last search began
         self._put_off = False  # hints delayed this round's search
         self._others_us = 0  # when a search last included other workers' wide rows
-        self._unfreed_us: int | None = None  # since when finished slots have waited to be freed
+        self._unfreed: dict[RowMemory, int] = {}  # µs since 1970: last claim, or first finished slot
 
     def is_of(self, row: QueueRow, spec: QueueSpec) -> bool:
         """Return whether this poll finds all messages of the queue as it is stored now.
@@ -97,10 +98,9 @@ class Poll:
         is_told = yield from self._hear(spec, hints, now_us)
         is_due = ago_us >= (MAX_SEARCH_DELAY_US if is_told else SEARCH_EVERY_US)
         self._searched = is_told and not is_due
-        self._put_off = False
+        self._put_off = self._searched and ago_us >= SEARCH_EVERY_US
         if is_due and self.has_work:
             yield from self._search(spec, busy=True)
-        self._put_off = self._searched and ago_us >= SEARCH_EVERY_US
 
     def _hear(self, spec: QueueSpec, hints: Iterable[Hint], now_us: int) -> Proto[bool]:
         """Put hinted wide rows on the work list; return whether there was one whose time shard has begun.
@@ -161,7 +161,7 @@ class Poll:
         return True
 
     def _claim(self, work: Work, spec: QueueSpec, want: int, *, stay: bool) -> Proto[Claim]:
-        memory, list_ = work.memory, self.work
+        memory, list_, claims = work.memory, self.work, work.memory.claims
         yield from self.let_go(but=memory)
         memory.assigned_elsewhere = self._share is not None and not self._share(memory.wide_row)
         try:
@@ -172,8 +172,10 @@ class Poll:
             raise
         finally:
             list_.hold(memory if memory.remembered.locked else None)
-        if memory.finished and self._unfreed_us is None:
-            self._unfreed_us = yield from Now()  # nothing lives that a hint has named
+        if memory.retired or not memory.finished:
+            self._unfreed.pop(memory, None)
+        elif memory.claims > claims:
+            self._unfreed[memory] = yield from Now()
         claimed.reason = work.reason
         if claimed.contended and work.reason is Reason.HINT:
             self._contended.append(memory)
@@ -280,19 +282,17 @@ class Poll:
             memory = self.registry.rows.get(lease.wide_row)
             if memory is not None:
                 memory.finished.append(lease)
-                if self._unfreed_us is None:
-                    self._unfreed_us = now_us
+                self._unfreed.setdefault(memory, now_us)
 
     def tidy(self, *, at_once: bool = False) -> Proto[None]:
-        """Free slots that no claim has freed for 0.2 s, or all `at_once`, by mutations of their own."""
+        """Free finished slots by own mutations: where no claim came for 0.2 s, or all `at_once`."""
         now_us = yield from Now()
         self._sort_finished(now_us)
-        if self._unfreed_us is None or (not at_once and now_us - self._unfreed_us < FREE_AFTER_US):
-            return
-        self._unfreed_us = None
-        for memory in list(self.registry.rows.values()):
-            if memory.finished and not memory.retired:
-                yield from self._free(memory, now_us)
+        for memory, since_us in list(self._unfreed.items()):
+            if at_once or now_us - since_us >= FREE_AFTER_US:
+                del self._unfreed[memory]
+                if memory.finished and not memory.retired:
+                    yield from self._free(memory, now_us)
 
     def _free(self, memory: RowMemory, now_us: int) -> Proto[None]:
         """Free the finished slots of a wide row, except slots that another client has changed."""
@@ -301,4 +301,4 @@ class Poll:
             memory.remembered.note_freed((yield from ack.free(finished)))
         except (NotDone, OutcomeUnknown):
             memory.finished = finished  # the next read of the head shows which slots are still to be freed
-            self._unfreed_us = now_us
+            self._unfreed[memory] = now_us

@@ -209,6 +209,46 @@ def test_a_finished_slot_waits_for_a_claim_no_longer_than_it_may():
         assert (table.listed() == []) is is_freed
 
 
+def test_only_wide_rows_without_claims_get_mutations_that_free_slots():
+    """Where messages come often, the next claim frees finished slots on its way, and hints need not wait."""
+    table = Table(shards=2)
+    poll = started(table)
+    left, busy = put(table, 0), put(table, 1)
+    table.run(poll.begin(table.spec))
+    for _ in range(2):
+        poll.finished += table.run(ack.ack(table.run(poll.next_claim(table.spec, 10)).taken))
+    assert not table.run(poll.next_claim(table.spec, 10))
+    for _ in range(3):
+        table.pass_time(FREE_AFTER_US // 2)
+        table.put(table.time_us, row=busy)
+        table.run(poll.begin(table.spec, [hint(busy)]))
+        claimed = table.run(poll.next_claim(table.spec, 10))
+        poll.finished += table.run(ack.ack(claimed.taken))
+        table.log.clear()
+        table.run(poll.tidy())
+        assert {op.wide_row for op in table.log if type(op) is Mutate} <= {left}
+    assert not [slot for slot in table.head(left).slots if slot.in_use]
+    table.pass_time(FREE_AFTER_US)
+    table.run(poll.tidy())
+    assert not [slot for slot in table.head(busy).slots if slot.in_use]
+
+
+def test_a_search_beside_other_work_is_not_made_once_more():
+    """Once the backlog is empty, nothing is left for the next round to look for at once."""
+    table = Table(shards=4)
+    poll = started(table)
+    for _ in range(3):
+        put(table, 0)
+    table.run(poll.begin(table.spec))
+    assert len(table.run(poll.next_claim(table.spec, 1)).taken) == 1
+    table.pass_time(SEARCH_EVERY_US)
+    table.log.clear()
+    table.run(poll.begin(table.spec))
+    assert len(table.run(poll.next_claim(table.spec, 10)).taken) == 2
+    assert [type(op) for op in table.log].count(ReadShards) == 1
+    assert not poll.has_work
+
+
 def test_a_hint_is_followed_by_no_search():
     """If a hint finds nothing, another consumer was quicker, and the round ends without a search."""
     table = Table(shards=4)

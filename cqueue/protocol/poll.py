@@ -34,6 +34,8 @@ MAX_SEARCH_DELAY_US = 2_000_000
 FREE_AFTER_US = 200_000
 """µs without a claim after which the finished slots of a wide row, with only acked messages, get their own
 mutation."""
+MAX_FINISHED = 16
+"""Finished slots of a wide row that are left to later claims: each frees four, and may leave more."""
 
 CONTENDED_PAUSES_S = (0.01, 0.02, 0.04)
 """Seconds to wait before each retry of a hinted wide row that another consumer is claiming from."""
@@ -98,7 +100,7 @@ class Poll:
         is_told = yield from self._hear(spec, hints, now_us)
         is_due = ago_us >= (MAX_SEARCH_DELAY_US if is_told else SEARCH_EVERY_US)
         self._searched = is_told and not is_due
-        self._put_off = self._searched and ago_us >= SEARCH_EVERY_US
+        self._put_off = is_told and ago_us >= SEARCH_EVERY_US  # a busy search leaves some wide rows out
         if is_due and self.has_work:
             yield from self._search(spec, busy=True)
 
@@ -174,7 +176,7 @@ class Poll:
             list_.hold(memory if memory.remembered.locked else None)
         if memory.retired or not memory.finished:
             self._unfreed.pop(memory, None)
-        elif memory.claims > claims:
+        elif memory.claims > claims and len(memory.finished) <= MAX_FINISHED:
             self._unfreed[memory] = yield from Now()
         claimed.reason = work.reason
         if claimed.contended and work.reason is Reason.HINT:
@@ -237,6 +239,7 @@ class Poll:
         now_us = yield from Now()
         last_us, self._searched_us, self._searched = self._searched_us, now_us, True
         yield from refresh(self.registry, spec)
+        self._unfreed = {memory: at for memory, at in self._unfreed.items() if not memory.retired}
         share = None if now_us - self._others_us >= OTHERS_EVERY_US else self._share
         due = [
             memory

@@ -10,6 +10,7 @@ from cqueue.protocol.lock import acquire, prepare_fence, unlock
 from cqueue.protocol.poll import (
     ENOUGH_FOUND,
     FREE_AFTER_US,
+    MAX_FINISHED,
     MAX_SEARCH_DELAY_US,
     OTHERS_EVERY_US,
     PROBED_AT_ONCE,
@@ -17,6 +18,7 @@ from cqueue.protocol.poll import (
     Poll,
 )
 from cqueue.protocol.probe import MAX_REST_US, probe
+from cqueue.protocol.row_memory import HEAD_REMEMBERED_US
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import TURNS, Reason, WorkList
 from cqueue.runtime.catalog import ACTIVE
@@ -231,6 +233,46 @@ def test_only_wide_rows_without_claims_get_mutations_that_free_slots():
     table.pass_time(FREE_AFTER_US)
     table.run(poll.tidy())
     assert not [slot for slot in table.head(busy).slots if slot.in_use]
+
+
+def test_many_finished_slots_do_not_wait_for_claims_that_free_a_few():
+    """A claim of messages that others have given back takes a slot each, and frees four."""
+    table = Table(shards=1, max_attempts=50)
+    poll, most = table.rounds(), 0
+    for step in range(60):
+        table.put(*[table.time_us - number for number in range(6)])
+        for number, taken in enumerate(table.claim(want=6).taken):
+            table.bits = 100 * step + number
+            table.run(ack.nack(taken.lease, [taken.row.id], 1, ack.Shared()))
+        table.pass_time(FREE_AFTER_US // 2)
+        table.run(poll.begin(table.spec, [hint(table.row)]))
+        while (claimed := table.run(poll.next_claim(table.spec, 10))) is not None:
+            poll.finished += table.run(ack.ack(claimed.taken))
+        table.run(poll.tidy())
+        most = max(most, len(table.head().slots))
+    assert most <= 4 * MAX_FINISHED
+
+
+def test_a_message_that_no_hint_names_is_found_by_the_round_after_a_busy_search():
+    """The busy search leaves out the wide row that a claim has just emptied, so another one follows."""
+    table = Table(shards=2)
+    poll = started(table)
+    emptied, other = put(table, 0), put(table, 1)
+    assert took(table, poll) == 2
+    table.pass_time(SEARCH_EVERY_US)
+    table.run(poll.begin(table.spec))
+    assert table.run(poll.next_claim(table.spec, 10)) is None
+    table.pass_time(HEAD_REMEMBERED_US)
+    table.put(table.time_us, row=emptied)
+    assert shards_of(table, poll, 1, hint(emptied), want=10) == [0]
+    table.pass_time(1000)
+    table.put(table.time_us, row=emptied)
+    table.pass_time(MAX_SEARCH_DELAY_US)
+    table.put(table.time_us, row=other)
+    assert shards_of(table, poll, 1, hint(other), want=10) == [1]
+    assert poll.has_work
+    table.run(poll.begin(table.spec))
+    assert table.run(poll.next_claim(table.spec, 10)).taken[0].lease.wide_row == emptied
 
 
 def test_a_search_beside_other_work_is_not_made_once_more():

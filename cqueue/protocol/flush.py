@@ -30,7 +30,8 @@ INLINE_BODY = 16 << 10
 a second write and read, and keeps reads of messages small."""
 TURN_US = 250_000
 """µs after which a producer moves to the next concurrency shard: a trickle fills one shard for that time, so
-that a claim finds several messages."""
+that a claim finds several messages. With a new shard for each send, two consumers could claim side by side.
+But where processors are short, more claims cost more than that gains: twice the latency at 500 sends/s."""
 
 
 class Outgoing(NamedTuple):

@@ -65,7 +65,7 @@ class Poll:
         self._searched_us = 0  # when the last search began
         self._put_off = False  # hints delayed this round's search
         self._others_us = 0  # when a search last included other workers' wide rows
-        self._unfreed: dict[RowMemory, int] = {}  # µs since 1970: last claim, or first finished slot
+        self._unfreed: dict[RowMemory, int] = {}  # µs since 1970: last claim, or when a slot was noticed
 
     def is_of(self, row: QueueRow, spec: QueueSpec) -> bool:
         """Return whether this poll finds all messages of the queue as it is stored now.

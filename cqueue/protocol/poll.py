@@ -63,7 +63,7 @@ class Poll:
         self._contended: list[RowMemory] = []  # hinted, but locked or claimed from by another consumer
         self._searched = False  # this round has searched, or leaves it to the next one
         self._searched_us = 0  # when the last search began
-        self._put_off = False  # hints delayed this round's search
+        self._put_off = False  # the next round searches: hints delayed or cut down this round's search
         self._others_us = 0  # when a search last included other workers' wide rows
         self._unfreed: dict[RowMemory, int] = {}  # µs since 1970: last claim, or when a slot was noticed
 

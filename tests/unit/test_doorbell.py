@@ -707,7 +707,8 @@ def test_all_who_wait_for_a_name_in_one_process_are_told(clients, store):
 def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
     """Metrics tell messages found by a hint from those found by polling, and count datagrams."""
     sender, receiver = clients
-    dispatcher = Dispatcher(receiver.queue("orders"), lambda *_: None, max_poll_interval=timedelta(minutes=5))
+    options = {"consumers": 1, "max_poll_interval": timedelta(minutes=5)}  # two would poll at different times
+    dispatcher = Dispatcher(receiver.queue("orders"), lambda *_: None, **options)
     dispatcher.start()
     try:
         until(lambda: dispatcher.stats().hints == HintCounts() and store.seen.rings)
@@ -745,7 +746,7 @@ def test_a_message_does_not_wait_for_a_process_whose_handlers_are_all_at_work(cl
             with patient(receiver) as consumer:
                 came = waiting(consumer)
                 until(lambda: len(store.store.execute(ReadDigests())) == 2)
-                for client in (sender, other):  # who does not know yet that the receiver waits
+                for client in (sender, other):  # they may not know yet that the receiver waits
                     client._doorbell._directory.read_s = float("-inf")
                 sender.queue("orders").send(b"now")
                 assert came.wait()

@@ -299,9 +299,10 @@ class Poll:
 
     def _free(self, memory: RowMemory, now_us: int) -> Proto[None]:
         """Free the finished slots of a wide row, except slots that another client has changed."""
-        finished, memory.finished = memory.finished, []
         try:
-            memory.remembered.note_freed((yield from ack.free(finished)))
-        except (NotDone, OutcomeUnknown):
-            memory.finished = finished  # the next read of the head shows which slots are still to be freed
+            freed = yield from ack.free(memory.finished)
+        except (NotDone, OutcomeUnknown):  # the next read of the head shows which slots are still to be freed
             self._unfreed[memory] = now_us
+        else:
+            memory.finished = []
+            memory.remembered.note_freed(freed)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from cqueue.errors import LASTING, NotDone, OutcomeUnknown
+from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import keys, shards, writing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes, new_flush
 from cqueue.protocol.shards import registration
@@ -59,19 +59,17 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
         written.
         """
         if self.spec.keyed and (failed := (yield from keys.write(_rows_of(parts)))) is not None:
-            return _not_sent("a key could not be stored, so its message was not", failed)
+            return writing.not_written("a key could not be stored, so its message was not", failed)
         large = [flush for flush in parts if flush.bodies]
         if not large:
             return None
-        new = set[Any]().union(*map(self.places, large)) - self.state.registered
-        failed = worst((yield from Together(tuple(self.registrations(new))))) if new else None
+        failed = yield from self.register(large)
         if failed is None:
-            self.state.note_registered(new)
             bodies = tuple(InsertBodies(flush.wide_row, tuple(flush.bodies)) for flush in large)
             failed = worst((yield from Together(bodies)))
         if failed is None:
             return None
-        return _not_sent("a large body could not be stored, so its message was not", failed)
+        return writing.not_written("a large body could not be stored, so its message was not", failed)
 
     def _finish(
         self, part: Flush, began_us: int, error: Failure | None, remakes: int = REMAKES
@@ -124,15 +122,6 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
 
 def _rows_of(flushes: Iterable[Flush]) -> Iterator[tuple[WideRow, MessageRow]]:
     return ((flush.wide_row, row) for flush in flushes for row in flush.rows)
-
-
-def _not_sent(text: str, failed: Failure) -> Failure:
-    """Return the error of messages of which only what comes before them may be stored."""
-    if isinstance(failed, LASTING):
-        return failed
-    error = NotDone(text)
-    error.__cause__ = failed
-    return error
 
 
 def _share(flush: Flush, wanted: set[int]) -> Flush:

@@ -151,6 +151,14 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
         """Copy a row of a late part into a new part, under another id."""
         renewed.rows.append(row._replace(id=id_))
 
+    def register(self, parts: list[P]) -> Proto[Failure | None]:
+        """Register the places of these parts before anything is written there."""
+        new = set[Any]().union(*map(self.places, parts)) - self.state.registered
+        failed = worst((yield from Together(tuple(self.registrations(new))))) if new else None
+        if failed is None:
+            self.state.note_registered(new)
+        return failed
+
     # ── writing ──
 
     def write(self, entries: Sequence[Entry]) -> Proto[list[P]]:
@@ -325,6 +333,15 @@ def worst(results: list[Any]) -> Failure | None:
     if isinstance(results[0], NotDone | OutcomeUnknown):
         return results[0]
     return unknown("the rows may be stored, but not their registration", errors[0])
+
+
+def not_written(text: str, failed: Failure) -> Failure:
+    """Return the error of rows that were not written, because `failed` stopped what comes before them."""
+    if isinstance(failed, LASTING):
+        return failed
+    error = NotDone(text)
+    error.__cause__ = failed
+    return error
 
 
 def unknown(text: str, cause: Exception) -> OutcomeUnknown:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cqueue import ids
-from cqueue.errors import LASTING, NotDone
 from cqueue.log.protocol.spec import LogSpec, partition_of
 from cqueue.protocol import writing
 from cqueue.protocol.spec import Proto
-from cqueue.protocol.writing import Bits, Failure, Part, Writer, WriterState, worst
+from cqueue.protocol.writing import Bits, Failure, Part, Writer, WriterState
 from cqueue.store.log_operations import (
     AppendRecords,
     DeleteRecords,
@@ -19,7 +18,7 @@ from cqueue.store.log_operations import (
     RecordRow,
     RegisterLogShard,
 )
-from cqueue.store.operations import Operation, Together
+from cqueue.store.operations import Operation
 
 ROW_BYTES = 100
 """Bytes that a record is assumed to have beside its body: id, topic, and Cassandra's overhead."""
@@ -124,12 +123,9 @@ class RegisteringFirst(Appending):
 
     def before(self, parts: list[Write]) -> Proto[Failure | None]:
         """Register the Cassandra partitions. If this fails, no record has been written."""
-        new = set[Any]().union(*map(self.places, parts)) - self.state.registered
-        failed = worst((yield from Together(tuple(self.registrations(new))))) if new else None
+        failed = yield from self.register(parts)
         if failed is None:
-            self.state.note_registered(new)
-        elif not isinstance(failed, LASTING):
-            error = NotDone("a partition could not be registered, so its records were not written")
-            error.__cause__ = failed
-            return error
-        return failed
+            return None
+        return writing.not_written(
+            "a partition could not be registered, so its records were not written", failed
+        )

@@ -115,7 +115,9 @@ class DevCluster:
             if known is not None and running:
                 wanted = self._same_settings(known)
             else:
-                if known is None or not known.formed:
+                if known is None:
+                    self._refuse_foreign()
+                elif not known.formed:
                     # A first start that did not come to its end leaves nodes that may know half of the ring.
                     # Nobody has been told of them, so there is nothing to lose.
                     self._kill_and_delete()
@@ -162,7 +164,9 @@ class DevCluster:
             processes.terminate(self._homes(), grace)
 
     def wipe(self) -> None:
-        """Kill all nodes and delete their data. Other files in the directory stay."""
+        """Kill all nodes and delete their data. Other files in the directory stay, and so does a directory
+        without a record: `start` writes it before it makes the first node.
+        """
         with record.locked(self.directory, LOCK_LIMIT):
             self._kill_and_delete()
 
@@ -255,12 +259,22 @@ class DevCluster:
         # Without the record, which may be damaged.
         return [home for home in sorted(self.directory.glob(f"node[1-{MAX_NODES}]")) if home.is_dir()]
 
+    def _refuse_foreign(self) -> None:
+        """Refuse a directory without a record in which somebody else keeps things where nodes would lie."""
+        foreign = [home for home in self._homes() if not home.is_mount() and any(home.iterdir())]
+        if foreign:
+            raise DevError(
+                f"{foreign[0]} was not made by `cqueue dev`, or its {record.RECORD} was deleted. "
+                "Choose another place with --dir, or delete it yourself."
+            )
+
     def _kill_and_delete(self) -> None:
-        homes = self._homes()
+        homes, path = self._homes(), self.directory / record.RECORD
         processes.kill(homes)
-        for home in homes:
-            _delete(home)
-        (self.directory / record.RECORD).unlink(missing_ok=True)
+        if path.exists():
+            for home in homes:
+                _delete(home)
+            path.unlink()
 
 
 def _delete(home: Path) -> None:

@@ -68,7 +68,7 @@ def locked(directory: Path, limit: timedelta) -> Iterator[None]:
     """
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / LOCK).open("w")
+        file = (directory / LOCK).open("a")
     except OSError as exc:
         raise DevError(f"Cannot write to {directory}: {exc}. Choose another place with --dir.") from exc
     with file:

@@ -233,6 +233,20 @@ def test_wipe_deletes_only_what_is_ours(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"thesis.txt", record.LOCK}
 
 
+def test_directories_that_others_made_are_neither_used_nor_deleted(tmp_path, monkeypatch):
+    """`node1` is a common name: other tools keep clusters there, too."""
+    monkeypatch.setattr("cqueue.dev.cluster.find_java", lambda: pytest.fail("nothing is looked for"))
+    (tmp_path / "node2" / "data").mkdir(parents=True)
+    (tmp_path / record.LOCK).write_text("theirs")
+    cluster = DevCluster(tmp_path)
+    with pytest.raises(DevError, match="node2 was not made by"):
+        cluster.start()
+    cluster.wipe()
+    assert (tmp_path / "node2" / "data").is_dir()
+    assert (tmp_path / record.LOCK).read_text() == "theirs"
+    assert not (tmp_path / record.RECORD).exists()
+
+
 def test_commands_on_nothing_have_a_remedy(tmp_path):
     """Without a cluster the node commands name the one that makes it; `stop` has nothing to do."""
     cluster = DevCluster(tmp_path)

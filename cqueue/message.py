@@ -24,6 +24,7 @@ from cqueue.errors import (
 from cqueue.protocol.flush import Outgoing
 from cqueue.protocol.unique import Rule
 from cqueue.runtime.durations import given, show_duration
+from cqueue.runtime.texts import MAX_TEXT, check_text
 from cqueue.store.operations import WideRow
 from cqueue.unique import Unique
 
@@ -40,8 +41,6 @@ MAX_PRIORITY = 9
 """The least urgent priority; 0 is the most urgent one."""
 MAX_BATCH = 10_000
 """Entries of one `send_many`, at most; all of them are held in memory."""
-MAX_TEXT = 1000
-"""Characters of a task's name, key, codec, trigger or source, at most."""
 MAX_RECEIVE = 1000
 """Messages of one `receive`, at most: as many as one claim lists in a slot."""
 MIN_EXTENSION, MAX_EXTENSION = timedelta(seconds=2), timedelta(hours=12)
@@ -285,21 +284,12 @@ def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | 
     return texts
 
 
-def check_text(name: str, text: str) -> str:
-    """Return a text of 1 to 1,000 characters unchanged. name: the argument's name, for the error.
-
-    Raises:
-        BadInput: it is none.
-    """
-    if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT:
-        raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
-    return text
-
-
 def _source(source: str | bytes) -> bytes:
-    if not isinstance(source, str | bytes) or not 1 <= len(source) <= MAX_TEXT:
+    if isinstance(source, str):
+        return b"s" + check_text("source", source).encode()
+    if not isinstance(source, bytes) or not 1 <= len(source) <= MAX_TEXT:
         raise BadInput(f"source is {source!r}; it takes 1 to {MAX_TEXT:,} characters or bytes")
-    return b"s" + source.encode() if isinstance(source, str) else b"b" + source
+    return b"b" + source
 
 
 def _derived_due_us(message: Message, now_us: int) -> int:

@@ -33,7 +33,6 @@ from cqueue.message import (
     check_extension,
     check_limit,
     check_priority,
-    check_text,
     due_us,
     to_datetime,
 )
@@ -48,6 +47,7 @@ from cqueue.runtime import listing
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.texts import check_text
 from cqueue.sending.changes import ChangeResult, Changes, is_expired, merged, only
 from cqueue.sending.group_commit import GroupCommit
 from cqueue.sending.results import listed

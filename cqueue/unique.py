@@ -9,6 +9,7 @@ from typing import Final, Literal, get_args
 from cqueue.errors import BadInput
 from cqueue.protocol.unique import Rule
 from cqueue.runtime.durations import given
+from cqueue.runtime.texts import check_text
 
 While = Literal["pending", "running", "ever"]
 OnConflict = Literal["raise", "skip", "replace", "debounce", "throttle"]
@@ -16,8 +17,6 @@ OnConflict = Literal["raise", "skip", "replace", "debounce", "throttle"]
 SHORTEST_WITHIN: Final = timedelta(milliseconds=1)
 LONGEST_WITHIN: Final = timedelta(days=3650)
 """Range of `within`: up to ten years, as a delay."""
-MAX_KEY: Final = 1000
-"""Characters of a unique key, at most."""
 _WHILE: Final = {"debounce": "pending", "throttle": "ever"}
 """What `while_` is by default, by `on_conflict`; otherwise "running"."""
 
@@ -59,8 +58,8 @@ class Unique:
         Raises:
             BadInput: a value is out of range, or does not fit another one.
         """
-        if self.key is not None and (not isinstance(self.key, str) or not 1 <= len(self.key) <= MAX_KEY):
-            raise BadInput(f"a unique key is {self.key!r}; it takes 1 to {MAX_KEY:,} characters")
+        if self.key is not None:
+            check_text("key of Unique", self.key)
         if self.on_conflict not in get_args(OnConflict):
             raise BadInput(f"on_conflict is {self.on_conflict!r}; it takes {', '.join(get_args(OnConflict))}")
         if self.while_ is not None and self.while_ not in get_args(While):

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Final
 
 from cqueue.errors import BadInput, RecordRejected
-from cqueue.log.records import LogRecord, check_text
+from cqueue.log.records import LogRecord
 from cqueue.message import Message
 from cqueue.queue import Queue
+from cqueue.runtime.texts import check_text
 
 FEED_BATCH: Final = 500
 """Records that a feed sends at once: as many as one flush of a queue."""

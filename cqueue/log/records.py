@@ -12,7 +12,8 @@ from typing import TypeVar
 from cqueue import ids
 from cqueue.errors import BadInput, BodyTooLarge, InvalidLogId, PartitionOutOfRange
 from cqueue.log.protocol.append import Entry
-from cqueue.message import MAX_BODY, MAX_TEXT, check_headers, to_datetime
+from cqueue.message import MAX_BODY, check_headers, to_datetime
+from cqueue.runtime.texts import check_text
 from cqueue.store.log_operations import RecordRow
 
 T = TypeVar("T")
@@ -114,17 +115,6 @@ def entry_of(record: Record, partitions: int) -> Entry:
         check_partition(record.partition, partitions)
     headers = dict(check_headers(record.headers)) if record.headers else None
     return Entry(record.topic, body, record.key, record.partition, headers)
-
-
-def check_text(name: str, text: str) -> str:
-    """Return a text of 1 to 1,000 characters.
-
-    Raises:
-        BadInput: the text is longer, empty, or no text.
-    """
-    if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT:
-        raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
-    return text
 
 
 def check_partition(partition: int, partitions: int) -> int:

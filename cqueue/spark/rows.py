@@ -28,7 +28,8 @@ from pyspark.sql.types import (
 )
 
 from cqueue.errors import BadInput, BodyTooLarge, ConfigError, DelayOutOfRange
-from cqueue.message import MAX_BODY, MAX_DELAY, MAX_TEXT, check_headers
+from cqueue.message import MAX_BODY, MAX_DELAY, check_headers
+from cqueue.runtime.texts import MAX_TEXT
 from cqueue.spark.options import WriteOptions
 
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)

@@ -33,9 +33,10 @@ from cqueue.dispatcher.execution.handlers import check_runs, is_async
 from cqueue.dispatcher.execution.results import Keeping
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
-from cqueue.message import MAX_TEXT, Message, MessageId, check_duration, check_options, check_queue_name
+from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
 from cqueue.runtime.suggestions import suggest
+from cqueue.runtime.texts import check_text
 from cqueue.unique import Unique
 
 if TYPE_CHECKING:
@@ -147,8 +148,7 @@ class Task(Generic[P, R_co]):
         if result_ttl is not None:
             check_duration("result_ttl", result_ttl, SHORTEST_RESULT, LONGEST_DELAY)
         check_queue_name(queue)
-        if not isinstance(name, str) or not 1 <= len(name) <= MAX_TEXT:
-            raise BadInput(f"a task's name is {name!r}; it takes 1 to {MAX_TEXT:,} characters")
+        check_text("a task's name", name)
         self.function = function
         self.name = name
         self.queue = queue

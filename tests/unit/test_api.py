@@ -403,6 +403,18 @@ def test_headers_have_limits(memory_queue, headers, error):
         memory_queue.send(b"x", headers=headers)
 
 
+@pytest.mark.parametrize("text", ["", "x" * 1001, "caf\udce9", "\ud800"])
+def test_short_texts_have_limits(memory_queue, text):
+    """1 to 1,000 characters that an encoding has; one that is none fails alone, before anything is sent."""
+    bad = [cqueue.Message(b"bad", **{field: text}) for field in ("codec", "task", "key", "trigger")]
+    bad += [cqueue.Message(b"bad", source=text, due=datetime.now(UTC))]
+    result = memory_queue.send_many([*bad, cqueue.Message(b"good")])
+    assert [type(error) for _, error in result.failed] == [cqueue.BadInput] * len(bad)
+    assert [found.body for found in memory_queue.peek()] == [b"good"]
+    with pytest.raises(cqueue.BadInput):
+        cqueue.Unique(key=text)
+
+
 @pytest.mark.parametrize("priority", [-1, 10, True, 1.0, "1", None])
 def test_priorities_have_limits(memory_queue, priority):
     """A whole number from 0 to 9, else PriorityOutOfRange."""

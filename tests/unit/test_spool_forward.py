@@ -212,8 +212,9 @@ def test_bad_input_is_refused_before_it_is_spooled(client, spool):
         queue.send_many([cqueue.Message(b"")] * 10_001)
     old = datetime.now(UTC) - timedelta(days=2)
     bad = [cqueue.Message(b"", priority=10), cqueue.Message(b"", source="s", due=old), "no message"]
+    bad += [cqueue.Message(b"", key="caf\udce9")]
     result = queue.send_many([bad[0], cqueue.Message(b"good"), *bad[1:]])
-    assert [place for place, _ in result.failed] == [0, 2, 3]
+    assert [place for place, _ in result.failed] == [0, 2, 3, 4]
     assert [one.end for one in spool.status()] == [1]
 
 
@@ -525,6 +526,9 @@ def test_records_are_checked_before_they_are_spooled(client, spool):
     log = client.log("events", spool=spool)
     with pytest.raises(BadInput):
         log.append_many([cqueue.Record("t", b""), cqueue.Record("", b"")])
+    for topic, key in (("\ud800", None), ("t", "\ud800")):
+        with pytest.raises(BadInput):
+            log.append(topic, b"", key=key)
     with pytest.raises(HeadersTooLarge):
         log.append("t", b"", headers={str(place): "" for place in range(64)})
     assert spool.queues() == [] or spool.status()[0].end == 0

@@ -18,7 +18,8 @@ from pyspark.sql import types as T  # noqa: N812 - its usual name
 
 from cqueue.client import connect
 from cqueue.errors import BadInput
-from cqueue.message import MAX_BODY, MAX_DELAY, MAX_PRIORITY, MAX_TEXT
+from cqueue.message import MAX_BODY, MAX_DELAY, MAX_PRIORITY
+from cqueue.runtime.texts import MAX_TEXT
 from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.failures import reading, writing
 from cqueue.spark.rows import LOG_COLUMNS, QUEUE_COLUMNS, TYPES

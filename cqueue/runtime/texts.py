@@ -1,0 +1,32 @@
+"""Check short texts that callers give: keys, topics, names of tasks and codecs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cqueue.errors import BadInput
+
+MAX_TEXT: Final = 1000
+"""Characters of a task's name, key, topic, codec, trigger or source, at most."""
+
+
+def check_text(name: str, text: str) -> str:
+    """Return a text of 1 to 1,000 characters unchanged.
+
+    Half a surrogate pair is refused, as no encoding has one: JSON may hold one, and so does a file name that
+    is not in the encoding of its system.
+
+    Arguments:
+        name: the argument's name, for the error.
+        text: the argument.
+
+    Raises:
+        BadInput: it is none.
+    """
+    if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT:
+        raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError as exc:
+        raise BadInput(f"{name} is {text!r}, which is not valid text: it has half a surrogate pair") from exc
+    return text

@@ -80,9 +80,17 @@ def describe(error: BaseException, *, texts: bool | None = None) -> str:
     """
     if texts is None:
         texts = isinstance(error, CqueueError)
-    said = str(error) if texts else _of_system(error)
+    said = text_of(error) if texts else _of_system(error)
     text = said.strip().splitlines()
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error's text; an application's error may fail to make one."""
+    try:
+        return str(error)
+    except Exception as exc:  # noqa: BLE001 - as above
+        return f"its text cannot be made: {type(exc).__name__}"
 
 
 def _of_system(error: BaseException) -> str:

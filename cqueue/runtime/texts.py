@@ -30,3 +30,8 @@ def check_text(name: str, text: str) -> str:
     except UnicodeEncodeError as exc:
         raise BadInput(f"{name} is {text!r}, which is not valid text: it has half a surrogate pair") from exc
     return text
+
+
+def storable(text: str) -> str:
+    """Return a text that anybody may have made with each half of a surrogate pair escaped, to be stored."""
+    return text.encode(errors="backslashreplace").decode()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from cqueue.errors import ConfigError
+from cqueue.errors import BadInput, ConfigError
 from cqueue.message import check_duration
 
 if TYPE_CHECKING:
@@ -36,16 +36,37 @@ class Snooze:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Drop the message: it is acked, and the reason is logged."""
+    """Drop the message: it is acked, and the reason is logged.
+
+    Raises:
+        BadInput: the reason is no text.
+    """
 
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the reason."""
+        _check_reason(self.reason)
 
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Move the message to the dead-letter queue now."""
+    """Move the message to the dead-letter queue now.
+
+    Raises:
+        BadInput: the reason is no text.
+    """
 
     reason: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the reason."""
+        _check_reason(self.reason)
+
+
+def _check_reason(reason: str) -> None:
+    if not isinstance(reason, str):
+        raise BadInput(f"a reason is text, not {type(reason).__name__}: str(…)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +85,8 @@ class Retry:
             this policy for that exception.
 
     Raises:
-        ConfigError: both delay and wait are given, or `max_attempts` is out of range.
+        ConfigError: both delay and wait are given, `max_attempts` is out of range, or a rule is no action
+            for a class of exceptions.
         BadInput: the delay is out of range.
     """
 
@@ -82,6 +104,11 @@ class Retry:
                 raise ConfigError("give delay or wait, not both")
         if self.max_attempts is not None and (type(self.max_attempts) is not int or self.max_attempts < 1):
             raise ConfigError(f"max_attempts is {self.max_attempts!r}; it takes a whole number from 1 on")
+        for error, action in self.rules.items():
+            if not (isinstance(error, type) and issubclass(error, BaseException)):
+                raise ConfigError(f"rules has an entry for {error!r}, which is no class of exceptions")
+            if not isinstance(action, Retry | Snooze | Cancel | Dead):
+                raise ConfigError(f"the rule for {error.__name__} is {action!r}; it takes an action: Dead()")
 
 
 Action = Retry | Snooze | Cancel | Dead

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.actions import Retry
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, ConfigError
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.execution.results import Keeping
@@ -104,6 +104,15 @@ class Binding:
     timeout: timedelta | None = None
     log_errors: bool = False
     keeping: Keeping | None = None
+
+    def __post_init__(self) -> None:
+        """Check the timeout, which a resolver of the application's may have chosen.
+
+        Raises:
+            ConfigError: it is neither None nor a timedelta.
+        """
+        if not isinstance(self.timeout, timedelta | None):
+            raise ConfigError(f"timeout is {self.timeout!r}; it takes a timedelta")
 
 
 _current_run: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")

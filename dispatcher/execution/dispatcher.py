@@ -93,13 +93,24 @@ class Dispatcher:
             NotDone: Cassandra did not answer.
             Closed: the dispatcher has been started before; make a new one.
         """
-        with self._mutex:
+        with self._mutex:  # a `stop` meanwhile begins when this has come to its end
             if self._state != "new":
                 raise Closed(f"the dispatcher is {self._state}; make a new one")
-            pollers = self.engine.make_pollers(self._sources)
+            self._state = "starting"
+            try:
+                pollers = self.engine.make_pollers(self._sources)
+                self._stopper.start()
+            except BaseException:
+                self._state = "new"
+                if not self._graces.empty():
+                    self._end()
+                raise
+            try:
+                self.engine.start(pollers)
+            except BaseException:  # too many threads, perhaps: those that run are to end
+                self._graces.put(0.0)
+                raise
             self._state = "running"
-        self.engine.start(pollers)
-        self._stopper.start()
 
     def stop(self, grace: timedelta = DEFAULT_GRACE, *, wait: bool = True) -> None:
         """Stop receiving, let running handlers finish for up to `grace` (0 to 365 days), settle, and release.
@@ -117,10 +128,9 @@ class Dispatcher:
             BadInput: `grace` is out of range.
         """
         grace_s = check_duration("grace", grace, timedelta(), LONGEST_WAIT)
-        if self._state == "new":
-            self._state = "stopped"
-            self._stopped.set()
         self._graces.put(grace_s)
+        if self._state == "new":
+            self._end()
         if wait:
             self._stopped.wait()
 
@@ -160,7 +170,7 @@ class Dispatcher:
 
     @property
     def state(self) -> str:
-        """new, running, stopping, or stopped."""
+        """new, starting, running, stopping, or stopped."""
         return self._state
 
     def stats(self) -> Stats:
@@ -182,11 +192,15 @@ class Dispatcher:
     def _run_stop(self) -> None:
         grace_s = self._graces.get()  # blocks, so the clock is read afterwards
         self._deadline_s = time.monotonic() + grace_s
-        self._state = "stopping"
+        with self._mutex:
+            self._state = "stopping"
         try:
             self.engine.wind_down(self._left_s)
         except Exception as exc:  # noqa: BLE001 - callers of `stop` must not wait for ever
             self.engine.runner.telemetry.say(Event.BROKEN, error=exc)
+        self._end()
+
+    def _end(self) -> None:
         self._state = "stopped"
         self._stopped.set()
 

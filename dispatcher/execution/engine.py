@@ -90,12 +90,12 @@ class Engine:
     def start(self, pollers: Sequence[Poller]) -> None:
         """Start all threads, to receive with these pollers."""
         self.mark_busy()
-        self.worker_threads.start()
+        for poller in pollers:
+            self.poll_schedule.add(poller)
         self.loop.start()
         self.lease_extender.start()
         self.schedule_monitor.start()
-        for poller in pollers:
-            self.poll_schedule.add(poller)
+        self.worker_threads.start()
         self.fetchers.start(self.options.consumers)
         self.runner.telemetry.say(
             Event.STARTED, queues=len({poller.name for poller in pollers}), threads=self.options.threads
@@ -202,9 +202,11 @@ class Engine:
             pass
         if backlog.running:
             self._interrupt()
-        afterwards_s = max(AFTERWARDS_S, left_s())
-        self.fetchers.join(min(afterwards_s, AFTERWARDS_S))
-        settled = self.settlement_writer.flush(afterwards_s)
+        settled_by_s = time.monotonic() + AFTERWARDS_S
+        self.fetchers.join(AFTERWARDS_S)
+        while not (settled := self.settlement_writer.flush(LOOK_S)):
+            if left_s() <= 0 and time.monotonic() >= settled_by_s:
+                break
         self.lease_extender.close()
         self.settlement_writer.close()
         self.history.close(AFTERWARDS_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextvars import copy_context
 from typing import Any, Final, TypeVar
 
 from cqueue.dispatcher.execution.backlog import Backlog
@@ -86,7 +87,8 @@ class EventLoop:
         with self._mutex:
             self._closed = True
             self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(seconds)
+        if self._thread.is_alive():
+            self._thread.join(seconds)
 
     # ── on the loop's thread ──
 
@@ -141,7 +143,7 @@ class EventLoop:
             await _off_the_loop_if_firing(self._runner.end, delivery)
             delivery.let_go()
         except BaseException as exc:  # noqa: BLE001 - as in a worker
-            self._runner.telemetry.broken(delivery, exc)
+            self._runner.broken(delivery, exc)
 
     async def _limited(self, delivery: Delivery, call: Callable[[], Any]) -> Any:
         """Call the handler, and cancel it when its time limit passes, or the dispatcher stops."""
@@ -163,7 +165,14 @@ class EventLoop:
 
 
 async def _off_the_loop_if_firing(step: Callable[[Delivery], T], delivery: Delivery) -> T:
-    """Do the step here; for a firing, which needs Cassandra, do it and its hooks on a thread."""
+    """Do the step here; for a firing, which needs Cassandra, do it and its hooks on a thread.
+
+    What hooks set in context variables there is set here as well, for the handler and the hooks after it.
+    """
     if delivery.message.trigger is None:
         return step(delivery)
-    return await asyncio.to_thread(step, delivery)
+    context = copy_context()
+    done = await asyncio.get_running_loop().run_in_executor(None, context.run, step, delivery)
+    for variable, value in context.items():
+        variable.set(value)
+    return done

@@ -15,7 +15,7 @@ from cqueue.dispatcher.execution.events import Event, Trouble
 from cqueue.dispatcher.execution.handlers import Resolver
 from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.runner import Runner
-from cqueue.errors import CqueueError
+from cqueue.errors import CqueueError, NotDone
 from cqueue.receiving.interface import Found
 
 _lease = attrgetter("lease")
@@ -52,12 +52,10 @@ class Fetchers:
 
     def start(self, count: int) -> None:
         """Start `count` threads."""
-        self.threads = [
-            threading.Thread(target=self._run, name=f"cqueue-fetcher-{number}", daemon=True)
-            for number in range(count)
-        ]
-        for thread in self.threads:
+        for number in range(count):
+            thread = threading.Thread(target=self._run, name=f"cqueue-fetcher-{number}", daemon=True)
             thread.start()
+            self.threads.append(thread)
 
     def join(self, seconds: float) -> None:
         """Wait up to `seconds` for receives under way, once the poll schedule is closed."""
@@ -75,11 +73,12 @@ class Fetchers:
         try:
             if messages := poller.consumer.receive(poller.state.want):
                 last = poller.consumer.last
-                poller.learn()
                 self._telemetry.count(poller.name, "received", len(messages))
                 if last.told:
                     self._telemetry.count(poller.name, "found_by_hint", len(messages))
                 self._admit(poller, messages)
+                with suppress(NotDone):  # what it has learned before will do until the next receive
+                    poller.learn()
         except Exception as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
             self._failed(poller, exc)
         else:

@@ -25,7 +25,9 @@ from cqueue.dispatcher.execution.runner import trace_of
 from cqueue.dispatcher.schedules.definition import FiringId
 from cqueue.history import Told
 from cqueue.message import MessageId
+from cqueue.runtime.logs import text_of
 from cqueue.runtime.rendezvous import own_name
+from cqueue.runtime.texts import storable
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.execution.delivery import LeasedBatch
@@ -169,9 +171,9 @@ def _why(delivery: Delivery, decided: Settlement) -> dict[str, Any]:
     if error is None and not decided.reason:
         return {}
     trace = decided.traceback or (trace_of(error) if error is not None else "")
-    reason = decided.reason or (str(error) if error is not None else "")
+    reason = decided.reason or (text_of(error) if error is not None else "")
     return {
         "error": None if error is None else type(error).__name__,
-        "reason": reason.encode(errors="backslashreplace").decode()[:MAX_TRACE] or None,
-        "traceback": trace.encode(errors="backslashreplace").decode()[-MAX_TRACE:] or None,
+        "reason": storable(reason)[:MAX_TRACE] or None,
+        "traceback": storable(trace)[-MAX_TRACE:] or None,
     }

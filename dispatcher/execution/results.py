@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.errors import BadInput
 from cqueue.message import MAX_BODY
+from cqueue.runtime.texts import storable
 from cqueue.store.control import KeepResult, ResultRow
 from cqueue.store.operations import Together
 
@@ -63,7 +64,7 @@ def result_of(
             codec, refusal, reason = None, exc, str(exc)
     else:
         error = type(delivery.error).__name__ if delivery.error is not None else None
-        reason = settlement.reason
+        reason = storable(settlement.reason)
     at_ms = time.time_ns() // 1_000_000
     row = ResultRow(str(delivery.message.id), state, codec, value, error, reason, at_ms)
     return KeepResult(row, keeping.ttl_s), refusal

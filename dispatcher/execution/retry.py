@@ -19,6 +19,7 @@ from tenacity.stop import stop_after_attempt
 from tenacity.wait import wait_random_exponential
 
 from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Action, Dead, Retry, Snooze
+from cqueue.runtime.texts import storable
 
 DEFAULT_WAIT: Final = wait_random_exponential(multiplier=1, min=1, max=600)
 """1 s to 10 min: random below a limit that doubles, so that messages that failed together spread.
@@ -178,7 +179,7 @@ def reason_of(error: BaseException | None, when: str) -> str:
     if error is None:
         return f"{when}: the handler asked for another attempt"
     words = "".join(traceback.format_exception_only(error)).strip()
-    return f"{when}: {_cut(words)}".encode(errors="backslashreplace").decode()  # a header is valid text
+    return storable(f"{when}: {_cut(words)}")
 
 
 def _cut(text: str) -> str:

@@ -23,6 +23,7 @@ from cqueue.dispatcher.execution.delivery import (
     RUN,
     STOP,
     SUCCEEDED,
+    UNDECIDED,
     Delivery,
     Settlement,
     Verb,
@@ -179,10 +180,19 @@ class Runner:
         try:
             self._settle(delivery, settlement)
         except Exception as exc:  # noqa: BLE001 - the thread is to be replaced all the same
-            self.telemetry.broken(delivery, exc)
+            self.broken(delivery, exc)
         self.telemetry.of(event, delivery)
         _end_span(delivery, settlement)
         return True
+
+    def broken(self, delivery: Delivery, error: BaseException) -> None:
+        """Log an error of the dispatcher itself; unless the message is settled, leave it to its timeout."""
+        self.telemetry.say(Event.BROKEN, error=error, queue=delivery.poller.name)
+        if delivery.settlement is UNDECIDED:
+            try:
+                self._settle(delivery, left_to_timeout(delivery))
+            except Exception:  # noqa: BLE001 - that may be what is broken; the lease ends by itself
+                delivery.is_left = True
 
     # ── decisions ──
 

@@ -82,7 +82,7 @@ class Stats:
         running: handlers that run now.
         unstarted: messages that this process holds and has not started.
         unsettled: messages decided, and not yet known to be stored.
-        state: new, running, stopping, or stopped.
+        state: new, starting, running, stopping, or stopped.
         failing: queues whose last receive failed.
         stuck: queues whose receives have all failed for some seconds, with the last error.
         hints: datagrams by which processes tell each other of messages.
@@ -139,11 +139,6 @@ class Telemetry(Events):
         self.of(Event.LOST, delivery, **fields)
         if self.on_lost is not None and delivery.poller.keeps_history:
             self.on_lost(delivery)
-
-    def broken(self, delivery: Delivery, error: BaseException) -> None:
-        """Log an error of the dispatcher itself; the message is left to its timeout."""
-        self.say(Event.BROKEN, error=error, queue=delivery.poller.name)
-        delivery.is_left = True
 
     def by_queue(self, queues: Iterable[str]) -> dict[str, QueueCounts]:
         """Return the sums, by queue."""

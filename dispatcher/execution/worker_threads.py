@@ -38,7 +38,7 @@ class WorkerThreads:
             try:
                 self._run(delivery)
             except BaseException as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
-                self._runner.telemetry.broken(delivery, exc)
+                self._runner.broken(delivery, exc)
             if not delivery.is_settled_by(RUN):  # it was given up, and another thread is in this one's place
                 return
             delivery.let_go()

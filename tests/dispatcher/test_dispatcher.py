@@ -8,20 +8,21 @@ import signal
 import threading
 import time
 import weakref
+from contextvars import ContextVar
 from datetime import timedelta
 
 import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.dispatcher.execution import engine, event_loop, firing, worker_threads
+from cqueue.dispatcher.execution import engine, event_loop, firing, runner, worker_threads
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.handlers import bind
 from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import OutcomeUnknown, Unavailable
-from cqueue.store.operations import DeleteMessages, ReadMessages
+from cqueue.store.operations import DeleteMessages, ReadMessages, ReadQueue, ReadSlice
 from tests.fix_dispatcher import SOON, SOON_S, Gate, until
 
 HOUR = timedelta(hours=1)
@@ -282,6 +283,96 @@ def test_a_resolver_that_fails_costs_no_message(work, raises):
     stats = run_all(work, Broken())
     assert (stats.retried, stats.succeeded) == (1, 1)
     assert len(work.peek()) == 1
+
+
+@pytest.mark.parametrize("wrong", [cqueue.Dead, cqueue.Cancel])
+def test_a_reason_is_text(work, wrong):
+    """Anything else fails the handler, where it says so, and not the dispatcher afterwards."""
+
+    def handle(*_):
+        return wrong(ValueError("no such customer"))
+
+    work.send(b"x")
+    total = run_all(work, {None: cqueue.Binding("t", handle, cqueue.Retry(HOUR))})
+    assert (total.retried, work.peek()[0].state) == (1, "waiting")
+
+
+def test_a_timeout_is_a_timedelta(work):
+    """Of a resolver's as well: its message waits for the next attempt, and the others are handled."""
+
+    class Careless:
+        def resolve(self, message):
+            limit = 5 if message.body == b"x" else timedelta(seconds=5)
+            return cqueue.Binding("t", lambda *_: None, cqueue.Retry(HOUR), timeout=limit)
+
+    work.send_many([cqueue.Message(b"x"), cqueue.Message(b"good")])
+    total = run_all(work, Careless())
+    assert (total.retried, total.succeeded) == (1, 1)
+
+
+class Mute(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def test_an_error_without_a_text_is_decided_like_any_other(shop):
+    """Though the history and the log would quote it."""
+    queue = shop.create_queue("told", QueueConfig(history=timedelta(days=1)))
+
+    def handle(*_):
+        raise Mute
+
+    binding = cqueue.Binding("t", handle, cqueue.Retry(HOUR), log_errors=True)
+    queue.send(b"x")
+    assert run_all(queue, {None: binding}).retried == 1
+
+
+def test_what_the_dispatcher_fails_to_decide_waits_out_its_timeout(work, dispatch, monkeypatch):
+    """It is given back until then, alone: a neighbour that runs on extends their lease."""
+    gate = Gate()
+    decided = runner.Runner._decided
+
+    def break_once(self, delivery):
+        if delivery.message.body == b"broken":
+            raise RuntimeError("a bug")
+        return decided(self, delivery)
+
+    def handle(message, context):
+        return gate(message, context) if message.body == b"long" else None
+
+    monkeypatch.setattr(runner.Runner, "_decided", break_once)
+    work.send_many([cqueue.Message(b"long"), cqueue.Message(b"broken")])
+    dispatcher = dispatch(work, handle)
+    gate.wait_begun()
+    until(lambda: {found.body: found.state for found in work.peek()}[b"broken"] == "waiting")
+    gate.open.set()
+    assert dispatcher.drain(SOON)
+
+
+def test_a_configuration_that_cannot_be_read_holds_up_nothing_that_was_received(troubled, work, dispatch):
+    """It was read before; the messages are handled, in their first attempt."""
+    away, attempts = threading.Event(), []
+
+    def trouble(operation):
+        return Unavailable("no quorum") if isinstance(operation, ReadQueue) and away.is_set() else None
+
+    def around(operation, execute):
+        found = execute()
+        if isinstance(operation, ReadMessages | ReadSlice) and not away.is_set():
+            work._catalog._forget()
+            away.set()
+        return found
+
+    dispatcher = dispatch(work, lambda message, _: attempts.append(message.attempt))
+    troubled.trouble, troubled.around = trouble, around
+    work.send_many([cqueue.Message(b"x") for _ in range(20)])
+    until(lambda: dispatcher.stats().total.receive_failures)  # a later receive finds out
+    received = dispatcher.stats().total.received
+    assert received
+    until(lambda: len(attempts) >= received)
+    troubled.trouble, troubled.around = lambda _: None, lambda _, execute: execute()
+    until(lambda: len(attempts) == 20)
+    assert set(attempts) == {1}
 
 
 # ── leases ──
@@ -754,6 +845,74 @@ def test_a_dispatcher_is_started_once(work):
         dispatcher.start()
 
 
+def test_a_stop_during_the_start_is_waited_for(troubled, work):
+    """A program that closes its client after `stop` or `join` leaves nothing held behind."""
+    reading, go_on = threading.Event(), threading.Event()
+
+    def trouble(operation):
+        if isinstance(operation, ReadQueue):
+            reading.set()
+            assert go_on.wait(SOON_S)
+
+    work.send_many([cqueue.Message(b"x") for _ in range(10)])
+    dispatcher = Dispatcher(work, lambda *_: None)
+    work._catalog._forget()
+    troubled.trouble = trouble
+    starting = threading.Thread(target=dispatcher.start)
+    starting.start()
+    assert reading.wait(SOON_S)
+    dispatcher.stop(NOW, wait=False)
+    assert not dispatcher.join(timedelta(milliseconds=50))
+    go_on.set()
+    assert dispatcher.join(SOON)
+    starting.join()
+    assert dispatcher.state == "stopped"
+    assert dispatcher.engine.fetchers.threads
+    assert not any(thread.is_alive() for thread in dispatcher.engine.fetchers.threads)
+
+
+@pytest.mark.parametrize("refused", ["cqueue-worker-3", "cqueue-fetcher-1"])
+def test_a_start_that_the_system_refuses_is_undone(shop, work, monkeypatch, refused):
+    """No thread and no consumer stay behind, and `stop` returns."""
+    start = threading.Thread.start
+
+    def refuse(self):
+        if self.name == refused:
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    before = threading.active_count()
+    dispatcher = Dispatcher(work, fail)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        dispatcher.start()
+    dispatcher.stop()
+    until(lambda: threading.active_count() == before)
+    assert shop._wakeups["work"]._inboxes == []
+
+
+def test_a_second_stop_ends_the_wait_for_acks(troubled, work, monkeypatch):
+    """They cannot be stored, and the first grace is long."""
+    monkeypatch.setattr(engine, "AFTERWARDS_S", 0.1)
+    asked = threading.Event()
+
+    def trouble(operation):
+        if isinstance(operation, DeleteMessages):
+            asked.set()
+            return OutcomeUnknown("timed out")
+        return None
+
+    troubled.trouble = trouble
+    work.send(b"x")
+    dispatcher = Dispatcher(work, lambda *_: None)
+    dispatcher.start()
+    assert asked.wait(SOON_S)
+    dispatcher.stop(HOUR, wait=False)
+    until(lambda: dispatcher.state == "stopping")
+    dispatcher.stop(NOW, wait=False)
+    assert dispatcher.join(SOON)
+
+
 def test_a_handler_may_stop_its_dispatcher(work, dispatch):
     """Without waiting for itself."""
     work.send(b"x")
@@ -926,6 +1085,29 @@ def test_hooks_surround_runs_and_acks_in_order(work):
     total = run_all(work, lambda *_: calls.append("run"), middleware=[Noting("a"), Noting("b")])
     assert total.acked == 1
     assert calls == ["before a", "before b", "run", "after b", "after a", "acked 1", "acked 1"]
+
+
+@pytest.mark.parametrize("trigger", [None, "{}"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_handler_sees_the_context_variables_of_its_hooks(work, monkeypatch, is_async, trigger):
+    """Also as a coroutine of a schedule, whose hooks run on a thread."""
+    tenant, seen = ContextVar("tenant", default="nobody"), []
+
+    class Tenant(Middleware):
+        def before_run(self, message, context):
+            tenant.set("shop")
+
+        def after_run(self, message, context, answer, error):
+            seen.append(tenant.get())
+
+    async def handle_async(*_):
+        seen.append(tenant.get())
+
+    monkeypatch.setattr(firing, "begin", lambda *_: None)
+    monkeypatch.setattr(firing, "finish", lambda _store, _message, _firing, settlement: settlement)
+    work.send(b"x") if trigger is None else work.send_many([cqueue.Message(b"x", trigger=trigger)])
+    run_all(work, handle_async if is_async else lambda *_: seen.append(tenant.get()), middleware=[Tenant()])
+    assert seen == ["shop", "shop"]
 
 
 def test_a_hook_before_the_run_that_fails_is_a_failed_run(work):

@@ -121,6 +121,16 @@ def test_a_result_expires(app, run, client):
 # ── What has no value ──
 
 
+def test_a_reason_that_no_encoding_has_is_stored_escaped(app, run):
+    """A file name may be the reason; Cassandra refuses half a surrogate pair."""
+    task = keeping(app, lambda: cqueue.Cancel("caf\udce9 is gone"))
+    app.setup()
+    handle = task.enqueue()
+    run()
+    with pytest.raises(cqueue.NoResult, match=r"caf\\udce9 is gone"):
+        handle.result(NOW)
+
+
 def test_a_failed_task_tells_why(app, run):
     """The class and the text of what it raised, also once the dead letter is dropped."""
 

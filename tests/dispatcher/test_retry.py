@@ -19,6 +19,7 @@ from cqueue.dispatcher.execution.retry import (
     decide,
     resolved_delay,
 )
+from cqueue.errors import ConfigError
 from cqueue.protocol.dead import MAX_REASON
 
 
@@ -291,3 +292,10 @@ def test_a_reason_fits_where_it_is_stored(text):
 )
 def test_a_policy_says_how_many_attempts_its_queue_must_allow(policy, wanted):
     assert attempts_wanted(policy) == wanted
+
+
+@pytest.mark.parametrize("rules", [{KeyError: Dead}, {KeyError: None}, {"KeyError": Dead()}, {int: Dead()}])
+def test_rules_are_checked_when_they_are_made(rules):
+    """Not when a handler has failed, and its message depends on them."""
+    with pytest.raises(ConfigError):
+        Retry(rules=rules)

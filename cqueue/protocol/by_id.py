@@ -23,7 +23,7 @@ from cqueue.protocol.claim_draft import MAX_LISTED, MAX_NEW_SLOTS, STAY_MS, free
 from cqueue.protocol.inspection import discard, slots_of
 from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, take_over, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
-from cqueue.protocol.row_memory import remember_row
+from cqueue.protocol.row_memory import RowMemory, remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
     Head,
@@ -46,6 +46,10 @@ TRIES = 80
 """Most tries of a change. Each failed try needs another client's change of the wide row in that moment."""
 LOCK_AFTER = 2
 """Failed tries after which a change takes the lock, as a claim does where others claim too."""
+FREE_TAKE_OVER_AFTER = 10
+"""Failed tries after which a change takes a free lock on no condition but its own fence: a consumer that
+claims without a lock may come between each read and write. Before, changes that wait for it do not throw each
+other out."""
 TAKE_OVER_AFTER = 60
 """Tries after which a change takes the lock also from another change: its process may be dead.
 
@@ -288,7 +292,7 @@ def _mutate(
     live: only messages with a live row count; False: all do, as their rows have just been deleted.
     """
     memory = remember_row(spec, wide_row, frozenset({priority}))
-    is_unsure = False
+    is_unsure, seen_fence = False, None
     for tries in range(TRIES):
         owner, pick, now_us = (yield from new_owner()), (yield from RandomBits(16)), (yield from Now())
         head, _ = yield from locks.read_whole(wide_row)
@@ -299,14 +303,15 @@ def _mutate(
             ids_ = [row.id for row in (yield from ReadMessages(wide_row, priority, tuple(ids_)))]
         edit = Edit(head, priority, now_us, owner, pick, is_unsure=is_unsure)
         plan(edit, ids_)
-        if edit.needs_fence and not memory.remembered.locked and (head.lock is None or tries >= LOCK_AFTER):
-            if head.lock is None or not is_held(head.lock, spec, now_us):
-                yield from acquire(memory, spec)
-            elif head.lock.until_ms <= now_us // 1000 + STAY_MS or tries >= TAKE_OVER_AFTER:
-                yield from take_over(memory, spec)
-            else:
-                yield from Pause(PAUSE_S * MOST_PAUSES * (0.5 + pick / 2**16))
-            continue  # the head is read again
+        if edit.needs_fence and not memory.remembered.locked:
+            if head.lock is None or tries >= LOCK_AFTER:
+                yield from _get_lock(memory, spec, now_us, tries, pick)
+                continue  # the head is read again
+            if is_held(head.lock, spec, now_us) and head.lock.fence != seen_fence:
+                # A lock that overtook writes no tally, so the slots may be older than it. They are not in a
+                # read that begins once it was seen.
+                seen_fence = head.lock.fence
+                continue
         applied, is_sure = (
             (True, True) if edit.is_empty else (yield from mutate_once_or_unsure(edit.mutation(wide_row)))
         )
@@ -317,3 +322,15 @@ def _mutate(
         is_unsure |= not is_sure
         yield from Pause(PAUSE_S * min(tries, MOST_PAUSES) * (0.5 + pick / 2**16))
     raise NotDone("others change the messages' wide row too fast; try again")
+
+
+def _get_lock(memory: RowMemory, spec: QueueSpec, now_us: int, tries: int, pick: int) -> Proto[None]:
+    """Take the lock of the head just read, or wait a while for one that another change holds."""
+    lock = memory.remembered.head.lock if memory.remembered.head is not None else None
+    is_free = lock is None or not is_held(lock, spec, now_us)
+    if lock is None or (is_free and tries < FREE_TAKE_OVER_AFTER):
+        yield from acquire(memory, spec)
+    elif is_free or lock.until_ms <= now_us // 1000 + STAY_MS or tries >= TAKE_OVER_AFTER:
+        yield from take_over(memory, spec)
+    else:
+        yield from Pause(PAUSE_S * MOST_PAUSES * (0.5 + pick / 2**16))

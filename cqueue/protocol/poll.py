@@ -251,7 +251,12 @@ class Poll:
         for start in range(0, len(due), PROBED_AT_ONCE):
             if not policy.probes_on(start, found_enough=len(self.work) >= ENOUGH_FOUND):
                 return
-            yield from self._probe(spec, due[start : start + PROBED_AT_ONCE], now_us)
+            try:
+                yield from self._probe(spec, due[start : start + PROBED_AT_ONCE], now_us)
+            except NotDone:
+                if not self.work:
+                    raise
+                return  # what was found comes first, and the next search begins with the others
         if share is None:
             self._others_us = now_us
 
@@ -268,9 +273,10 @@ class Poll:
         return due
 
     def _probe(self, spec: QueueSpec, memories: list[RowMemory], now_us: int) -> Proto[None]:
+        for memory in memories:
+            memory.probed_us = now_us  # also if the probe fails
         found = yield from probe(memories, spec, self.gate)
         for memory in sorted(memories, key=lambda memory: memory.wide_row.time_shard):
-            memory.probed_us = now_us
             if memory in found:
                 self.work.add(memory, Reason.FOUND)
             elif self._claims_ahead and has_suspect(memory, spec, now_us):

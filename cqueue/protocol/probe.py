@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cqueue import ids
+from cqueue.errors import NotDone
 from cqueue.protocol import policy
 from cqueue.protocol.claim_draft import listed_above
 from cqueue.protocol.disposition import Disposition, of_slot
@@ -32,8 +33,11 @@ from cqueue.store.operations import (
 )
 
 MAX_REST_US = 2_000_000
-"""µs between probes of a wide row that is over and waits only for a timeout: a released message waits no
-longer than this."""
+"""µs between probes of a wide row that is over and has a claimed slot: a message that its holder gives back
+waits no longer than this."""
+MAX_WAITING_REST_US = 10_000_000
+"""µs between probes of a wide row that is over and has only waiting slots, as thousands may for days: a
+message that somebody makes due now by its id, and whose hint is lost, waits no longer than this."""
 PROBE_IDS = 200
 """Ids that one probe reads at most. A full answer counts as work."""
 
@@ -58,7 +62,12 @@ def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> 
                 yield from finish_retirement(memory, spec)
             elif not is_held(head.lock, spec, now_us):
                 (busy.add(index) if head_has_work(memory, spec, gate, now_us) else ask.append(memory))
-    asked = yield from _with_fresh(ask, spec, now_us)
+    try:
+        asked = yield from _with_fresh(ask, spec, now_us)
+    except NotDone:
+        if not busy:
+            raise
+        asked = []  # one wide row whose messages cannot be read does not hide the work of others
     return [memory for index, memory in enumerate(memories) if index in busy or memory in asked]
 
 
@@ -98,8 +107,6 @@ def _with_fresh(memories: list[RowMemory], spec: QueueSpec, now_us: int) -> Prot
             for read in _looks(memory, spec, priority, now_us):
                 asked.append(memory)
                 reads.append(read)
-    if not reads:
-        return []
     answers = yield from some_of(tuple(reads))
     found: list[RowMemory] = []
     for memory, read, answer in zip(asked, reads, answers, strict=True):
@@ -114,10 +121,10 @@ def _with_fresh(memories: list[RowMemory], spec: QueueSpec, now_us: int) -> Prot
 
 def _looks(memory: RowMemory, spec: QueueSpec, priority: int, now_us: int) -> list[ReadIds]:
     """Return the reads that show whether a priority has messages, each with just enough ids to tell."""
-    row, present = memory.wide_row, ids.highest_at(now_us)
+    row, present = memory.wide_row, ids.highest_at(min(now_us, memory.end_us))
     if memory.open:
         since = max(memory.reads.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
-        return [ReadIds(row, priority, since, present, PROBE_IDS)]
+        return [ReadIds(row, priority, since, present, PROBE_IDS)] if since < present else []
     at = (memory.remembered.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
     above = len(listed_above((memory.remembered.head or Head()).slots, at, now_us))
     looks = [ReadIds(row, priority, at.boundary, present, min(1 + above, PROBE_IDS))]
@@ -143,18 +150,20 @@ def _any_unlisted(memory: RowMemory, read: ReadIds, answer: IdSlice) -> bool:
 def _rest_until(memory: RowMemory, spec: QueueSpec, now_us: int) -> int:
     """Return when to probe a wide row without work again; 0 for at once, as new messages may land in it.
 
-    A row that is over gets no new messages, so it rests until a timeout passes, for two seconds at most.
+    A row that is over gets no new messages, so it rests until a timeout passes: for two seconds at most if a
+    holder may give something back, else for ten.
     """
     if now_us < memory.end_us + spec.settle_us + spec.skew_us:
         return 0
     used = [slot for slot in (memory.remembered.head or Head()).slots if slot.in_use]
     if any(is_slot_due(slot, spec, now_us) for slot in used):
         return 0  # a suspect that may be taken as soon as this process has finished another one
+    is_held_by_some = any(slot.state is SlotState.CLAIMED for slot in used)
+    longest_us = MAX_REST_US if is_held_by_some or not used else MAX_WAITING_REST_US
     wake_us = [
-        now_us + MAX_REST_US,
         memory.retire_at_us(spec),
         *(slot_due_at_us(slot, spec) for slot in used),
     ]
     if memory.open:
         wake_us.append(memory.reads.floors.pass_at_us)
-    return min((at for at in wake_us if at > now_us), default=now_us + MAX_REST_US)
+    return min([at for at in wake_us if at > now_us] + [now_us + longest_us])

@@ -335,9 +335,9 @@ def _rows_at_once(memory: RowMemory, priority: int, want: int) -> int:
 
 
 def _take_open(draft: Draft, priority: int) -> Proto[None]:
-    """Read an open wide row in pieces, from its floor until messages are found or the present is reached."""
+    """Read an open wide row in pieces, from its floor until messages are found, or up to now or its end."""
     memory, now_us = draft.memory, draft.now_us
-    present = ids.highest_at(now_us)
+    present = ids.highest_at(min(now_us, memory.end_us))
     recent = ids.lowest_at(now_us - draft.spec.settle_us - draft.spec.skew_us)
     floor = _floor(draft, priority)
     limit = _rows_at_once(memory, priority, draft.left)

@@ -23,7 +23,7 @@ PLAIN = """
     level limiter loop lost main merge metrics migrations mismatch model name no not old once options out
     owned ownership page parallel parent plan plugin progress protocol pytest range reader recovery refused
     rejected render repeating request result role runtime schema service settings socket source spark state
-    statement stats string suggestions systemd testing thread too unavailable urls version web wire wrong
+    statement stats string suggestions systemd testing text thread too unavailable urls version web wire wrong
 """
 """Words of public names and modules that mean what they mean everywhere. Any other word needs an entry."""
 

@@ -1,12 +1,16 @@
 """Decisions at their edges: each test is here because a changed decision was noticed by no other."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
 from cqueue import ids
-from cqueue.protocol import by_id, inspection, keys, shards, unclaimed, writing
+from cqueue.errors import MessageHeld
+from cqueue.protocol import ack, by_id, inspection, keys, policy, shards, unclaimed, writing
+from cqueue.protocol.claim import claim
+from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.lock import mutate_once_beside, prepare_fence, was_applied
+from cqueue.protocol.lock import mutate_once_beside, prepare_fence, take_over, was_applied
 from cqueue.protocol.probe import head_has_work
 from cqueue.protocol.row_memory import RIVAL_WINDOW_US, RememberedHead
 from cqueue.store import packs
@@ -177,6 +181,57 @@ def test_a_change_by_id_takes_no_lock_where_nobody_comes_between():
     changed = table.run(by_id.reschedule(table.spec, table.row, 0, [second], NOON_US // 1000 + 60_000))
     assert changed.done == {second}
     assert sum(type(one) is Mutate for one in table.log) == 1
+
+
+def test_a_change_by_id_overtakes_claims_that_leave_the_lock_free():
+    """A consumer that claims by name comes between each read and write of a change."""
+    table = Table()
+    view = table.view()
+    table.put(NOON_US)
+    table.pass_time(1000)
+    table.claim(view)
+    (later,) = table.put(table.time_us + 20 * SECOND_US)
+
+    def claim_first(operation):
+        if type(operation) is Mutate and not operation.overtakes:
+            named = table.put(table.time_us)
+            table.pass_time(1000)
+            hint = Hint(table.row, frozenset({0}), tuple(named))
+            got = table.run(claim(view, table.spec, SuspectGate(), 10, hint=hint))
+            view.finished += table.run(ack.ack(got.taken))
+
+    assert table.run(by_id.cancel(table.spec, table.row, 0, [later]), claim_first).done == {later}
+
+
+def test_a_change_by_id_does_not_go_by_slots_that_are_older_than_the_lock():
+    """A lock that overtakes writes no tally, so a torn read may show the slots of before a claim."""
+    table = Table()
+    consumer, rival = table.view(), table.view()
+    table.put(NOON_US)
+    table.pass_time(1000)
+    consumer.finished += table.run(ack.ack(table.claim(consumer).taken))
+    held, *_ = table.put(*(table.time_us + number for number in range(5)))
+    table.pass_time(1000)
+    before = table.head()
+    claimed = table.run(claim(consumer, table.spec, SuspectGate(), 1, stay=True))
+    assert ids_of(claimed) == [held]
+    rival.remembered.note_read(table.head(), table.time_us)
+    assert table.run(take_over(rival, table.spec))
+    now = table.head()
+    torn = replace(before, lock=now.lock._replace(tally=before.lock.tally))
+    assert policy.is_whole(torn)
+    execute, reads = table.store.execute, []
+
+    def answer(operation):
+        if type(operation) is ReadHead and not reads:
+            reads.append(operation)
+            return torn
+        return execute(operation)
+
+    with patch.object(table.store, "execute", answer):
+        changed = table.run(by_id.reschedule(table.spec, table.row, 0, [held], table.time_us // 1000))
+    assert isinstance(changed.failed[held], MessageHeld)
+    assert table.listed().count(held) == 1
 
 
 def test_what_a_claim_took_does_not_wait_for_the_read_beside_it():

@@ -2,11 +2,13 @@
 
 import pytest
 
+from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol import ack, by_id
+from cqueue.protocol import ack, by_id, shards
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.probe import probe
 from cqueue.protocol.timeouts import FREED_AT_ONCE, kept_time_of_death
-from cqueue.store.operations import Mutate, ReadHead, ReadSlice, SlotRow, SlotState, WideRow
+from cqueue.store.operations import Mutate, ReadHead, ReadIds, ReadSlice, SlotRow, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 
 
@@ -304,6 +306,27 @@ def test_a_full_claim_of_an_open_row_is_followed_by_one_that_reads_on():
     assert ids_of(table.claim(view, want=2)) == some[2:4]
     (read,) = [operation for operation in table.log if type(operation) is ReadSlice]
     assert read.after == some[1]
+
+
+def test_a_pass_over_an_open_wide_row_ends_with_the_row():
+    """However old it is: no message can stand behind its end, and dead letters may keep it for a day."""
+    table = Table(name="q.dead", gc_grace_us=86_400_000_000)
+    row = WideRow("q.dead@1", NOON_US // 1000, -1)
+    (message,) = table.put(NOON_US, row=row)
+    view = table.view(row)
+    claimed = table.claim(view)
+    assert ids_of(claimed) == [message]
+    view.finished += table.run(ack.ack(claimed.taken))
+    table.pass_time(20 * 3_600_000_000)
+    table.log.clear()
+    table.claim(view)
+    end = ids.highest_at(shards.end_us(table.spec, row))
+    reads = [operation for operation in table.log if type(operation) is ReadSlice]
+    assert len(reads) < 50
+    assert max(read.upto for read in reads) <= end
+    table.log.clear()
+    table.run(probe([view], table.spec, SuspectGate()))
+    assert not any(type(operation) is ReadIds for operation in table.log)
 
 
 def test_a_pass_over_an_open_wide_row_crosses_few_tombstones_where_many_messages_lay():

@@ -3,7 +3,7 @@
 import pytest
 
 from cqueue.errors import NotDone
-from cqueue.protocol import ack, shards
+from cqueue.protocol import ack, by_id, shards
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import acquire, prepare_fence, unlock
@@ -17,7 +17,8 @@ from cqueue.protocol.poll import (
     SEARCH_EVERY_US,
     Poll,
 )
-from cqueue.protocol.probe import MAX_REST_US, probe
+from cqueue.protocol.probe import MAX_REST_US, MAX_WAITING_REST_US, probe
+from cqueue.protocol.registry import refresh
 from cqueue.protocol.row_memory import HEAD_REMEMBERED_US
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import TURNS, Reason, WorkList
@@ -441,6 +442,46 @@ def test_searches_that_fail_keep_no_backlog_waiting():
     assert claims >= 20
 
 
+def test_a_wide_row_whose_messages_cannot_be_read_hides_no_other():
+    """Another one, with an expired timeout, is claimed from by the same search, and by each later one."""
+    table = Table(shards=2)
+    poll = started(table)
+    bad, good = put(table, 0), put(table, 1)
+    assert len(table.claim(table.view(good)).taken) == 1
+    table.pass_time((table.spec.visibility_ms + 1000) * 1000)
+
+    def trouble(operation):
+        if type(operation) is ReadIds and operation.wide_row == bad:
+            raise NotDone("no answer")
+
+    table.run(poll.begin(table.spec), trouble)
+    (taken,) = table.run(poll.next_claim(table.spec, 10), trouble).taken
+    assert taken.lease.wide_row == good
+
+
+def test_a_search_that_fails_is_followed_by_one_of_other_wide_rows():
+    """Where more wide rows wait than one look covers."""
+    table = Table(shards=PROBED_AT_ONCE + 4)
+    poll = started(table)
+    bad = {put(table, shard) for shard in range(PROBED_AT_ONCE)}
+    good = [put(table, PROBED_AT_ONCE + number) for number in range(4)]
+    table.run(refresh(poll.registry, table.spec))
+    for row in good:  # probed last, so a search begins with the others
+        poll.registry.rows[row].probed_us = 1
+
+    def trouble(operation):
+        if getattr(operation, "wide_row", None) in bad:
+            raise NotDone("no answer")
+
+    table.run(poll.begin(table.spec), trouble)
+    with pytest.raises(NotDone):
+        table.run(poll.next_claim(table.spec, 10), trouble)
+    table.pass_time(SEARCH_EVERY_US)
+    table.run(poll.begin(table.spec), trouble)
+    (taken, *_) = table.run(poll.next_claim(table.spec, 10), trouble).taken
+    assert taken.lease.wide_row in good
+
+
 def test_the_reason_of_a_claim_is_told():
     """Operators see how many messages hints have found, and how many polling has."""
     table = Table(shards=4)
@@ -596,6 +637,20 @@ def test_a_wide_row_that_is_over_rests_while_its_messages_are_held():
     for table.time_us, rests_until_us in ((over_us - 1, 0), (over_us, over_us + MAX_REST_US)):
         assert table.run(probe([view], table.spec, SuspectGate())) == []
         assert view.rest_until_us == rests_until_us, "they may be given back at any time"
+
+
+def test_a_wide_row_that_is_over_rests_longer_while_its_messages_wait():
+    """Thousands of messages that were put off for hours must not be looked at all the time."""
+    table = Table()
+    (message,) = table.put(NOON_US)
+    later_us = table.end_us + 3_600_000_000
+    table.run(by_id.reschedule(table.spec, table.row, 0, [message], later_us // 1000))
+    view = table.view()
+    for at_us in (table.end_us + SETTLE_US + SKEW_US, later_us - SECOND_US):
+        table.time_us = at_us
+        table.claim()  # sweeps
+        assert table.run(probe([view], table.spec, SuspectGate())) == []
+        assert view.rest_until_us == min(table.time_us + MAX_WAITING_REST_US, later_us)
 
 
 def test_a_wide_row_with_the_next_suspect_does_not_rest():

@@ -21,6 +21,7 @@ from cqueue.errors import LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.message import (
     MAX_DELAY,
     MAX_EXTENSION,
+    MAX_RECEIVE,
     MIN_EXTENSION,
     Message,
     MessageId,
@@ -267,7 +268,8 @@ class DelayQueue:
         """Give back what this object has popped, and nobody acknowledged in time. `pop` does it now and then.
 
         Other consumers receive such messages without this call, too, but one at a time: each may have killed
-        its consumer. This consumer lives, so this call gives back all of them at once.
+        its consumer. This consumer lives, so this call gives back all of them at once. Messages whose timeout
+        another process has extended stay popped.
 
         Raises:
             NotDone, OutcomeUnknown: they come back by themselves.
@@ -275,12 +277,22 @@ class DelayQueue:
         self._process_at_s = time.monotonic() + self.unack_time.total_seconds()
         now = self._queue.now
         popped = list(self._popped.items())
-        late = [(id_, one) for id_, one in popped if self._until.get(id_, one.visible_again) <= now]
-        for id_, _ in late:
+        late = {id_: one for id_, one in popped if self._until.get(id_, one.visible_again) <= now}
+        over = [id_ for id_, one in late.items() if one.is_held and one.visible_again <= now]
+        extended = self._invisible(over, now)
+        for id_ in late.keys() - extended:
             self._popped.pop(id_, None)
             self._until.pop(id_, None)
         with suppress(LeaseLost):  # another consumer has received the message already
-            self._consumer.nack([one for _, one in late if one.is_held])
+            self._consumer.nack([one for id_, one in late.items() if one.is_held and id_ not in extended])
+
+    def _invisible(self, ids: list[str], now: datetime) -> set[str]:
+        """Return those of these messages that are invisible until later, as they are stored."""
+        found: set[str] = set()
+        for start in range(0, len(ids), MAX_RECEIVE):
+            stored = self._queue.find_many(ids[start : start + MAX_RECEIVE])
+            found |= {id_ for id_, one in stored.items() if one.next_at > now}
+        return found
 
     # ── close ──
 

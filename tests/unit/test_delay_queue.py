@@ -240,6 +240,24 @@ def test_another_consumer_acknowledges_by_id(client, queue):
     assert queue.get(id_) is None
 
 
+@pytest.mark.parametrize("own", [None, UNACK + SECOND])
+def test_another_process_extends_an_unack_timeout(clock, client, queue, own):
+    """The object that popped the message does not give it back before, whatever it was told itself."""
+    (id_,) = queue.push([Message(b"x")])
+    pop_all(queue, 1)
+    if own is not None:
+        assert queue.set_unack_timeout(id_, own)
+    with DelayQueue(client, queue.name) as other:
+        assert other.set_unack_timeout(id_, LONGER)
+        wait_out(queue, clock, own or UNACK)
+        assert (queue.pop(), other.pop()) == ([], [])
+        assert queue.get(id_).state == "claimed"
+    wait_out(queue, clock, LONGER)
+    (again,) = pop_all(queue, 1)
+    assert (again.id, again.suspect) == (id_, False)
+    assert queue.ack(id_)
+
+
 def test_predicates(queue):
     """Over headers and state, popped messages included."""
     ids = queue.push([Message(b"%d" % number, headers={"kind": "ab"[number % 2]}) for number in range(6)])

@@ -9,14 +9,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, NamedTuple, Self
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cqueue.client import Client
-from cqueue.consumer import MAX_WAIT
+from cqueue.consumer import MAX_WAIT, Consumer
 from cqueue.errors import LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.message import (
     MAX_DELAY,
@@ -34,6 +35,9 @@ from cqueue.received import ReceivedMessage
 from cqueue.store.quarantine import Damage
 from cqueue.unique import Unique
 from cqueue.where import Where
+
+if TYPE_CHECKING:
+    from cqueue.receiving.settler import Settler
 
 READY, CLAIMED = Where(state="ready"), Where(state="claimed")
 
@@ -70,7 +74,8 @@ class DelayQueue:
         self.name = name
         self._client = client
         self._queue = client.queue(name)
-        self._consumer = self._queue.consumer()
+        self._consumers: list[tuple[Consumer, Lock]] = []  # each with a lock that its `pop` holds
+        self._closed = False
         self._popped: dict[str, ReceivedMessage] = {}
         self._process_at_s = time.monotonic() + self.unack_time.total_seconds()
         self._until: dict[str, datetime] = {}  # unack times that `set_unack_timeout` gave
@@ -121,11 +126,34 @@ class DelayQueue:
         if time.monotonic() >= self._process_at_s:
             with suppress(NotDone, OutcomeUnknown):
                 self.process_unacks()
+        with self._consumer() as consumer:
+            return self._pop(consumer, count, deadline_s)
+
+    @contextmanager
+    def _consumer(self) -> Iterator[Consumer]:
+        """Lend the oldest consumer that no `pop` has, or a new one: a consumer is busy while it waits."""
+        free = (pair for pair in list(self._consumers) if pair[1].acquire(blocking=False))
+        consumer, busy = next(free, None) or self._new_consumer()
+        try:
+            yield consumer
+        finally:
+            busy.release()
+
+    def _new_consumer(self) -> tuple[Consumer, Lock]:
+        """Add a consumer. Return it with its lock, which the caller has."""
+        consumer, busy = self._queue.consumer(), Lock()
+        busy.acquire()
+        self._consumers.append((consumer, busy))
+        if self._closed:  # `close` may have been too early to see this one
+            consumer.close()
+        return consumer, busy
+
+    def _pop(self, consumer: Consumer, count: int, deadline_s: float) -> list[ReceivedMessage]:
         popped: list[ReceivedMessage] = []
         while len(popped) < count or not popped:
             left = timedelta(seconds=max(0.0, deadline_s - time.monotonic()))
             try:
-                some = self._consumer.receive(count - len(popped), wait=left)
+                some = consumer.receive(count - len(popped), wait=left)
             except (NotDone, OutcomeUnknown):
                 if not popped:
                     raise
@@ -283,8 +311,13 @@ class DelayQueue:
         for id_ in late.keys() - extended:
             self._popped.pop(id_, None)
             self._until.pop(id_, None)
-        with suppress(LeaseLost):  # another consumer has received the message already
-            self._consumer.nack([one for id_, one in late.items() if one.is_held and id_ not in extended])
+        by_settler: dict[Settler, list[ReceivedMessage]] = {}
+        for id_, one in late.items():
+            if one.is_held and id_ not in extended:
+                by_settler.setdefault(one._settler, []).append(one)  # noqa: SLF001 - of its own consumer
+        for settler, some in by_settler.items():
+            with suppress(LeaseLost):  # another consumer has received a message already
+                settler.nack(some)
 
     def _invisible(self, ids: list[str], now: datetime) -> set[str]:
         """Return those of these messages that are invisible until later, as they are stored."""
@@ -298,7 +331,9 @@ class DelayQueue:
 
     def close(self) -> None:
         """Give popped messages back (the attempt counts), and pop no more. Never raises."""
-        self._consumer.close()
+        self._closed = True
+        for consumer, _ in list(self._consumers):
+            consumer.close()
 
     def __enter__(self) -> Self:
         return self

@@ -9,7 +9,7 @@ import pytest
 
 import cqueue
 from cqueue import DelayQueue, Message, Where
-from tests.fix_dispatcher import ManualClock
+from tests.fix_dispatcher import ManualClock, until
 
 UNACK = timedelta(minutes=10)
 """Longer than the slowest test takes, and than `SOON`; tests in which it passes move the clock."""
@@ -140,6 +140,35 @@ def test_three_that_push_and_two_that_pop(queue):
         thread.join()
     assert len({message.id for message in popped}) == len(popped) == count
     assert queue.pop() == []
+
+
+def test_a_pop_that_waits_holds_up_no_other(queue):
+    """Each `pop` keeps its own `wait`; what comes meanwhile goes to the one that waits."""
+    queue.push([Message(b"first")])
+    popped = []
+    waiting = threading.Thread(target=lambda: popped.extend(queue.pop(2, wait=10 * SOON)))
+    waiting.start()
+    until(lambda: queue._popped, SOON.total_seconds())
+    began = time.monotonic()
+    assert queue.pop() == []
+    assert time.monotonic() - began < SOON.total_seconds()
+    queue.push([Message(b"second")])
+    waiting.join()
+    assert [message.body for message in popped] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("by", ["process_unacks", "close"])
+def test_what_two_pops_at_once_popped_is_given_back(clock, client, queue, by):
+    queue.push([Message(b"1"), Message(b"2")])
+    with queue._consumer():  # as while another thread pops
+        pop_all(queue, 1)
+    pop_all(queue, 1)
+    if by == "close":
+        queue.close()
+    else:
+        wait_out(queue, clock)
+    with DelayQueue(client, queue.name) as other:
+        assert [(one.attempt, one.suspect) for one in pop_all(other, 2)] == [(2, False)] * 2
 
 
 def test_set_timeout(queue):
@@ -283,6 +312,10 @@ def test_close_gives_back(client, queue):
     with DelayQueue(client, queue.name) as other:
         (message,) = pop_all(other, 1)
     assert message.attempt == 2
+    with pytest.raises(cqueue.Closed):
+        queue.pop()
+    with queue._consumer(), pytest.raises(cqueue.Closed):  # nor with a consumer made since
+        queue.pop()
 
 
 def test_a_count_or_timeout_out_of_range_is_refused_by_its_name(queue):

@@ -5,9 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from typing import Final
 
 from cqueue import ids
-from cqueue.errors import BadInput, Closed, DelayOutOfRange, Duplicate, NotDone, SendUnknown
+from cqueue.errors import (
+    BadInput,
+    Closed,
+    DelayOutOfRange,
+    Duplicate,
+    NotDone,
+    SendUnknown,
+    WrongDataCentre,
+)
 from cqueue.message import Message, MessageId, SkippedId, outgoing, unique_rule
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.hint import MAX_NAMED, Hint
@@ -19,6 +28,10 @@ from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.wakeups import Wakeups
 from cqueue.sending.results import Failed, Result, States, checked, failures, listed
 from cqueue.store.operations import MessageRow
+
+REFUSED: Final = (Closed, WrongDataCentre)
+"""Errors of a run that has not begun. A call raises them as long as nothing is stored; once something is, its
+result has to say so."""
 
 
 class SendResult(Result[Flush, MessageId]):
@@ -83,7 +96,7 @@ class Producer:
         Raises:
             BatchTooLarge: more than 10,000 entries.
             QueueNotFound: there is no such queue.
-            Closed: the client has been closed.
+            Closed: the client has been closed; nothing is stored.
         """
         entries = listed(messages, Message, "send_many")
         with self._driver.limited():
@@ -125,10 +138,13 @@ class Producer:
         alone: list[Flush] = []
         if any(entries[place].unique is not None for place in places):
             alone, places, good = self._store_unique_ones(spec, entries, places, good, failed)
-        flushes = self._states.run(lambda state: self._driver.run(send(spec, state, good))) if good else []
-        if len(places) < len(entries):
-            for flush in flushes:
-                flush.indexes = [places[index] for index in flush.indexes]
+        try:
+            flushes = self._store_together(spec, places, good) if good else []
+        except REFUSED as exc:
+            if not alone:
+                raise
+            flushes = []
+            failed += [(place, exc) for place in places]
         flushes += alone
         for flush in flushes:
             if flush.error is None:
@@ -136,6 +152,14 @@ class Producer:
             else:
                 failed += failures(flush, _ids_of(flush), SendUnknown, "message")
         return flushes, failed
+
+    def _store_together(self, spec: QueueSpec, places: list[int], good: list[Outgoing]) -> list[Flush]:
+        """Store messages, of which there are some. places: their indexes among the entries, in order."""
+        flushes: list[Flush] = self._states.run(lambda state: self._driver.run(send(spec, state, good)))
+        if places[-1] >= len(places):  # entries in between are left out
+            for flush in flushes:
+                flush.indexes = [places[index] for index in flush.indexes]
+        return flushes
 
     def _store_unique_ones(
         self,
@@ -145,7 +169,11 @@ class Producer:
         good: list[Outgoing],
         failed: Failed,
     ) -> tuple[list[Flush], list[int], list[Outgoing]]:
-        """Store the messages with `unique`, one by one. Return their flushes, and what is left to store."""
+        """Store the messages with `unique`, one by one. Return their flushes, and what is left to store.
+
+        Raises:
+            Closed, WrongDataCentre: nothing is stored; after the first flush, each entry left fails alone.
+        """
         flushes: list[Flush] = []
         rest: list[tuple[int, Outgoing]] = []
         for place, one in zip(places, good, strict=True):
@@ -154,9 +182,9 @@ class Producer:
                 continue
             try:
                 flushes.append(self._store_unique(spec, one, entries[place], place))
-            except Closed:
-                raise
-            except NotDone as exc:
+            except (NotDone, WrongDataCentre) as exc:
+                if not flushes and isinstance(exc, REFUSED):
+                    raise
                 failed.append((place, exc))
         return flushes, [place for place, _ in rest], [one for _, one in rest]
 

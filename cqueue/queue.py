@@ -283,7 +283,7 @@ class Queue:
         Raises:
             BatchTooLarge: there are more than 10,000 entries.
             QueueNotFound: there is no such queue.
-            Closed: the client has been closed.
+            Closed: the client has been closed; nothing is stored.
         """
         entries = listed(messages, Message, "send_many")
         return sent(self._driver.tracing, "send", self.name, entries, self._producer.send_many)

@@ -9,7 +9,17 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue import BadInput, Duplicate, Message, NotDone, OutcomeUnknown, SendUnknown, Unique
+from cqueue import (
+    BadInput,
+    Closed,
+    Duplicate,
+    Message,
+    NotDone,
+    OutcomeUnknown,
+    SendUnknown,
+    Unique,
+    WrongDataCentre,
+)
 from cqueue.client import Client, open_cassandra
 from cqueue.protocol.unique import KEPT_US
 from cqueue.runtime.clock import LocalClock
@@ -712,6 +722,44 @@ def test_a_replacement_whose_delete_fails_says_so_and_the_next_sender_deletes(fa
         queue.send(b"3", unique=unique)
     assert raised.value.ids == (duplicate.value.id,)
     assert bodies(queue) == [b"new"]
+
+
+# ── Many ──
+
+
+def closed(client):
+    client._driver.close()
+
+
+def moved(client):
+    client._catalog._refusal = "the home was moved"
+
+
+@pytest.mark.parametrize("refusal", [(closed, Closed), (moved, WrongDataCentre)])
+@pytest.mark.parametrize("stored", [1, 2, 3])
+def test_a_client_that_is_refused_in_the_middle_tells_what_is_stored(faults, client, queue, refusal, stored):
+    """Of entries with a unique key, which go one by one, and of the others, which go last."""
+    (refuse, error), inserts = refusal, []
+
+    def around(operation, do):
+        done = do()
+        if is_insert(operation):
+            inserts.append(operation)
+            if len(inserts) == stored:
+                refuse(client)
+        return done
+
+    faults.around = around
+    messages = [
+        Message(b"plain"),
+        *(Message(b"%d" % place, unique=Unique(key=f"{place}")) for place in range(3)),
+    ]
+    result = queue.send_many(messages)
+    assert [id_ is not None for id_ in result.ids] == [False, *(place < stored for place in range(3))]
+    assert [index for index, _ in result.failed] == [0, *range(stored + 1, 4)]
+    assert {type(why) for _, why in result.failed} == {error}
+    with pytest.raises(error):  # nothing is stored
+        queue.send_many(messages)
 
 
 # ── Space ──

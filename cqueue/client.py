@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from cqueue.config import QueueConfig
 from cqueue.doorbell import Address, Doorbell, HintCounts
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, QueueNotFound
 from cqueue.history import QueueHistory
 from cqueue.log import Log, LogConfig
 from cqueue.log.catalog import LogCatalog
@@ -232,7 +232,8 @@ class Client:
         Raises:
             InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`.
             QueueExists: it exists; with `exist_ok`, only if its configuration is another one.
-            OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
+            OutcomeUnknown: it may have been created, with or without its history; with `exist_ok` the call
+                can be repeated.
         """
         history = self._history(name)
         ttl = config.history if isinstance(config, QueueConfig) else None  # the catalog refuses all else
@@ -251,8 +252,14 @@ class Client:
             QueueNotFound: there is no such queue.
             BadInput: it is a dead-letter queue, which goes with its queue; `purge` empties it.
         """
-        count = self._catalog.delete(name)
-        self._history(name).drop()
+        history = self._history(name)
+        try:
+            count = self._catalog.delete(name)
+        except QueueNotFound:
+            if history.drop():  # the deletion broke off between the queue and its history
+                return 0
+            raise
+        history.drop()
         return count
 
     def queues(self) -> list[str]:

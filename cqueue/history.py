@@ -20,7 +20,15 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue import ids
-from cqueue.errors import BadInput, ConfigError, InvalidQueueName, LogExists, LogNotFound
+from cqueue.errors import (
+    BadInput,
+    ConfigError,
+    InvalidQueueName,
+    LogExists,
+    LogNotFound,
+    NotDone,
+    OutcomeUnknown,
+)
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import Record
@@ -152,19 +160,33 @@ class QueueHistory:
         """Create the log, or have it keep new records for another time; nothing without a time to live.
 
         Raises:
-            NotDone, OutcomeUnknown: the log may not be there; the call may be repeated.
+            OutcomeUnknown: the log may not be there, but the queue is; the call may be repeated.
         """
         if ttl is None:
             return
         try:
-            self._catalog.create(self._log.name, LogConfig(partitions=PARTITIONS, ttl=ttl), exist_ok=True)
-        except LogExists:
-            self._log.alter(ttl=ttl)
+            self._keep(LogConfig(partitions=PARTITIONS, ttl=ttl))
+        except NotDone as exc:
+            raise OutcomeUnknown(
+                f"the queue is stored, but its history {self._log.name!r} may not be: repeat the call ({exc})"
+            ) from exc
 
-    def drop(self) -> None:
-        """Delete the log, if there is one."""
+    def _keep(self, config: LogConfig) -> None:
+        with suppress(LogExists):
+            self._catalog.create(self._log.name, config, exist_ok=True)
+            return
+        with suppress(LogNotFound):
+            self._log.alter(ttl=config.ttl)
+            return
+        self.drop()  # a deletion of the queue broke off
+        self._catalog.create(self._log.name, config, exist_ok=True)
+
+    def drop(self) -> bool:
+        """Delete the log. Return False if there is none."""
         with suppress(LogNotFound, InvalidQueueName):  # too long a name has never had one
             self._catalog.delete(self._log.name)
+            return True
+        return False
 
     def append(self, worker: str, events: Sequence[Told]) -> tuple[int, Exception | None]:
         """Store events.

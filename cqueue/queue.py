@@ -628,6 +628,8 @@ class Queue:
 
         Raises:
             ConfigError: a setting is unknown, out of range, or fixed (time_shard, max_shards, open_shards).
+            NotDone: nothing is changed.
+            OutcomeUnknown: it may be changed, with or without its history; the call can be repeated.
 
         Example:
             queue.alter(visibility=timedelta(minutes=5), shards=8)

@@ -11,10 +11,18 @@ import pytest
 import cqueue
 from cqueue.client import Client
 from cqueue.dispatcher.execution import history_writer
-from cqueue.errors import Refused
-from cqueue.history import PARTITIONS, PREFIX, partition_of
+from cqueue.errors import OutcomeUnknown, Refused, Unavailable
+from cqueue.history import PARTITIONS, PREFIX, TOPIC, partition_of
 from cqueue.runtime.rendezvous import own_name
-from cqueue.store.log_operations import AppendRecords
+from cqueue.store.log_operations import (
+    AppendRecords,
+    ChangeLog,
+    CreateLog,
+    DropRecords,
+    ListLogs,
+    RemoveLog,
+)
+from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
 
@@ -254,6 +262,68 @@ def test_a_history_goes_with_its_queue(client, queue):
     assert PREFIX + queue.name in client.logs()
     client.delete_queue(queue.name)
     assert PREFIX + queue.name not in client.logs()
+
+
+@pytest.fixture
+def faults():
+    return FaultyStore(brief_store())
+
+
+@pytest.fixture
+def faulty_client(faults):
+    with Client(faults) as client:
+        yield client
+
+
+def fail(faults, kind):
+    faults.trouble = lambda operation: Unavailable("down") if isinstance(operation, kind) else None
+
+
+def heal(faults):
+    faults.trouble = lambda _: None
+
+
+@pytest.mark.usefixtures("brief_pauses")
+@pytest.mark.parametrize("kind", [DropRecords, RemoveLog])
+@pytest.mark.parametrize("then", ["delete", "create"])
+def test_a_deletion_that_broke_off_in_the_history_is_finished(faults, faulty_client, kind, then):
+    """By another one, and by the creation of a queue of that name."""
+    client, config = faulty_client, cqueue.QueueConfig(history=DAY)
+    client.create_queue("q", config)
+    client.log(PREFIX + "q").append(TOPIC, b"{}")
+    fail(faults, kind)
+    with pytest.raises(Unavailable):
+        client.delete_queue("q")
+    heal(faults)
+    if then == "delete":
+        assert client.delete_queue("q") == 0
+        assert faults.execute(ListLogs()) == []
+        with pytest.raises(cqueue.QueueNotFound):
+            client.delete_queue("q")
+    for _ in range(2):
+        client.create_queue("q", config, exist_ok=True)
+        assert client.log(PREFIX + "q").config.ttl == DAY
+
+
+@pytest.mark.usefixtures("brief_pauses")
+def test_a_queue_that_is_stored_without_its_history_is_not_called_undone(faults, faulty_client):
+    """Neither a new one nor one that was altered; a repeat makes the history."""
+    client = faulty_client
+    fail(faults, CreateLog)
+    with pytest.raises(OutcomeUnknown, match="repeat"):
+        client.create_queue("q", cqueue.QueueConfig(history=DAY))
+    queue = client.queue("q")
+    with pytest.raises(OutcomeUnknown, match="repeat"):
+        queue.alter(history=2 * DAY)
+    heal(faults)
+    client.create_queue("q", cqueue.QueueConfig(history=2 * DAY), exist_ok=True)
+    assert client.log(PREFIX + "q").config.ttl == 2 * DAY
+    fail(faults, ChangeLog)
+    with pytest.raises(OutcomeUnknown, match="repeat"):
+        queue.alter(history=DAY)
+    heal(faults)
+    queue.alter(history=DAY)
+    assert client.log(PREFIX + "q").config.ttl == DAY
 
 
 @pytest.mark.parametrize("wrong", [timedelta(0), timedelta(seconds=59), timedelta(days=3651), 5])

@@ -8,7 +8,7 @@ import pytest
 
 from cqueue import Message
 from cqueue.dispatcher.execution.actions import Cancel
-from cqueue.dispatcher.execution.delivery import SUCCEEDED, Verb
+from cqueue.dispatcher.execution.delivery import SUCCEEDED, Settlement, Verb
 from cqueue.dispatcher.execution.firing import begin, finish
 from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
@@ -366,6 +366,33 @@ def test_a_dead_letter_is_handled_on_its_own(process, world):
     (letter,) = dead.consumer().receive(10)
     begun = begin(dead.schedules.store, letter)
     assert (begun.key, begun.fired_at, begun.moved) == ("k", NOON + 10 * SECOND, None)
+
+
+CHANGES = {
+    "resumed": lambda schedules: (schedules.pause("k"), schedules.resume("k")),
+    "replaced": lambda schedules: schedules.add("k", Repeating(20 * SECOND), replace=True),
+    "removed": lambda schedules: schedules.remove("k"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_dead_letter_that_is_sent_back_runs_whatever_became_of_its_schedule(process, world, change):
+    """It runs with all its attempts, and leaves the schedule alone."""
+    process.schedules.add("k", EVERY_TEN)
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    store = process.schedules.store
+    finish(store, message, begin(store, message), SUCCEEDED)
+    message.dead("bad")
+    change(process.schedules)
+    process.queue.dead_letters.redrive(everything=True)
+    before = store.rows()
+    (again,) = process.consumer.receive(10)
+    assert finish(store, again, None, Settlement(Verb.SNOOZE, "snoozed")).verb is Verb.SNOOZE
+    again.nack()
+    process.run(2)
+    assert world.seconds == [10]
+    assert store.rows() == before
 
 
 # ── As a step of a dispatcher ──

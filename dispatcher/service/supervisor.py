@@ -42,7 +42,9 @@ FORGIVEN_AFTER_S: Final = 60.0
 SILENT_AFTER_S: Final = 30.0
 """Seconds of silence after which a child hangs, and is killed: 30 reports have failed to come."""
 STARTED_WITHIN_S: Final = 120.0
-"""Seconds until the first report of a child, which may import a large application."""
+"""The same before it has come up: it may import a large application, and says nothing while it tries to
+connect, for some 45 s if three nodes accept connections and do not answer.
+"""
 BEYOND_GRACE_S: Final = 5.0
 """Seconds beyond the grace after which a child that has not ended by itself is killed."""
 SETTLED_AFTER_S: Final = 30.0
@@ -259,7 +261,8 @@ class Supervisor:
         if report.get("ready") and not child.was_ready:
             self._was_ready = child.was_ready = True
             self._log.info(logs.DaemonEvent.CHILD_READY, child=slot.index, pid=child.process.pid)
-        child.hear_by_s = self._clock() + SILENT_AFTER_S
+        # Until the child has reached Cassandra, an attempt to connect may keep it from reporting
+        child.hear_by_s = self._clock() + (SILENT_AFTER_S if child.came_up else STARTED_WITHIN_S)
         child.health = Health(report["alive"], report["ready"], str(report.get("reason", "")))
         if not child.health.alive:
             self._kill(slot, child, child.health.reason)

@@ -269,6 +269,23 @@ def test_a_silent_child_is_killed_and_replaced():
     assert child not in fleet.alive
 
 
+def test_a_child_that_waits_for_cassandra_at_its_start_is_not_silent():
+    """An attempt to connect to nodes that hang takes longer than a child at work may be silent."""
+    fleet = ParentProcess(1)
+    fleet.step()
+    (child,) = fleet.alive
+    for _ in range(3):
+        fleet.say(child, {"ready": False, "alive": True, "reason": "starting"})
+        for _ in range(60):
+            fleet.wait()
+            fleet.step()
+    assert fleet.alive == [child]
+    for _ in range(70):
+        fleet.wait()
+        fleet.step()
+    assert child not in fleet.alive
+
+
 def test_a_child_that_says_it_has_stalled_is_replaced():
     fleet = ParentProcess(1)
     (child,) = fleet.up()

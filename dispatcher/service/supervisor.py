@@ -157,7 +157,7 @@ class Slot:
     index: int
     child: Child | None = None
     start_at_s: float = 0.0  # when the next child starts; infinite: never
-    deaths: int = 0  # in a row
+    deaths: int = 0  # in a row; whatever ends without having been told to, has died
 
 
 class Supervisor:
@@ -281,8 +281,7 @@ class Supervisor:
             # The application could never be loaded: only its author can help.
             self._leave(Exit.USAGE)
         elif notice.code != Exit.DRAINED or child.replaced or not self._drain:
-            died = notice.code != 0 and not child.replaced
-            slot.start_at_s = self._clock() + (self._pause_s(slot, child) if died else 0)
+            slot.start_at_s = self._clock() + (0 if child.replaced else self._pause_s(slot, child))
 
     def _pause_s(self, slot: Slot, child: Child) -> float:
         has_lived = self._clock() - child.started_s > FORGIVEN_AFTER_S

@@ -196,8 +196,20 @@ def test_a_child_that_ended_well_by_itself_is_replaced():
     """Somebody may have sent it a SIGTERM of its own."""
     fleet = ParentProcess()
     fleet.end(fleet.up()[0], 0)
-    fleet.step()
+    fleet.step(1)
     assert len(fleet.alive) == 2
+
+
+def test_a_child_that_ends_well_at_once_is_started_ever_more_rarely():
+    """Such as one whose application ends the process while it is imported."""
+    fleet = ParentProcess(1)
+    fleet.step()
+    while fleet.now_s < 300:
+        for child in fleet.alive:
+            fleet.end(child, 0)
+        fleet._take_all()
+        fleet.wait()
+    assert len(fleet.started) < 25
 
 
 def test_drain_ends_when_all_have_ended_and_replaces_the_killed():

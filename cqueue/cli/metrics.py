@@ -41,5 +41,5 @@ def metrics(
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with connect(cli.url, lazy=True) as client, daemon.signals_to(inbox):
         exporter = Exporter(client, names or (), subscriptions=subscriptions)
-        with health.serving((host, port), exporter.health, exporter.exposition):
+        with health.serving((host, port), exporter.health, exporter.exposition, life=exporter.known_health):
             inbox.get()

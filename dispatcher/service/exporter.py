@@ -1,7 +1,8 @@
 """What queues hold that no daemon serves, and how far subscriptions are behind: `cqueue metrics`.
 
 A scrape is answered from a cache of a few seconds, so that several monitors cost the cluster no more than
-one. While Cassandra is away there is no figure of any queue: an old one would look like news.
+one. While Cassandra is away there is no figure of any queue: an old one would look like news. Cassandra is
+away if no queue can be read; one that cannot be read while others can is left out alone.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from cqueue.dispatcher.execution.telemetry import Depth, depth_of
 from cqueue.dispatcher.service.health import Health
 from cqueue.dispatcher.service.metrics import exposition, held, packed
-from cqueue.errors import BadInput, DamagedRow, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.errors import BadInput, CqueueError, DamagedRow, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.log.metrics import LagCollector
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.logs import DISPATCHER, describe, logger
@@ -66,7 +66,14 @@ class Exporter:
     def health(self) -> Health:
         """Return whether Cassandra answers."""
         self._fresh()
-        return Health(alive=True, ready=not self._why, reason=self._why or "ready")
+        return self.known_health()
+
+    def known_health(self) -> Health:
+        """Return the health as the last read found it; a probe of the process alone waits for no read."""
+        ready = self._depths is not None
+        return Health(
+            alive=True, ready=ready, reason="ready" if ready else self._why or "nothing is read yet"
+        )
 
     def exposition(self) -> bytes:
         """Return the text for Prometheus."""
@@ -94,22 +101,32 @@ class Exporter:
         try:
             names = self._names or self._all()
             with ThreadPoolExecutor(AT_A_TIME, thread_name_prefix="cqueue-metrics") as pool:
-                found = dict(zip(names, pool.map(self._depth, names), strict=True))
+                found = list(zip(names, pool.map(self._depth, names), strict=True))
+            depths = {name: depth for name, depth in found if isinstance(depth, Depth)}
+            failed = {name: error for name, error in found if isinstance(error, CqueueError)}
+            if failed and not depths:
+                raise next(iter(failed.values()))
         except (NotDone, OutcomeUnknown, SchemaMismatch) as exc:
             self._tell(describe(exc))
             return None
         self._tell("")
-        return {name: depth for name, depth in found.items() if depth is not None}
+        for name, error in failed.items():
+            logger(DISPATCHER).info("depth_unknown", queue=name, error=describe(error))
+        return depths
 
     def _all(self) -> tuple[str, ...]:
         with self._client._driver.limited(PATIENCE_S):  # noqa: SLF001 - the library's own
             return tuple(name for name in self._client.queues() if not name.endswith(DEAD_SUFFIX))
 
-    def _depth(self, name: str) -> Depth | None:
-        """Return a queue's depth; None if it is gone, or cannot be read while others can."""
-        with suppress(BadInput, DamagedRow), self._client._driver.limited(PATIENCE_S):  # noqa: SLF001
-            return depth_of(self._client.queue(name))
-        return None
+    def _depth(self, name: str) -> Depth | CqueueError | None:
+        """Return a queue's depth, or why it cannot be read; None if it is gone, or damaged."""
+        try:
+            with self._client._driver.limited(PATIENCE_S):  # noqa: SLF001 - the library's own
+                return depth_of(self._client.queue(name))
+        except (BadInput, DamagedRow):
+            return None
+        except (NotDone, OutcomeUnknown, SchemaMismatch) as exc:
+            return exc
 
     def _tell(self, why: str) -> None:
         """Log that Cassandra is away, or back, once."""

@@ -118,7 +118,11 @@ def together(parts: Mapping[str, Health]) -> Health:
 
 @contextmanager
 def serving(
-    address: tuple[str, int] | None, health: Callable[[], Health], metrics: Callable[[], bytes]
+    address: tuple[str, int] | None,
+    health: Callable[[], Health],
+    metrics: Callable[[], bytes],
+    *,
+    life: Callable[[], Health] | None = None,
 ) -> Iterator[int | None]:
     """Serve probes and metrics during the block, on threads that share nothing with the dispatcher's.
 
@@ -126,6 +130,7 @@ def serving(
         address: host and port; port 0 takes any free one. None: no server.
         health: return the health now.
         metrics: return the text for Prometheus.
+        life: return the health for `/livez`, if `health` may wait for Cassandra.
 
     Returns:
         The port; None without a server.
@@ -137,7 +142,8 @@ def serving(
         yield None
         return
     host, port = address
-    handler = type("Handler", (_Handler,), {"health": staticmethod(health), "metrics": staticmethod(metrics)})
+    answers = {"health": health, "metrics": metrics, "life": life or health}
+    handler = type("Handler", (_Handler,), {name: staticmethod(answer) for name, answer in answers.items()})
     try:
         server = _Server(address, handler)
     except OSError as exc:
@@ -163,6 +169,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     health: Callable[[], Health]
+    life: Callable[[], Health]
     metrics: Callable[[], bytes]
     timeout = REQUEST_TIMEOUT_S
     server_version = "cqueue"
@@ -172,13 +179,16 @@ class _Handler(BaseHTTPRequestHandler):
         path = self.path.partition("?")[0]
         if path == "/metrics":
             self._answer(HTTPStatus.OK, CONTENT_TYPE_LATEST, self.metrics())
-        elif path in {"/livez", "/readyz"}:
-            health = self.health()
-            ok = health.alive if path == "/livez" else health.ready
-            status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
-            self._answer(status, "application/json", json.dumps(asdict(health)).encode() + b"\n")
+        elif path == "/livez":
+            self._tell(health := self.life(), ok=health.alive)
+        elif path == "/readyz":
+            self._tell(health := self.health(), ok=health.ready)
         else:
             self._answer(HTTPStatus.NOT_FOUND, "text/plain", b"/livez, /readyz or /metrics\n")
+
+    def _tell(self, health: Health, *, ok: bool) -> None:
+        status = HTTPStatus.OK if ok else HTTPStatus.SERVICE_UNAVAILABLE
+        self._answer(status, "application/json", json.dumps(asdict(health)).encode() + b"\n")
 
     def _answer(self, status: HTTPStatus, kind: str, body: bytes) -> None:
         self.send_response(status)

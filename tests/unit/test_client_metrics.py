@@ -2,6 +2,7 @@
 
 import re
 import time
+import urllib.request
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 import cqueue
 from cqueue.client import Client
 from cqueue.dispatcher.execution.telemetry import Depth, QueueCounts, Stats
+from cqueue.dispatcher.service import health
 from cqueue.dispatcher.service.exporter import Exporter
 from cqueue.dispatcher.service.metrics import Metrics
-from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.errors import OutcomeUnknown, Refused, Unavailable
 from cqueue.runtime.call_metrics import CallMetrics, mutation_kind
 from cqueue.spool import SpoolCollector
 from cqueue.store.operations import (
@@ -245,6 +247,37 @@ def test_while_cassandra_is_away_there_is_no_stale_depth(client, store, caplog):
     assert samples(exporter)["cqueue_up",] == 1
     told = [line for line in caplog.messages if "metrics_" in line]
     assert ["metrics_unread" in line for line in told] == [True, False]
+
+
+def test_a_queue_that_cannot_be_read_is_left_out_alone(client, store, caplog):
+    """Only if none can be read is Cassandra away."""
+    caplog.set_level("INFO", "cqueue")
+    client.create_queue("other")
+    exporter = Exporter(client)
+    store.trouble = lambda operation: Refused("tombstones") if "mail@" in repr(operation) else None
+    shown = samples(exporter)
+    assert shown["cqueue_up",] == 1
+    assert {key[1:] for key in shown if key[0] == "cqueue_queue_depth"} == {("other",)}
+    assert exporter.health().ready
+    (told,) = [line for line in caplog.messages if "depth_unknown" in line]
+    assert "mail" in told
+    only = Exporter(client, ["mail"])
+    assert samples(only) == {("cqueue_up",): 0}
+    assert "tombstones" in only.health().reason
+
+
+def test_a_probe_of_the_process_alone_reads_nothing(client, store):
+    exporter, asked = Exporter(client), []
+    store.trouble = asked.append
+    with health.serving(
+        ("127.0.0.1", 0), exporter.health, exporter.exposition, life=exporter.known_health
+    ) as port:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/livez", timeout=60) as answer:
+            assert answer.status == 200
+        assert not asked
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=60) as answer:
+            assert answer.status == 200
+        assert asked
 
 
 def test_only_the_queues_that_are_asked_for_and_a_gone_one_is_left_out(client):

@@ -10,6 +10,7 @@ grant for example, it does so after some seconds, so that an operator learns of 
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -160,6 +161,10 @@ def serving(
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False  # a slow client must not delay the exit
+
+    def __init__(self, address: tuple[str, int], handler: type[_Handler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, handler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing of a client that has gone away: a traceback between lines of JSON helps nobody."""

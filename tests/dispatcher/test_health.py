@@ -1,6 +1,7 @@
 """Answers to probes: `/livez` fails only if a restart cures."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 
@@ -172,3 +173,16 @@ def test_a_port_that_is_taken_is_an_error_of_configuration(answers):
     again = serving(("127.0.0.1", answers.port), lambda: answers.health, lambda: b"")
     with pytest.raises(ConfigError, match=str(answers.port)), again:
         pass
+
+
+def test_an_address_may_be_one_of_ipv6(answers):
+    """Where a cluster has no other, probes come from nowhere else."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with (
+        serving(("::1", 0), lambda: answers.health, lambda: b"") as port,
+        urllib.request.urlopen(f"http://[::1]:{port}/livez", timeout=60) as answer,
+    ):
+        assert answer.status == 200

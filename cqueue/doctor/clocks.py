@@ -6,9 +6,10 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import combinations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cqueue.doctor.finding import Finding, Severity, Subject
+from cqueue.doctor.finding import Finding, Severity, Subject, not_checked
 from cqueue.doctor.site import unanswered
 from cqueue.errors import CqueueError
 from cqueue.schema.options import DEFAULT_SKEW_MS
@@ -61,10 +62,24 @@ def measured(rounds: Iterable[Iterable[Answer]], wall_gap_us: int) -> list[Clock
 
 
 def judged(clocks: Sequence[Clock], epsilon_us: int) -> Iterator[Finding]:
-    """Judge the clocks against each other, and this machine's against their median."""
-    median_us = round(statistics.median(clock.offset_us for clock in clocks))
-    spread_us = max(clock.offset_us for clock in clocks) - min(clock.offset_us for clock in clocks)
-    error_us = max(clock.error_us for clock in clocks)
+    """Judge the clocks against each other, and this machine's against their median.
+
+    Two clocks differ for certain by what is left of their difference without the errors of these two: a
+    third node that answers slowly changes nothing of that.
+    """
+    blurred = [clock for clock in clocks if clock.error_us > epsilon_us // 2]
+    for clock in blurred:
+        error = _ms(clock.error_us)
+        yield not_checked(
+            SUBJECT, f"{clock.node}: it answered so slowly that its clock is known to ± {error}"
+        )
+    known = [clock for clock in clocks if clock not in blurred] or clocks
+    median_us = round(statistics.median(clock.offset_us for clock in known))
+    error_us = max(clock.error_us for clock in known)
+    certain_us, apart_us = max(map(_difference, combinations(clocks, 2)), default=(0, 0))
+    far = certain_us > epsilon_us // 2
+    offsets_us = [clock.offset_us for clock in known]
+    spread_us = apart_us if far else max(offsets_us) - min(offsets_us)
     figures = {
         "nodes": len(clocks),
         "spread_ms": round(spread_us / 1000, 1),
@@ -72,10 +87,9 @@ def judged(clocks: Sequence[Clock], epsilon_us: int) -> Iterator[Finding]:
         "error_ms": round(error_us / 1000, 1),
         "epsilon_ms": epsilon_us // 1000,
     }
-    far = spread_us - 2 * error_us > epsilon_us // 2
     if far:
         yield SUBJECT.found(
-            Severity.ERROR if spread_us - 2 * error_us > epsilon_us else Severity.WARNING,
+            Severity.ERROR if certain_us > epsilon_us else Severity.WARNING,
             f"nodes differ by {_ms(spread_us)}; ε is {_ms(epsilon_us)}: {_apart(clocks, median_us)}",
             reason="Due times, leases and write times come from the nodes' clocks. Beyond ε a message may be "
             "delivered early, or by two consumers at once.",
@@ -92,12 +106,19 @@ def judged(clocks: Sequence[Clock], epsilon_us: int) -> Iterator[Finding]:
             remedy="On this machine: chronyc tracking; chronyc makestep",
             figures=figures,
         )
-    if not far and not client_off:
-        nodes = "1 node" if len(clocks) == 1 else f"{len(clocks)} nodes within {_ms(spread_us)} of each other"
+    if not far and not client_off and len(blurred) < len(clocks):
+        nodes = "1 node" if len(known) == 1 else f"{len(known)} nodes within {_ms(spread_us)} of each other"
         yield SUBJECT.ok(
             f"{nodes}; this machine is {_ms(abs(median_us))} off, ± {_ms(error_us)}",
             figures=figures,
         )
+
+
+def _difference(pair: tuple[Clock, Clock]) -> tuple[int, int]:
+    """Return by how much two clocks differ at least, and by how much as measured, both in µs."""
+    one, other = pair
+    apart_us = abs(one.offset_us - other.offset_us)
+    return apart_us - one.error_us - other.error_us, apart_us
 
 
 def _apart(clocks: Sequence[Clock], median_us: int) -> str:

@@ -241,8 +241,22 @@ def test_only_the_nodes_that_are_off_are_named():
 
 def test_slow_answers_accuse_no_clock():
     """What a clock shows is as uncertain as half of the question's round trip."""
-    assert only(clocks.judged(clocks_at(0, 600, error_ms=400), 500_000)).severity is OK
-    assert only(clocks.judged(clocks_at(1500, error_ms=800), 500_000)).severity is OK
+    assert only(clocks.judged(clocks_at(0, 300, error_ms=200), 500_000)).severity is OK
+    assert severities(clocks.judged(clocks_at(0, 600, error_ms=400), 500_000)) == [NOT_CHECKED] * 2
+    assert severities(clocks.judged(clocks_at(1500, error_ms=800), 500_000)) == [NOT_CHECKED]
+
+
+@pytest.mark.parametrize("error_ms", [190, 1000])
+def test_a_slow_answer_of_one_node_hides_no_difference_of_two_others(error_ms):
+    """Such as that of a far data centre; the answers of the other two are as exact as ever."""
+    slow = Clock("10.0.0.9", 0, error_ms * 1000)
+    found = [*clocks.judged([*clocks_at(0, 2000), slow], 500_000)]
+    assert found[-1].severity is ERROR
+    assert "10.0.0.2" in found[-1].found
+    assert "2,000 ms" in found[-1].found
+    even = [*clocks.judged([*clocks_at(0, 4), slow], 500_000)]
+    assert severities(even) == ([NOT_CHECKED] if error_ms == 1000 else []) + [OK]
+    assert f"{3 - len(even[:-1])} nodes" in even[-1].found
 
 
 def test_the_quickest_answer_of_each_node_counts():

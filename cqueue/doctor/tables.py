@@ -115,7 +115,7 @@ def _graces(site: Site, state: State) -> Iterator[Finding]:
             return
         now = datetime.fromtimestamp(site.wall_us() / 1e6, UTC)
         since = min((row.applied_at.replace(tzinfo=UTC) for row in made if row.applied_at), default=None)
-        yield from repairs(rows, state.keyspace, min(deletes.values()), now, since)
+        yield from repairs(rows, state.keyspace, deletes, now, since)
 
 
 def hint_window(graces: Mapping[str, int], settings: values.NodeSettings) -> Iterator[Finding]:
@@ -141,39 +141,54 @@ def hint_window(graces: Mapping[str, int], settings: values.NodeSettings) -> Ite
 
 
 def repairs(
-    rows: Iterable[Any], keyspace: str, grace_s: int, now: datetime, since: datetime | None = None
+    rows: Iterable[Any],
+    keyspace: str,
+    graces: Mapping[str, int],
+    now: datetime,
+    since: datetime | None = None,
 ) -> Iterator[Finding]:
-    """Judge when the keyspace was repaired last.
+    """Judge when the tables were repaired last; a repair may be one of some tables only.
 
-    rows: of the repair history, with times in UTC. since: when the keyspace was made.
+    rows: of the repair history, with times in UTC. graces: gc_grace in seconds by table. since: when the
+    keyspace was made.
     """
-    done = [
-        row.finished_at.replace(tzinfo=UTC)
-        for row in rows
-        if row.keyspace_name == keyspace and row.finished_at is not None and not row.exception_message
-    ]
-    last = max(done, default=None)
-    age_s = None if last is None else (now - last).total_seconds()
+    grace_s = min(graces.values())
+    ages_s = _repair_ages_s(rows, keyspace, now)
+    never = sorted(graces.keys() - ages_s.keys())
+    age_s = None if never else max(ages_s[name] for name in graces)
     if age_s is not None and age_s <= grace_s:
         yield SUBJECT.ok(f"the last repair ended {_time(age_s)} ago", figures={"repair_age_s": age_s})
         return
     young_s = None if since is None else (now - since).total_seconds()
     if age_s is None and young_s is not None and young_s <= grace_s:
         yield SUBJECT.info(
-            f"no repair yet; the keyspace is {_time(young_s)} old",
+            f"no repair of all tables yet; the keyspace is {_time(young_s)} old",
             reason=f"Each node has to be repaired within every gc_grace, {_time(grace_s)}.",
             remedy=f"nodetool repair -full {keyspace}, on every node",
             figures={"age_s": round(young_s), "gc_grace_s": grace_s},
         )
         return
     ended = "none in the history" if age_s is None else f"the last one ended {_time(age_s)} ago"
+    old = never or sorted(name for name in graces if ages_s[name] > grace_s)
+    of = "" if len(old) == len(graces) else f" of {', '.join(old)}"
     yield SUBJECT.warning(
-        f"no repair within gc_grace of {_time(grace_s)}: {ended}",
+        f"no repair{of} within gc_grace of {_time(grace_s)}: {ended}",
         reason="A node that missed a deletion for longer brings acked messages back. A tool that writes no "
         "history is not seen here.",
         remedy=f"nodetool repair -full {keyspace}, on every node, within every {_time(grace_s)}",
         figures={"repair_age_s": age_s, "gc_grace_s": grace_s},
     )
+
+
+def _repair_ages_s(rows: Iterable[Any], keyspace: str, now: datetime) -> dict[str, float]:
+    """Return how many seconds ago the last repair of each table ended; without tables that had none."""
+    ages_s: dict[str, float] = {}
+    for row in rows:
+        if row.keyspace_name == keyspace and row.finished_at is not None and not row.exception_message:
+            age_s = (now - row.finished_at.replace(tzinfo=UTC)).total_seconds()
+            for name in row.columnfamily_names or ():
+                ages_s[name] = min(age_s, ages_s.get(name, math.inf))
+    return ages_s
 
 
 # ── What the nodes say ──

@@ -509,6 +509,22 @@ def test_gc_grace_has_to_be_above_the_hint_window_of_every_node():
 NOW = datetime(2030, 1, 10, tzinfo=UTC)
 
 
+GRACES = {"messages": DAY_S, "bodies": 2 * DAY_S}
+
+
+def repaired(*rows):
+    """A history of repairs: keyspace, how long ago each ended, its error, and its tables if not all."""
+    return [
+        SimpleNamespace(
+            keyspace_name=name,
+            columnfamily_names={*some} or {*GRACES, "workers"},
+            finished_at=age and (NOW - age).replace(tzinfo=None),
+            exception_message=error,
+        )
+        for name, age, error, *some in rows
+    ]
+
+
 @pytest.mark.parametrize(
     ("rows", "severity"),
     [
@@ -522,19 +538,28 @@ NOW = datetime(2030, 1, 10, tzinfo=UTC)
 )
 def test_a_repair_has_to_end_within_gc_grace(rows, severity):
     """A keyspace of one copy is never repaired, and the shared node can hold no second one."""
-    history = [
-        SimpleNamespace(
-            keyspace_name=name, finished_at=age and (NOW - age).replace(tzinfo=None), exception_message=error
-        )
-        for name, age, error in rows
-    ]
-    assert only(tables.repairs(history, "shop", DAY_S, NOW)).severity is severity
+    assert only(tables.repairs(repaired(*rows), "shop", GRACES, NOW)).severity is severity
+
+
+def test_a_repair_of_some_tables_is_none_of_the_others():
+    """Each table counts by its own last repair."""
+    some = ("shop", timedelta(hours=2), None, "messages", "workers")
+    found = only(tables.repairs(repaired(some), "shop", GRACES, NOW))
+    assert (found.severity, found.found) == (
+        WARNING,
+        "no repair of bodies within gc_grace of 1d: none in the history",
+    )
+    all_before = ("shop", timedelta(hours=30), None)
+    found = only(tables.repairs(repaired(all_before, some), "shop", GRACES, NOW))
+    assert found.found.startswith("no repair of bodies within gc_grace of 1d: the last one ended 1d")
+    others = ("shop", timedelta(hours=3), None, "bodies")
+    assert only(tables.repairs(repaired(some, others), "shop", GRACES, NOW)).severity is OK
 
 
 def test_a_young_keyspace_need_not_have_been_repaired():
     made = NOW - timedelta(hours=2)
-    assert severities(tables.repairs([], "shop", DAY_S, NOW, made)) == [INFO]
-    assert severities(tables.repairs([], "shop", DAY_S, NOW, NOW - timedelta(days=2))) == [WARNING]
+    assert severities(tables.repairs([], "shop", GRACES, NOW, made)) == [INFO]
+    assert severities(tables.repairs([], "shop", GRACES, NOW, NOW - timedelta(days=2))) == [WARNING]
 
 
 def test_large_partitions_are_named():

@@ -674,6 +674,7 @@ class Queue:
 
         Raises:
             InvalidMessageId, BadInput, DamagedRow: as `find`.
+            BadInput: the message is a firing of a schedule, and would have to be copied.
             DelayOutOfRange: `due` is more than 10 years ahead, or below 0 from now.
             MessageHeld: a consumer holds the message, or let its visibility timeout pass.
             NotDone: the message is due as before, or up to 10 s later.
@@ -692,6 +693,7 @@ class Queue:
 
         Raises:
             InvalidMessageId, BadInput, DamagedRow, MessageHeld, NotDone, OutcomeUnknown: as `reschedule`.
+            BadInput: the message is a firing of a schedule, which gives it its priority.
             PriorityOutOfRange: the priority is not from 0 to 9.
         """
         return only(self.set_priority_many([message_id], priority))

@@ -31,6 +31,7 @@ from cqueue.protocol.hint import Hint
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.listing import by_row, still_at
 from cqueue.store.operations import MessageRow, ReadBodies, WideRow
 
@@ -48,8 +49,8 @@ class ChangeResult:
     Attributes:
         done: the id that each changed message has now, by the id that was asked for. Mostly it is the same.
         missing: ids without a message: it was acked, is dead, has expired, or was cancelled before.
-        failed: errors of the others, by id. `NotDone`, such as `MessageHeld`, and `LeaseLost`: the message is
-            as it was. `OutcomeUnknown`: the message may be changed.
+        failed: errors of the others, by id. `NotDone`, such as `MessageHeld`, `LeaseLost`, and `BadInput` for
+            a firing of a schedule: the message is as it was. `OutcomeUnknown`: the message may be changed.
     """
 
     done: Mapping[MessageId, MessageId] = field(default_factory=dict)
@@ -160,6 +161,7 @@ class Changes:
             if priority == place.priority:
                 return ChangeResult({id_: id_})
             (one,) = found
+            _check_copyable(one.row)
             next_us = one.slot.due_ms * 1000 if one.slot else ids.time_us(place.id)
             copy = self._copy(one, next_us if due_us is None else due_us, now_us)
             if priority is not None:
@@ -217,6 +219,21 @@ class Changes:
             key=row.key,
             codec=row.codec,
             trigger=row.trigger,
+        )
+
+
+def _check_copyable(row: MessageRow) -> None:
+    """Check that a message may get another id.
+
+    Raises:
+        BadInput: it is a firing, which its schedule finds by its id: it would count as lost, and be passed
+            over.
+    """
+    firing_id = FiringId.parse(row.trigger)
+    if firing_id is not None and not firing_id.is_manual:
+        raise BadInput(
+            f"the message is a firing of schedule {firing_id.key!r}, and keeps its id: "
+            "replace the schedule, or run it now"
         )
 
 

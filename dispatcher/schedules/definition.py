@@ -17,6 +17,7 @@ from typing import Any
 from cqueue.dispatcher.schedules import triggers
 from cqueue.dispatcher.schedules.triggers import Timetable, Trigger
 from cqueue.errors import BadInput, BodyTooLarge, ConfigError
+from cqueue.runtime.firing_id import FiringId as FiringId  # noqa: PLC0414 - the dispatcher takes it from here
 from cqueue.store.control import ScheduleRow
 from cqueue.store.decode import LAST_MS
 
@@ -126,49 +127,6 @@ def check_key(key: str) -> str:
 
 
 ACTIVE, PAUSED, DONE = "active", "paused", "done"
-
-
-@dataclass(frozen=True, slots=True)
-class FiringId:
-    """One firing of one schedule, as its message carries it in `trigger`. Times: ms since 1970, 0 for none.
-
-    Attributes:
-        key: key of the schedule.
-        generation: generation of the row when the message was sent; 0 for a firing that `run_now` asked for.
-        number: number of the firing, from 1.
-        time_ms: the time that is fired.
-        previous_ms: the time fired before.
-    """
-
-    key: str
-    generation: int
-    number: int
-    time_ms: int
-    previous_ms: int = 0
-
-    @property
-    def is_manual(self) -> bool:
-        """Whether `run_now` asked for the firing."""
-        return self.generation == 0
-
-    def to_json(self) -> str:
-        """Return the text that the message carries."""
-        values = [self.generation, self.number, self.time_ms, self.previous_ms]
-        return json.dumps({"schedule": self.key, "firing": values}, ensure_ascii=False)
-
-    @classmethod
-    def parse(cls, text: str | None) -> FiringId | None:
-        """Return the firing in a message's `trigger`; None if the message is no firing, whatever stands
-        there.
-        """
-        if text is None or not text.startswith('{"schedule"'):
-            return None
-        try:
-            values: dict[str, Any] = json.loads(text)
-            generation, number, time_ms, previous_ms = (int(value) for value in values["firing"])
-            return cls(str(values["schedule"]), generation, number, time_ms, previous_ms)
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            return None
 
 
 class FiringState(Enum):

@@ -174,6 +174,37 @@ def test_a_paused_schedule_that_is_replaced_stays_paused(process, world):
     assert world.seconds == []
 
 
+@pytest.mark.parametrize("trigger", [EVERY_TEN, RunOnce(10 * SECOND)], ids=repr)
+def test_a_firing_is_not_copied_to_another_id(process, world, trigger):
+    """Its schedule finds it by its id; under another one it would count as lost, and be passed over."""
+    process.schedules.add("k", trigger, priority=3)
+    queue, (id_,) = process.queue, process.queue.ids()
+    with pytest.raises(BadInput, match="schedule 'k'"):
+        queue.set_priority(id_, 0)
+    assert queue.set_priority(id_, 3) == id_
+    world.advance(60)  # nobody receives
+    assert list(queue.set_priority_many([id_], 0).failed) == [id_]
+    assert process.watch() == []
+    process.work()
+    assert (len(world.seconds), process.dropped) == (1, [])
+
+
+def test_a_firing_is_not_rescheduled_to_before_its_time_shard(process):
+    process.schedules.add("k", RunOnce(timedelta(days=9)))
+    (id_,) = process.queue.ids()
+    with pytest.raises(BadInput, match="run it now"):
+        process.queue.reschedule(id_, timedelta())
+    assert process.queue.reschedule(id_, timedelta(days=10)) == id_
+
+
+def test_a_manual_firing_may_be_copied(process, world):
+    """Its schedule does not wait for it."""
+    process.schedules.add("k", EVERY_TEN)
+    assert process.queue.set_priority(process.schedules.run_now("k"), 7) is not None
+    process.work()
+    assert world.seconds == [0]
+
+
 def test_a_schedule_goes_with_its_queue(process):
     process.schedules.add("k", EVERY_TEN)
     process.client.delete_queue("q")

@@ -256,8 +256,8 @@ class Schedules:
     def resume(self, key: str) -> Schedule:
         """Undo `pause`: go on with the next time from now; times in between are left out.
 
-        A `RunOnce` whose time has passed meanwhile fires at once. Firings from before the pause are no longer
-        retried.
+        A `RunOnce` whose time has passed meanwhile fires at once, and once more if its handler still runs.
+        Firings from before the pause are no longer retried.
 
         Raises:
             ScheduleNotFound: there is no such key.

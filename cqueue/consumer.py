@@ -80,7 +80,7 @@ class Consumer:
         self._told = False  # that giving back failed
         if prefetch:
             self._prefetch = Prefetch(prefetch, self._fetch, self._give_back_unseen, self._hold_s)
-        self._closed = False
+        self._closed = self._gives_back = False
         self._is_pulled = wake is None  # who waits for several consumers hands the messages on
 
     def __repr__(self) -> str:
@@ -174,6 +174,7 @@ class Consumer:
                     break
                 self._wait(left_s)
             if messages:
+                self._check_open(messages)
                 if not self.last.told:  # while hints arrive, polls may stay rare
                     self._pause_s = self._first_pause_s
                 self._returned_at_s = time.monotonic()
@@ -186,7 +187,18 @@ class Consumer:
     ) -> list[ReceivedMessage]:
         """Used inside: receive from one wide row that is known to have messages, without a search."""
         with self._receiving, self._driver.limited():
-            return self._receiver.look_at(wide_row, priorities, max_messages)
+            return self._check_open(self._receiver.look_at(wide_row, priorities, max_messages))
+
+    def _check_open(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Return messages just claimed; give them back if another thread has closed the consumer meanwhile.
+
+        Raises:
+            Closed: it has.
+        """
+        if self._closed and self._gives_back:
+            self._give_back_unseen(messages)
+            raise Closed(f"the consumer of {self.name!r} has been closed")
+        return messages
 
     def _look(self, want: int, *, ahead: bool = False) -> list[ReceivedMessage]:
         """Poll once: claim from the wide rows that may have work."""
@@ -221,7 +233,7 @@ class Consumer:
             if not self._receiving.acquire(timeout=SUSPECT_WAIT_S):
                 return []
             with suppress(NotDone, OutcomeUnknown), self._driver.limited():
-                return self._receiver.look_for_suspect(want)
+                return self._check_open(self._receiver.look_for_suspect(want))
         finally:
             with suppress(RuntimeError):  # the lock was not taken, or Ctrl-C came in between
                 self._receiving.release()
@@ -323,6 +335,7 @@ class Consumer:
 
         give_back: False leaves messages held until their timeout, so that they can still be settled.
         """
+        self._gives_back = give_back  # before `_closed`: a receive of another thread looks at both
         self._closed = True
         self._receiver.inbox.wake_up()  # a receive that waits in another thread ends at once
         if self._prefetch is not None:

@@ -55,6 +55,7 @@ class Settler:
         self._executor = executor
         self._locks = [waiting.lock() for _ in range(LOCKS)]
         self._leases: set[Lease] = set()
+        self._acking: set[tuple[Lease, int]] = set()  # messages of acks that wait for a thread, or run
         self.finished: deque[Lease] = deque()
         self._shared = acks.Shared()
 
@@ -67,11 +68,15 @@ class Settler:
         self._leases.update({one.lease for one in taken})
 
     def give_back_all(self, now_ms: int) -> None:
-        """Nack all unsettled messages. If that fails, their timeout gives them back."""
+        """Nack all unsettled messages, but those whose ack is under way. If that fails, their timeout gives
+        them back.
+        """
+        acking = self._acking.copy()
         for lease in list(self._leases):
             if lease.is_held and lease.due_ms > now_ms:
                 with suppress(CqueueError), self._lock_of(lease):
-                    self._driver.run(acks.nack(lease, lease.outstanding, 0, self._shared))
+                    unsettled = [id_ for id_ in lease.outstanding if (lease, id_) not in acking]
+                    self._driver.run(acks.nack(lease, unsettled, 0, self._shared))
 
     def _settled(self, lease: Lease) -> None:
         """Mark a lease whose messages are all settled, so that its slot can be freed."""
@@ -193,9 +198,22 @@ class Settler:
 
     def ack_async(self, messages: Messages) -> Future[None]:
         """See `Consumer.ack_async`."""
-        call = partial(self.ack, list(listed(messages)))
-        traced = self._driver.tracing is not None
-        return self._executor.submit(partial(copy_context().run, call) if traced else call)
+        some, traced = list(listed(messages)), self._driver.tracing is not None
+        call, acking = partial(self.ack, some), [_acked(message) for message in some]
+
+        def note_end(_: Future[None] | None) -> None:
+            for settler, acked in acking:
+                settler._acking.discard(acked)  # noqa: SLF001 - the same class
+
+        for settler, acked in acking:
+            settler._acking.add(acked)  # noqa: SLF001 - the same class
+        try:
+            future = self._executor.submit(partial(copy_context().run, call) if traced else call)
+        except BaseException:
+            note_end(None)
+            raise
+        future.add_done_callback(note_end)
+        return future
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """See `Consumer.nack`."""
@@ -263,6 +281,12 @@ def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
         fits[name] = encoded.decode(errors="ignore")
         left -= len(encoded)
     return fits
+
+
+def _acked(message: Received) -> tuple[Settler, tuple[Lease, int]]:
+    """Return the settler that keeps a message's lease, and what it notes of an ack under way."""
+    taken = message._taken  # noqa: SLF001 - as below
+    return message._settler, (taken.lease, taken.row.id)  # noqa: SLF001
 
 
 def _taken(messages: Sequence[Received]) -> list[Taken]:

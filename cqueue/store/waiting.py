@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
+from os import register_at_fork
 from threading import Event, Lock, RLock, get_ident
 from typing import Any, Protocol, TypeVar
 
@@ -85,11 +86,15 @@ class LoopLock:
                 return False
             released = Signal()
             self._waiting.append(released)
-            if self._lock.acquire(blocking=False):  # released before the signal was there
-                return True
-            left_s = None if end_s is None else end_s - time.monotonic()
-            if not released.wait(left_s, cancellable=end_s is not None) and left_s is not None:
-                return self._lock.acquire(blocking=False)
+            try:
+                if self._lock.acquire(blocking=False):  # released before the signal was there
+                    return True
+                left_s = None if end_s is None else end_s - time.monotonic()
+                if not released.wait(left_s, cancellable=end_s is not None) and left_s is not None:
+                    return self._lock.acquire(blocking=False)
+            finally:
+                with suppress(ValueError):  # a release has taken it out
+                    self._waiting.remove(released)
         return True
 
     def release(self) -> None:
@@ -184,3 +189,6 @@ def in_thread(call: Callable[[], T]) -> T:
 @cache
 def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(4, thread_name_prefix="cqueue-aio")
+
+
+register_at_fork(after_in_child=_threads.cache_clear)  # a child has none of these threads

@@ -422,6 +422,31 @@ def test_a_lock_passes_between_tasks_and_threads():
     assert order[4] == "after"
 
 
+def test_waits_that_end_without_the_lock_leave_nothing_behind():
+    """An idle consumer waits for hints again and again, for days."""
+    lock = waiting.LoopLock()
+    lock.acquire()
+    for _ in range(3):
+        assert not lock.acquire(timeout=0.001)
+    assert not lock._waiting
+
+
+def test_a_child_process_connects_although_its_parent_has():
+    """Threads do not survive a fork, so the child makes its own."""
+    script = """
+import os, sys
+from cqueue.store import waiting
+
+waiting._threads().submit(int).result()
+child = os.fork()
+if not child:
+    waiting._threads().submit(int).result()
+    os._exit(7)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 7
+
+
 # ── use and misuse ──
 
 

@@ -189,6 +189,77 @@ def test_close_ends_a_receive_that_waits(queue):
     assert isinstance(outcome[0], cqueue.Closed)
 
 
+@pytest.mark.parametrize("prefetch", [0, 10])
+def test_what_a_receive_has_claimed_when_the_consumer_is_closed_is_given_back(store, queue, prefetch):
+    """It ends with Closed, and nobody handles what is in the queue again; no attempt is used."""
+    consumer = queue.consumer(prefetch=prefetch)
+    claiming, closed, outcome = threading.Event(), threading.Event(), []
+
+    def around(operation, execute):
+        found = execute()
+        if isinstance(operation, Mutate) and not closed.is_set():
+            claiming.set()
+            assert closed.wait(SOON.total_seconds())
+        return found
+
+    def receive():
+        try:
+            outcome.append(consumer.receive(5))
+        except cqueue.Closed as exc:
+            outcome.append(exc)
+
+    queue.send_many(messages(*(b"%d" % number for number in range(10))))
+    store.around = around
+    receiving = threading.Thread(target=receive)
+    receiving.start()
+    assert claiming.wait(SOON.total_seconds())
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    while not consumer._closed:
+        time.sleep(0.001)
+    closed.set()
+    receiving.join()
+    closing.join()
+    assert isinstance(outcome[0], cqueue.Closed)
+    with queue.consumer() as other:
+        again = []
+        while len(again) < 10:
+            again += other.receive(10, wait=SOON)
+    assert {message.attempt for message in again} == {1}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_close_does_not_give_back_what_is_being_acked(store, queue, fails):
+    """The ack is on its way, and what it deletes would come once more. If it fails, the timeout brings it."""
+    deleting, go_on = threading.Event(), threading.Event()
+
+    def trouble(operation):
+        if not isinstance(operation, DeleteMessages):
+            return None
+        deleting.set()
+        assert go_on.wait(SOON.total_seconds())
+        return Unavailable("no quorum") if fails else None
+
+    queue.send_many(messages(b"acked", b"left"))
+    consumer = queue.consumer()
+    held = []
+    while len(held) < 2:
+        held += consumer.receive(10, wait=SOON)
+    store.trouble = trouble
+    (acked,) = (message for message in held if message.body == b"acked")
+    future = consumer.ack_async(acked)
+    assert deleting.wait(SOON.total_seconds())
+    consumer.close()
+    with queue.consumer() as other:
+        (again,) = other.receive(10, wait=SOON)
+        assert (again.body, again.attempt) == (b"left", 2)
+        go_on.set()
+        assert (future.exception() is not None) is fails
+        states = {found.body: found.state for found in queue.peek()}
+    assert states == {b"left": "claimed"} | ({b"acked": "claimed"} if fails else {})
+    assert not consumer._settler._acking
+
+
 def test_ctrl_c_at_any_moment_of_a_wait_holds_up_no_sender(queue):
     """A receive that waits is ended; another thread that sends wakes the consumer, or finds it gone."""
     with queue.consumer() as consumer:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import MutableHeaders
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -92,6 +92,8 @@ class Guard:
 
         try:
             await self._check(request)
+        except ClientDisconnect:  # in the middle of a form: nobody reads an answer
+            return
         except Refusal as refusal:
             await self._refused(request, refusal)(scope, receive, sending)
             return

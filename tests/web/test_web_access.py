@@ -1,5 +1,7 @@
 """Whom the dashboard lets in, what it refuses, and what it writes down."""
 
+import asyncio
+
 import pytest
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
@@ -238,6 +240,26 @@ def test_who_signs_out_leaves_no_cookie_that_works(browse):
     thief.cookies.update(copy)
     assert thief.get("/").status_code == 401
     assert other.get("/").status_code == 200
+
+
+def test_who_hangs_up_within_a_form_raises_nothing(browse):
+    """Anybody may do so; each such request left a traceback in the log."""
+    web = browse(TOKENS)
+    heard = iter(
+        [{"type": "http.request", "body": b"token=", "more_body": True}, {"type": "http.disconnect"}]
+    )
+    told = []
+
+    async def receive():
+        return next(heard)
+
+    async def send(message):
+        told.append(message)
+
+    headers = [(b"host", b"localhost"), (b"sec-fetch-site", b"same-origin")]
+    scope = {"type": "http", "method": "POST", "path": "/login", "query_string": b"", "headers": headers}
+    asyncio.run(web.app(scope, receive, send))
+    assert (told, next(heard, None)) == ([], None)
 
 
 # ── Roles ──

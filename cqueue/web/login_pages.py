@@ -36,7 +36,7 @@ def login(request: Request) -> Response:
         site.sessions.cookie(person),
         max_age=SESSION_S,
         path=base or "/",
-        secure=request.url.scheme == "https",
+        secure=_is_secure(request),
         httponly=True,
         samesite="strict",
     )
@@ -47,5 +47,11 @@ def logout(request: Request) -> Response:
     """End the session, and let the browser forget its cookie."""
     site_of(request).sessions.end(request.cookies.get(COOKIE, ""))
     answer = go(request, "")
-    answer.delete_cookie(COOKIE, path=request.scope.get("root_path", "") or "/")
+    path = request.scope.get("root_path", "") or "/"
+    answer.delete_cookie(COOKIE, path, secure=_is_secure(request), httponly=True, samesite="strict")
     return answer
+
+
+def _is_secure(request: Request) -> bool:
+    """Return whether the browser asks by HTTPS. Behind a proxy that decrypts, only Origin says so."""
+    return "https" in {request.url.scheme, request.headers.get("origin", "").partition("://")[0]}

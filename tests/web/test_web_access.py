@@ -205,6 +205,17 @@ def test_over_https_the_cookie_stays_there(browse):
     assert "Secure" in cookie.split("; ")
 
 
+def test_behind_a_proxy_that_decrypts_the_cookie_stays_with_https(browse):
+    """The dashboard is asked by HTTP; a browser's Origin says how it asks the proxy."""
+    web = browse(TOKENS, origin="https://localhost")
+    given = web.post("/login", data={"token": ADA, "next": "/"}, follow_redirects=False).headers["set-cookie"]
+    headers = {"cookie": given.partition(";")[0]}
+    cleared = web.post("/logout", headers=headers, follow_redirects=False).headers["set-cookie"]
+    for cookie in (given, cleared):
+        assert {"Secure", "HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert web.get("/", headers=headers).status_code == 401
+
+
 @pytest.mark.parametrize("wanted", ["https://evil.example", "//evil.example", "/\\evil.example", "evil"])
 def test_signing_in_leads_nowhere_else(browse, wanted):
     web = browse(TOKENS)

@@ -15,7 +15,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.failures import error_fields, exit_code, worst
 from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.values import counted
-from cqueue.errors import BadInput, CqueueError
+from cqueue.errors import BadInput, CqueueError, NotDone
 
 BATCH = 1000
 CHUNK = 1 << 18
@@ -29,7 +29,7 @@ class Tally:
 
     read: int = 0
     sent: int = 0
-    under_way: int = 0  # not 0 after an interrupt in the middle of a batch
+    under_way: int = 0  # not 0 if a batch ended without a result, and some of it may be sent
     failed: list[tuple[int, CqueueError]] = field(default_factory=list)  # line from 1
 
     @property
@@ -60,7 +60,7 @@ def send_each(cli: CliContext, target: Target, source: BinaryIO) -> None:
     try:
         _send_all(cli, target, source, tally)
     except (KeyboardInterrupt, CqueueError) as exc:
-        _report(cli, target, tally, interrupted=isinstance(exc, KeyboardInterrupt))
+        _report(cli, target, tally, exc)
         raise
     _report(cli, target, tally)
     if tally.failed:
@@ -101,14 +101,20 @@ def _read_some(source: BinaryIO) -> bytes:
 
 def _send_batch(target: Target, bodies: list[bytes], tally: Tally) -> None:
     tally.under_way = len(bodies)
-    failed = target.send(bodies)
+    try:
+        failed = target.send(bodies)
+    except (BadInput, NotDone):
+        tally.under_way = 0  # nothing of the batch is sent
+        raise
     tally.under_way = 0
     tally.failed += [(tally.read + index + 1, error) for index, error in failed]
     tally.read += len(bodies)
     tally.sent += len(bodies) - len(failed)
 
 
-def _report(cli: CliContext, target: Target, tally: Tally, *, interrupted: bool = False) -> None:
+def _report(cli: CliContext, target: Target, tally: Tally, ended: BaseException | None = None) -> None:
+    """Print the account. ended: what ended the command before the last line."""
+    interrupted = isinstance(ended, KeyboardInterrupt)
     result = {
         target.kind: target.name,
         target.done: tally.sent,
@@ -120,17 +126,17 @@ def _report(cli: CliContext, target: Target, tally: Tally, *, interrupted: bool 
     if interrupted:
         after_ctrl_c(cli)
     cli.emit(result, f"{counted(tally.sent, target.noun)} {target.done} to {target.name}.")
-    for text in _remarks(target.done, tally, interrupted=interrupted):
+    for text in _remarks(target.done, tally, ended):
         cli.remark(text)
 
 
-def _remarks(done: str, tally: Tally, *, interrupted: bool) -> Iterable[str]:
+def _remarks(done: str, tally: Tally, ended: BaseException | None) -> Iterable[str]:
     for line, error in tally.failed[:SHOWN]:
         yield f"line {line}: {type(error).__name__}: {error}"
     if len(tally.failed) > SHOWN:
         yield f"… and {len(tally.failed) - SHOWN:,} more; --json names all."
-    if interrupted or tally.cassandra_failed:
-        how = "Interrupted" if interrupted else "Stopped"
+    if ended is not None or tally.cassandra_failed:
+        how = "Interrupted" if isinstance(ended, KeyboardInterrupt) else "Stopped"
         last = tally.read + tally.under_way
         unknown = f" Lines {tally.read + 1:,} to {last:,} may be {done} or not." if tally.under_way else ""
         yield f"{how} after line {tally.read:,}.{unknown} Nothing after line {last:,} was {done}."

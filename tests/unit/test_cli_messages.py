@@ -16,7 +16,7 @@ from cqueue.cli import send_lines
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.short_ids import short
 from cqueue.cli.values import counted
-from cqueue.errors import AckUnknown, BodyTooLarge, LeaseLost, SendUnknown, Unavailable
+from cqueue.errors import AckUnknown, BodyTooLarge, Closed, LeaseLost, QueueNotFound, SendUnknown, Unavailable
 
 pytestmark = pytest.mark.usefixtures("queue")
 
@@ -183,6 +183,31 @@ def test_when_cassandra_fails_it_stops_and_says_where(cli, monkeypatch, errors, 
     assert said.out == f"{counted(3 - len(errors), 'message')} sent to q.\n"
     assert "Stopped after line 3. Nothing after line 3 was sent." in said.err
     assert all(f"line {index + 1}:" in said.err for index in errors)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "unknown"),
+    [(QueueNotFound("gone"), 2, 0), (Closed("closed"), 3, 0), (SendUnknown("who knows"), 4, 2)],
+)
+def test_a_batch_that_fails_as_a_whole_stops_it_too(cli, monkeypatch, error, code, unknown):
+    """As when the queue is deleted meanwhile. Lines are in doubt only if the error leaves it open."""
+    send_many, batches = Queue.send_many, []
+
+    def failing(self, messages):
+        batches.append(messages)
+        if len(batches) % 2 == 0:
+            raise error
+        return send_many(self, messages)
+
+    monkeypatch.setattr(Queue, "send_many", failing)
+    monkeypatch.setattr(send_lines, "BATCH", 2)
+    said = cli("--json", "send", "q", "--lines", stdin=b"x\n" * 6)
+    assert (said.code, said.json["sent"], said.json["lines"], said.json["unknown"]) == (code, 2, 2, unknown)
+    said = cli("send", "q", "--lines", stdin=b"x\n" * 6)
+    assert (said.code, said.out) == (code, "2 messages sent to q.\n")
+    doubt = "Lines 3 to 4 may be sent or not. " if unknown else ""
+    assert f"Stopped after line 2. {doubt}Nothing after line {2 + unknown} was sent." in said.err
+    assert len(bodies(cli("--json", "receive", "q"))) == 4
 
 
 def test_many_failures_are_not_all_printed(cli, monkeypatch):

@@ -134,18 +134,20 @@ def scan(
         if (file := arrow or parquet) is not None:
             _export(cli, scanner, file, as_parquet=parquet is not None)
         else:
-            _print(cli, name, scanner)
+            _print(cli, name, scanner, reverse=reverse)
 
 
-def _account(printer: BodyPrinter[LogRecord]) -> str:
-    """Say how many records were printed, and how to go on."""
-    go_on = f" --from {printer.last.id} goes on behind the last one." if printer.last else ""
-    return f"{counted(printer.printed, 'record')} printed.{go_on}"
+def _account(printer: BodyPrinter[LogRecord], *, reverse: bool = False) -> str:
+    """Say how many records were printed and, as --from goes forward only, how to go on in that case."""
+    said = f"{counted(printer.printed, 'record')} printed."
+    if reverse or printer.last is None:
+        return said
+    return f"{said} --from {printer.last.id} goes on behind the last one."
 
 
-def _print(cli: CliContext, name: str, scanner: Scanner) -> None:
+def _print(cli: CliContext, name: str, scanner: Scanner, *, reverse: bool) -> None:
     printer = BodyPrinter(cli, record_fields, _about)
-    with accounted(cli, partial(_account, printer)) as interrupts:
+    with accounted(cli, partial(_account, printer, reverse=reverse)) as interrupts:
         for batch in scanner.batches():
             with interrupts.step():
                 printer.print_all(batch)

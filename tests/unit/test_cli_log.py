@@ -356,6 +356,15 @@ def test_tail_prints_until_ctrl_c_and_says_how_to_go_on(cli, monkeypatch, latenc
     assert "Traceback" not in said.err
 
 
+@pytest.mark.parametrize(("args", "hint"), [((), True), (("--reverse",), False)])
+@pytest.mark.usefixtures("filled")
+def test_a_scan_that_is_cut_off_says_how_to_go_on_unless_it_goes_back(cli, monkeypatch, args, hint):
+    """--from begins behind a record; older ones are not there."""
+    interrupt_after(monkeypatch, 1)
+    said = cli("log", "scan", "events", *args)
+    assert (said.code, "12 records printed." in said.err, "--from" in said.err) == (130, True, hint)
+
+
 def test_tail_goes_on_where_the_last_one_stopped(cli, filled, monkeypatch):
     interrupt_after(monkeypatch, 2)
     said = cli("log", "tail", "events", "--from", filled[7], "--partition", "0", "--partition", "1", "--json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -102,7 +103,8 @@ def _answer(
 
 
 def _posted(request: Request) -> reading.LetterFilter:
-    return _wanted(lambda name, _: "".join(fields_of(request, name)))
+    """Return the filters of a form. They are percent-encoded: browsers change line breaks in fields."""
+    return _wanted(lambda name, _: unquote("".join(fields_of(request, name))))
 
 
 def _wanted(given: Callable[[str, str], str]) -> reading.LetterFilter:

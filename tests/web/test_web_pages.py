@@ -283,6 +283,19 @@ def test_a_group_of_letters_leads_to_its_letters_and_no_others(web, shop):
     assert "4 letters would be sent back" in text_of(web.post("/queue/mails/dead", data=form))
 
 
+@pytest.mark.parametrize("kind", ["Could not\nparse it", "No\r\nanswer", "a%41+b &é"])
+def test_a_form_names_a_kind_exactly(web, shop, kind):
+    """Also after a browser, which ends each line within a field by CR LF."""
+    with shop.client.queue("mails").consumer() as consumer:
+        consumer.receive(1)[0].dead(f"{kind}: x")
+    page = web.get("/queue/mails/dead", params={"kind": kind})
+    assert len(ticked(page)) == 1
+    fields = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]*)">', page.text)
+    sent = {name: re.sub(r"\r\n?|\n", "\r\n", html.unescape(value)) for name, value in fields}
+    would = web.post("/queue/mails/dead", data={**sent, "operation": "redrive", "which": "all"})
+    assert "1 letter would be sent back" in text_of(would)
+
+
 def test_a_redrive_shows_first_what_it_would_do(web, shop):
     queue = shop.client.queue("mails")
     form = {"operation": "redrive", "step": "look", "which": "all", "reason": "refused", "task": ""}

@@ -230,7 +230,7 @@ class Client:
             client.create_queue("mails", QueueConfig(visibility=timedelta(minutes=2)), exist_ok=True)
 
         Raises:
-            InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`.
+            InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`, or `.` or `..`.
             QueueExists: it exists; with `exist_ok`, only if its configuration is another one.
             OutcomeUnknown: it may have been created, with or without its history; with `exist_ok` the call
                 can be repeated.
@@ -313,7 +313,7 @@ class Client:
         """Create a log, and open it.
 
         Raises:
-            InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`.
+            InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`, or `.` or `..`.
             LogExists: it exists; with `exist_ok`, only if its configuration is another one.
             OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
         """

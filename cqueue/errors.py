@@ -249,7 +249,7 @@ class ConfigError(BadInput):
 
 
 class InvalidQueueName(BadInput):
-    """A queue name has 1 to 200 characters out of `A-Z a-z 0-9 . _ -`."""
+    """A queue name has 1 to 200 characters out of `A-Z a-z 0-9 . _ -`, and is neither `.` nor `..`."""
 
 
 class InvalidToken(BadInput):

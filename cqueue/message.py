@@ -182,10 +182,13 @@ def check_queue_name(name: str) -> str:
     """Return the name of a queue or log unchanged, if it is valid.
 
     Raises:
-        InvalidQueueName: the name is not 1 to 200 of the characters `A-Z a-z 0-9 . _ -`.
+        InvalidQueueName: the name is not 1 to 200 of the characters `A-Z a-z 0-9 . _ -`, or is `.` or `..`,
+            which browsers and file systems do not take for names.
     """
-    if not isinstance(name, str) or not _QUEUE_NAME.match(name):
-        raise InvalidQueueName(f"{name!r} is not a queue name; use 1 to 200 characters of A-Z a-z 0-9 . _ -")
+    if not isinstance(name, str) or not _QUEUE_NAME.match(name) or name in {".", ".."}:
+        raise InvalidQueueName(
+            f"{name!r} is not a queue name; use 1 to 200 characters of A-Z a-z 0-9 . _ -, but not . or .."
+        )
     return name
 
 

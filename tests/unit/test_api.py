@@ -166,11 +166,13 @@ def test_creating_an_existing_queue(client, name):
         client.create_queue(name, cqueue.QueueConfig(shards=9), exist_ok=True)
 
 
-@pytest.mark.parametrize("bad", ["", "a b", "ä", "a/b", "a@b", "x" * 201, "a\n"])
+@pytest.mark.parametrize("bad", ["", "a b", "ä", "a/b", "a@b", "x" * 201, "a\n", ".", ".."])
 def test_queue_names_have_limits(bad):
-    """1 to 200 of `A-Z a-z 0-9 . _ -`, else InvalidQueueName."""
-    with cqueue.connect("memory://") as client, pytest.raises(cqueue.InvalidQueueName):
-        client.create_queue(bad)
+    """1 to 200 of `A-Z a-z 0-9 . _ -` and no directory, else InvalidQueueName; so do those of logs."""
+    with cqueue.connect("memory://") as client:
+        for create in (client.create_queue, client.create_log):
+            with pytest.raises(cqueue.InvalidQueueName):
+                create(bad)
 
 
 def test_the_longest_and_oddest_names_work(client):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from cqueue.errors import BadInput
 
@@ -25,7 +25,7 @@ def check_source(body: str | None, file: Path | None, *, lines: bool, verb: str 
 def read_body(body: str | None, file: Path | None) -> bytes:
     """Return the bytes of the body argument, of standard input for `-`, or of the file."""
     if body == "-":
-        return sys.stdin.buffer.read()
+        return standard_input().buffer.read()
     if body is not None:
         # What the shell passed may be no UTF-8; these are its bytes.
         return body.encode("utf-8", "surrogateescape")
@@ -33,15 +33,26 @@ def read_body(body: str | None, file: Path | None) -> bytes:
         return source.read()
 
 
+def standard_input() -> TextIO:
+    """Return standard input.
+
+    Raises:
+        BadInput: the process was started without one.
+    """
+    if sys.stdin is None:
+        raise BadInput("Standard input is closed.")
+    return sys.stdin
+
+
 @contextmanager
 def open_source(file: Path | None) -> Iterator[BinaryIO]:
     """Open the file, closed at the end of the block, or yield standard input.
 
     Raises:
-        BadInput: the file cannot be read.
+        BadInput: the file cannot be read, or standard input is closed.
     """
     if file is None:
-        yield sys.stdin.buffer
+        yield standard_input().buffer
         return
     try:
         source = file.open("rb")

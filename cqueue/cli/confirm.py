@@ -16,7 +16,7 @@ def confirm(cli: CliContext, question: str, *, yes: bool, otherwise: str = "Noth
     """Ask on the terminal; leave if the answer is no, or if there is nobody to ask."""
     if yes:
         return
-    if cli.json or not sys.stdin.isatty():
+    if cli.json or sys.stdin is None or not sys.stdin.isatty():
         raise BadInput(f"{question} This is not a terminal, so there is no prompt. Add --yes to confirm.")
     try:
         agreed = typer.confirm(question, err=True)

@@ -15,7 +15,7 @@ import typer
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import accounted
 from cqueue.cli.opening import open_log
-from cqueue.cli.options import LogName, number
+from cqueue.cli.options import LogName, new_file, number
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import body_text, counted, parse_since, show_moment
 from cqueue.errors import BadInput, InvalidLogId
@@ -109,8 +109,8 @@ def scan(
     limit: Annotated[int | None, number("At most this many.", 1)] = None,
     reverse: Annotated[bool, "From the end back to the start."] = False,
     or_earliest: Annotated[bool, "Begin at earliest if the log no longer has --from."] = False,
-    arrow: Annotated[Path | None, "FILE", "Write an Arrow file instead (IPC; extra `arrow`)."] = None,
-    parquet: Annotated[Path | None, "FILE", "Write a Parquet file instead (extra `arrow`)."] = None,
+    arrow: Annotated[Path | None, new_file("Write an Arrow file instead (IPC; extra `arrow`).")] = None,
+    parquet: Annotated[Path | None, new_file("Write a Parquet file instead (extra `arrow`).")] = None,
 ) -> None:
     """Print the records that are there, in order: a body a line, or with --json an object a line.
 

@@ -34,6 +34,11 @@ def directory(text: str, *names: str) -> Any:
     return typer.Option(*names, metavar="DIR", exists=True, file_okay=False, resolve_path=True, help=text)
 
 
+def new_file(text: str) -> Any:
+    """Make an option that takes a file to write; text: its help."""
+    return typer.Option(metavar="FILE", dir_okay=False, help=text)
+
+
 AppDir = Annotated[Path | None, directory("Look for MODULE there; by default in the current directory.")]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli import log_lines
+from cqueue.cli.bodies import standard_input
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import handled_by
@@ -107,9 +107,17 @@ def web(
 
 
 def _password() -> str:
-    """Ask for a password twice, or read it from a pipe."""
-    if not sys.stdin.isatty():
-        return sys.stdin.readline().rstrip("\n")
+    """Ask for a password twice, or read it from a pipe.
+
+    Raises:
+        BadInput: the pipe is closed, or what it holds is no text.
+    """
+    given = standard_input()
+    if not given.isatty():
+        try:
+            return given.readline().rstrip("\n")
+        except UnicodeDecodeError as exc:
+            raise BadInput(f"The password is not valid {exc.encoding}.") from exc
     asked: str = typer.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     return asked
 
@@ -118,13 +126,16 @@ def _token_lines(token_file: Path | None) -> list[str]:
     """Return the lines with tokens, from the file or the environment.
 
     Raises:
-        ConfigError: the file can be read by others.
+        ConfigError: the file can be read by others, or is no text.
     """
     if token_file is None:
         return os.environ.get(TOKEN_VARIABLE, "").splitlines()
     if token_file.stat().st_mode & 0o077:
         raise ConfigError(f"{token_file} can be read by others: chmod 600 {token_file}")
-    lines = token_file.read_text(encoding="utf-8").splitlines()
+    try:
+        lines = token_file.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as exc:
+        raise ConfigError(f"{token_file} is not valid {exc.encoding}.") from exc
     return lines or [""]
 
 

@@ -288,6 +288,8 @@ def test_scan_goes_from_one_record_to_another(cli, filled):
         (("--topic", ""), "topic is ''"),
         (("--arrow", "a", "--parquet", "b"), "not both"),
         (("--arrow", "/nowhere/a"), "cannot be written"),
+        (("--arrow", "."), "is a directory"),
+        (("--parquet", "/"), "is a directory"),
     ],
 )
 @pytest.mark.usefixtures("filled")

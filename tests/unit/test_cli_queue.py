@@ -1,6 +1,7 @@
 """`cqueue queue`: each command, its JSON, and what it says to mistakes."""
 
 import json
+import sys
 from dataclasses import fields
 from datetime import timedelta
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import typer
 from cqueue import QueueConfig, connect
 from cqueue.cli import confirm as asking
 from cqueue.cli import queue as commands
+from cqueue.cli.main import main
 from cqueue.config import FIXED
 
 EVERYTHING = {
@@ -161,6 +163,21 @@ def test_without_anybody_to_ask_it_needs_yes(cli, command):
     assert said.code == 2
     assert "--yes" in said.err
     assert cli("queue", "show", "q").code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (("queue", "purge", "q"), "--yes"),
+        (("send", "q", "-"), "input is closed"),
+        (("send", "q", "--lines"), "input is closed"),
+    ],
+)
+def test_a_process_without_standard_input_is_told_so(cli_url, monkeypatch, capsys, args, hint):
+    """`<&-` in a shell closes it."""
+    monkeypatch.setattr(sys, "stdin", None)
+    assert main(["--url", cli_url, *args]) == 2
+    assert hint in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("answer", "code"), [(True, 0), (False, 1), (typer.Abort(), 130)])

@@ -36,6 +36,9 @@ def test_tokens_that_others_may_read_are_refused(cli, tmp_path):
     path.chmod(0o600)
     path.write_text("")
     assert "no token" in cli("web", "--token-file", path).err
+    path.write_bytes(b"0123456789abcdef\xff\n")
+    said = cli("web", "--token-file", path)
+    assert (said.code, "not valid utf-8" in said.err) == (2, True)
 
 
 def test_a_password_is_asked_for_and_its_hash_printed(cli):
@@ -45,7 +48,8 @@ def test_a_password_is_asked_for_and_its_hash_printed(cli):
     assert said.code == 0
     (found,) = parse_tokens([f"ada read {said.out.strip()}"], frozenset())
     assert found.fits("correct horse")
-    assert cli("web", "--hash-password", stdin=b"short\n").code == 2
+    for refused in (b"short\n", b"correct \xff horse\n"):
+        assert cli("web", "--hash-password", stdin=refused).code == 2
 
 
 @pytest.mark.parametrize("options", [("--prefix", "queues"), ("--prefix", "//x"), ("--roles", "root")])

@@ -53,16 +53,23 @@ def command(
     return add
 
 
-def _print_json(ctx: typer.Context, wanted: bool) -> bool:  # noqa: FBT001 - called by typer
+def print_json(ctx: typer.Context, wanted: bool) -> bool:  # noqa: FBT001 - called by typer
+    """Set `CliContext.json` when `--json` is read: what is found wrong after that is JSON too."""
     if wanted:
         ctx.ensure_object(CliContext).json = True
     return wanted
 
 
 _Json = Annotated[
-    bool, typer.Option("--json", help="Print results as JSON, as `cqueue --json` does.", callback=_print_json)
+    bool,
+    typer.Option(
+        "--json",
+        help="Print results as JSON, as `cqueue --json` does.",
+        callback=print_json,
+        is_eager=True,  # read before the values of other options
+    ),
 ]
-"""`--json` behind the command as well, where people write it; its callback sets `CliContext.json`."""
+"""`--json` behind the command as well, where people write it."""
 
 
 def _called_by_typer(function: Callable[..., None], *, json: bool) -> Callable[..., None]:

@@ -14,6 +14,8 @@ from typing import Any, Final
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from cqueue.errors import BadInput
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -87,3 +89,17 @@ class LazyGroup(TyperGroup):
         super().__init__(**attributes)
         for entry in ENTRIES:
             self.commands[entry.name] = Deferred(entry)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command.
+
+        Raises:
+            BadInput: it was called wrongly, and --json was read before. Otherwise Typer prints the error.
+        """
+        try:
+            return super().invoke(ctx)
+        except typer.TyperException as exc:
+            message = exc.format_message()
+            if not ctx.obj.json or not message:  # without a message, help was printed
+                raise
+            raise BadInput(message) from exc

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from cqueue._version import __version__
+from cqueue.cli.commands import print_json
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, report_failure
 from cqueue.cli.groups import LazyGroup
@@ -62,17 +63,19 @@ def _globals(
         str | None,
         typer.Option(help="cassandra://host:port/keyspace?local_dc=…; otherwise CQUEUE_URL or cqueue.toml."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
+    json: Annotated[  # noqa: ARG001 - its callback has done it
+        bool, typer.Option("--json", help="Print results as JSON.", callback=print_json)
+    ] = False,
     verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Show tracebacks, and what the driver logs.")
     ] = False,
-    version: Annotated[  # noqa: ARG001 - its callback has done it
+    version: Annotated[  # noqa: ARG001 - as above
         bool,
         typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version),
     ] = False,
 ) -> None:
     obj = context.ensure_object(CliContext)
-    obj.given_url, obj.json, obj.verbose = url, json, verbose
+    obj.given_url, obj.verbose = url, verbose
     logging.getLogger("cqueue").addHandler(logging.NullHandler())  # a command says itself what matters
     if verbose:
         # The command is an application: what libraries may not do, it may.

@@ -88,6 +88,25 @@ def test_errors_are_json_too(capsys):
     assert json.loads(err)["exit_code"] == 3
 
 
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["--json", "send", "q", "x", "--delay", "zz"], "--delay"),
+        (["send", "q", "x", "--delay", "zz", "--json"], "--delay"),
+        (["--json", "send", "q", "x", "--header", "=x"], "not a header"),
+        (["--json", "send"], "QUEUE"),
+        (["--json", "shema"], "schema"),
+        (["--json", "queue", "create", "q", "--nosuch"], "--nosuch"),
+    ],
+)
+def test_wrong_usage_is_json_too(capsys, args, hint):
+    """Where --json was read before the mistake."""
+    assert main(args) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert (out, json.loads(err)["error"], json.loads(err)["exit_code"]) == ("", "BadInput", 2)
+    assert hint in json.loads(err)["message"]
+
+
 def test_wrong_options_need_no_cluster(capsys):
     """They are found before anything is sent."""
     assert main(["--url", DOWN, "schema", "apply", "--gc-grace", "5"]) == ExitCode.USAGE

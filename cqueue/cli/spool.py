@@ -33,8 +33,25 @@ LOOK_S = 0.2
 """Seconds between two looks at what is left: a progress line that a reader can follow."""
 MEGABYTE = 1 << 20
 
+
+def _checked(path: Path) -> Path:
+    """Return the path of a spool.
+
+    Raises:
+        BadInput: the directory is none. Opened as one, it would look like a spool that is empty.
+    """
+    from cqueue.spool.spool import is_spool  # noqa: PLC0415 - not for --help
+
+    if not is_spool(path):
+        raise BadInput(f"{path} is no spool: no producer has opened it, and it holds no queue.")
+    return path
+
+
 SpoolPath = Annotated[
-    Path, typer.Argument(metavar="PATH", help="The spool's directory.", exists=True, file_okay=False)
+    Path,
+    typer.Argument(
+        metavar="PATH", help="The spool's directory.", exists=True, file_okay=False, callback=_checked
+    ),
 ]
 Topic = Annotated[str | None, "TOPIC", "Only this one: queue.NAME or log.NAME; by default all."]
 

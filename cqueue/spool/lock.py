@@ -6,18 +6,20 @@ import fcntl
 import os
 import weakref
 from pathlib import Path
+from typing import Final
 
 from cqueue.errors import SpoolLocked
 from cqueue.spool.disk import FILE_MODE
+
+LOCK: Final = ".lock"
 
 
 class DirectoryLock:
     """A `flock` on a file of the directory. The kernel releases it when the process ends, however it ends."""
 
     def __init__(self, root: Path) -> None:
-        path = root / ".lock"
         self.is_held = False
-        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        self._handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:

@@ -17,7 +17,7 @@ from cqueue.spool.damage import Finding
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake
 from cqueue.spool.level import Level
-from cqueue.spool.lock import DirectoryLock
+from cqueue.spool.lock import LOCK, DirectoryLock
 from cqueue.spool.options import OptionValues, SpoolOptions
 from cqueue.spool.record import HEAD, SpoolRecord
 from cqueue.spool.segment import OVERHEAD
@@ -248,6 +248,11 @@ _OPENED: weakref.WeakSet[Spool] = weakref.WeakSet()
 def open_spools() -> list[Spool]:
     """Return the spools to which this process may append."""
     return [spool for spool in list(_OPENED) if spool.is_open]
+
+
+def is_spool(root: Path) -> bool:
+    """Return whether a directory was opened as a spool, or holds the queues of one."""
+    return (root / LOCK).exists() or bool(_keys(root))
 
 
 def _directory(root: Path, key: tuple[str, int]) -> Path:

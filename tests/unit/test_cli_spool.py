@@ -1,7 +1,9 @@
 """`cqueue spool`: what waits, whether the files are whole, and forwarding what a producer left."""
 
 import json
+import shutil
 from datetime import timedelta
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -117,3 +119,21 @@ def test_forward_says_that_the_queue_is_gone(client, url, path):
 def test_a_topic_that_is_not_there_is_refused(path, capsys):
     run("spool", "dump", path, "--topic", "queue.male", expect=ExitCode.USAGE)
     assert "queue.male" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "dump", "forward"])
+def test_a_directory_that_is_no_spool_is_refused_and_left_as_it_is(url, tmp_path, capsys, command):
+    """A mistyped path must not look like a spool of which all is whole and forwarded."""
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").touch()
+    run("--url", url, "spool", command, str(tmp_path), expect=ExitCode.USAGE)
+    assert "is no spool" in " ".join(capsys.readouterr().err.split())
+    assert [each.name for each in tmp_path.iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("lacking", [".lock", "queue.mail"])
+def test_a_spool_is_known_by_its_lock_or_by_its_queues(path, lacking):
+    """One that was copied may have no lock, and an empty one has no queue."""
+    gone = Path(path, lacking)
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    run("spool", "verify", path)

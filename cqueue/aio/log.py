@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
 from functools import partial, wraps
 from typing import Concatenate, TypeVar
 
-from cqueue.aio.awaited import C, Opening, P, Twin, awaited, each
+from cqueue.aio.awaited import C, Opening, P, Twin, awaited
 from cqueue.aio.bridge import Bridge
 from cqueue.log.config import LogConfig
 from cqueue.log.follower import Follower
@@ -17,29 +18,43 @@ from cqueue.log.scanner import Scanner
 W = TypeVar("W")
 
 
+# Awaited calls only read and keep records: a call that is cancelled loses what it returns.
+_next_of_scan = awaited(Scanner._read_ahead)  # noqa: SLF001 - its other half
+_next_of_follow = awaited(Follower._read_ahead)  # noqa: SLF001 - its other half
+
+
 class AsyncScanner(Opening[Scanner]):
     """Reads records in the order of ids, as `Scanner`. An asynchronous context manager."""
 
     seek = awaited(Scanner.seek)
 
-    def batches(self) -> AsyncIterator[list[LogRecord]]:
+    async def batches(self) -> AsyncIterator[list[LogRecord]]:
         """As `Scanner.batches`, for `async for`."""
-        return each(self._bridge, self._inner.batches)
+        while await _next_of_scan(self):
+            yield self._inner._take_kept()  # noqa: SLF001 - its other half
 
     async def __aiter__(self) -> AsyncIterator[LogRecord]:
-        async for batch in self.batches():
-            for record in batch:
+        while await _next_of_scan(self):
+            for record in self._inner._take_each():  # noqa: SLF001 - its other half
                 yield record
 
 
 class AsyncFollower(Opening[Follower]):
     """Reads records for ever, as `Follower`. An asynchronous context manager."""
 
-    poll = awaited(Follower.poll)
     positions = awaited(Follower.positions)
 
+    async def poll(self, wait: timedelta = timedelta()) -> list[LogRecord]:
+        """As `Follower.poll`."""
+        await _next_of_follow(self, wait)
+        return self._inner._take_kept()  # noqa: SLF001 - its other half
+
+    async def _more(self, wait: timedelta) -> Iterator[LogRecord]:
+        await _next_of_follow(self, wait)
+        return self._inner._take_each()  # noqa: SLF001 - its other half
+
     def __aiter__(self) -> AsyncIterator[LogRecord]:
-        return self._until_closed(self.poll)
+        return self._until_closed(self._more)
 
 
 def opening(

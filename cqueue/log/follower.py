@@ -60,14 +60,27 @@ class Follower(Reader):
             NotDone: Cassandra did not answer.
             Closed: the follower has been closed.
         """
+        self._read_ahead(wait)
+        return self._take_kept()
+
+    def _read_ahead(self, wait: timedelta) -> None:
+        """Read and keep the next records, unless some are kept; wait up to `wait` for the first one.
+
+        Raises:
+            as `poll`.
+        """
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), timedelta(days=1))
         while True:
             self._awake.clear()
             self._check_open()
-            found = self._read(deadline_s)
-            records, now_s = self._wanted(found.records), time.monotonic()
-            if records or now_s >= deadline_s:
-                return records
+            with self._reading:
+                if self._kept:
+                    return
+                found = self._read(deadline_s)
+                self._kept.extend(self._wanted(found.records))
+            now_s = time.monotonic()
+            if self._kept or now_s >= deadline_s:
+                return
             if found.is_all:
                 self._awake.wait(max(0.0, min(self._next_s, deadline_s) - now_s), cancellable=True)
 
@@ -83,12 +96,16 @@ class Follower(Reader):
         return found
 
     def __iter__(self) -> Iterator[LogRecord]:
-        """Yield records until the follower is closed."""
+        """Yield records until the follower is closed.
+
+        A loop may be left: the next loop, or `poll`, goes on behind the last record that was yielded.
+        """
         while not self._closed.is_set():
             try:
-                yield from self.poll(timedelta(seconds=1))
+                self._read_ahead(timedelta(seconds=1))
             except Closed:
                 return
+            yield from self._take_each()
 
     def close(self) -> None:
         """Stop reading. Never raises; any thread may call it."""
@@ -102,7 +119,12 @@ class Follower(Reader):
         The result is a `start` for another reader.
         """
         log = self._spec.partition
-        return {each: LogId.of(log, each, at) for each, at in self._following.positions().items()}
+        with self._reading:
+            positions = self._following.positions()
+            for record in self._kept:
+                before = record._id - 1  # noqa: SLF001 - `id` would be parsed for each record
+                positions[record.partition] = min(positions[record.partition], before)
+        return {each: LogId.of(log, each, at) for each, at in positions.items()}
 
     def _add_partitions(self, spec: LogSpec) -> None:
         """Add partitions that the log has gained, from their beginning."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from threading import Event
 from typing import Self
 
@@ -12,6 +13,7 @@ from cqueue.log.protocol.source import Record
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogRecord, check_partitions, check_topics
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.store import waiting
 
 
 class Reader:
@@ -32,6 +34,8 @@ class Reader:
         self._all = partitions is None
         self._topics = check_topics(topics)
         self._closed = Event()
+        self._reading = waiting.lock()  # held while reads move on, until what they found is kept
+        self._kept: deque[LogRecord] = deque()  # read, but not handed out yet
         count = self._spec.partitions
         self._partitions = sorted(check_partitions(partitions, count) or range(count))
 
@@ -46,6 +50,17 @@ class Reader:
             for row, partition in found
             if topics is None or row.topic in topics
         ]
+
+    def _take_kept(self) -> list[LogRecord]:
+        """Hand out all kept records."""
+        taken = list(self._kept)
+        self._kept.clear()
+        return taken
+
+    def _take_each(self) -> Iterator[LogRecord]:
+        """Hand out the kept records one by one, so that a loop that is left leaves the others."""
+        while self._kept:
+            yield self._kept.popleft()
 
     def _check_open(self) -> None:
         if self._closed.is_set():

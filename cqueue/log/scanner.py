@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from cqueue.errors import BadInput
@@ -67,14 +66,33 @@ class Scanner(Reader):
             NotDone: a read failed after all retries; iterating again goes on where it stopped.
             Closed: the scanner has been closed.
         """
-        for found in self._found():
-            kept = self._wanted(in_order(found, reverse=self._reverse))[: self._left]
-            if kept:
-                self._given(len(kept))
-                yield kept
+        while self._read_ahead():
+            yield self._take_kept()
 
     def __iter__(self) -> Iterator[LogRecord]:
-        return chain.from_iterable(self.batches())
+        """Yield the records.
+
+        A loop may be left: the next loop, or `batches`, goes on behind the last record that was yielded.
+        """
+        while self._read_ahead():
+            yield from self._take_each()
+
+    def _read_ahead(self) -> bool:
+        """Read and keep the next records, unless some are kept. Return whether any are kept.
+
+        Raises:
+            as `batches`.
+        """
+        with self._reading:
+            if self._kept:
+                self._check_open()
+                return True
+            for found in self._found():
+                self._kept.extend(self._wanted(in_order(found, reverse=self._reverse))[: self._left])
+                if self._kept:
+                    self._given(len(self._kept))
+                    return True
+            return False
 
     def _found(self) -> Iterator[list[Stretch]]:
         """Yield what each round of reads finds, until the limit is reached."""
@@ -111,6 +129,8 @@ class Scanner(Reader):
     def to_arrow(self) -> Iterator[pa.RecordBatch]:
         """The records as Arrow record batches of `cqueue.log.arrow.SCHEMA`; needs the extra `arrow`.
 
+        It goes on where reading has come to: records that a loop was left in front of are not among them.
+
         Raises:
             as `batches`.
         """
@@ -135,12 +155,14 @@ class Scanner(Reader):
             BadInput, PositionExpired: `start` is refused, as by `Log.scan`.
         """
         self._check_open()
-        ahead, self._next = self._next, None
-        if ahead is not None:
-            waiting.wait(ahead)  # wait: the sources must not be moved while they are read
-        positions = starts(self._spec, start, self._partitions, self._driver.clock.now_us(), on_expired)
-        for partition, position in positions.items():
-            self._merge.sources[partition].seek(position)
+        with self._reading:
+            ahead, self._next = self._next, None
+            if ahead is not None:
+                waiting.wait(ahead)  # wait: the sources must not be moved while they are read
+            positions = starts(self._spec, start, self._partitions, self._driver.clock.now_us(), on_expired)
+            self._kept.clear()
+            for partition, position in positions.items():
+                self._merge.sources[partition].seek(position)
 
     def close(self) -> None:
         """Stop reading. Never raises."""

@@ -605,3 +605,38 @@ def test_a_log(on_queue):
         assert (await log.stats()).partitions == 2
 
     on_queue(story)
+
+
+def test_readers_of_a_log_lose_nothing_where_a_loop_or_call_ends():
+    """A loop that is left and a call that is cancelled leave the records to the next one."""
+
+    async def next_of(reader):
+        async for record in reader:
+            return record.body
+        return None
+
+    async def cancelled(call):
+        task = asyncio.ensure_future(call)
+        await asyncio.sleep(0)  # it has read by now, and lets other tasks run
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    async def story():
+        async with asyncio.timeout(60), cqueue.connect_async("memory://") as client:
+            log = await client.create_log("events", cqueue.LogConfig(partitions=1))
+            bodies = [b"%d" % number for number in range(5)]
+            await log.append_many([cqueue.Record("t", body) for body in bodies])
+            async with log.follow("earliest", low_latency=True) as follower:
+                assert await next_of(follower) == b"0"
+                await cancelled(follower.poll(LONG))
+                assert await next_of(follower) == b"1"
+                assert [record.body for record in await follower.poll(LONG)] == bodies[2:]
+            await asyncio.to_thread(lambda: list(zip(range(5), log._inner.follow("earliest"), strict=False)))
+            async with log.scan() as scanner:  # all are stable
+                assert await next_of(scanner) == b"0"
+                await cancelled(anext(scanner.batches()))
+                assert await next_of(scanner) == b"1"
+                assert [record.body async for record in scanner] == bodies[2:]
+
+    asyncio.run(story())

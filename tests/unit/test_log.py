@@ -360,6 +360,43 @@ def test_positions_leave_nothing_out_whenever_they_are_asked_for(log, store):
     assert sorted(found + bodies(rest)) == sorted([b"last", *(b"early %d" % number for number in range(200))])
 
 
+@pytest.mark.parametrize("low_latency", [False, True])
+def test_positions_inside_a_loop_stand_behind_its_record(log, store, low_latency):
+    """A program may store them after each record, and end anywhere."""
+    ids = fill(log, store, 20)
+    if low_latency:  # some of them beyond the stable horizon
+        ids += log.append_many([Record("t", b"young") for _ in range(5)]).ids
+    follower, done = log.follow("earliest", low_latency=low_latency), []
+    for record in follower:
+        done.append(record.id)
+        left = [each.id for each in log.scan(follower.positions(), end=store.now)]
+        assert set(done) | set(left) >= set(ids[:20])
+        assert len(left) >= 20 - len(done)
+        if len(done) == len(ids):
+            break
+    assert sorted(done) == sorted(ids)
+
+
+def test_a_loop_that_is_left_loses_nothing(log, store):
+    """The next loop, and `poll`, give what was read and not yet yielded."""
+    ids = fill(log, store, 20)
+    follower = log.follow("earliest")
+    found = [next(iter(follower)).id]
+    for _ in range(20):
+        found += [record.id for record in follower.poll()]
+    assert found == ids
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_that_is_left_loses_nothing(log, store, reverse):
+    ids = fill(log, store, 40)
+    scanner = log.scan(limit=30, reverse=reverse)
+    found = [next(iter(scanner)).id for _ in range(5)]
+    found += [record.id for record in next(scanner.batches())]
+    found += [record.id for record in scanner]
+    assert found == (ids[:9:-1] if reverse else ids[:30])
+
+
 def test_a_follower_goes_on_for_another_from_its_positions(log, store):
     fill(log, store, 10)
     follower = log.follow("earliest")

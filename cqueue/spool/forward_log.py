@@ -48,7 +48,7 @@ class LogTarget:
         self._log = log
         self.driver = driver
         self._root = root
-        self._stored: set[int] = set()  # offsets behind one that failed
+        self._stored: set[int] = set()  # offsets of the last batch that are in the log
         known = recall(root, topic_of(self.name))
         self.partitions = look_up(
             f"log {self.name!r}", None if known is None else int(known["partitions"]), self._looked_up, driver
@@ -75,15 +75,16 @@ class LogTarget:
         return Frame(at_us, at_us, 0, source, more, one.body).pack()
 
     def store(self, records: Sequence[SpoolRecord]) -> Stored:
-        """Append records, without those that an earlier try has appended behind one that failed."""
+        """Append records, without those that the try before has appended.
+
+        They come again if they stand behind one that failed, or if the progress could not be written.
+        """
         self.partitions = self._looked_up()
         left = [place for place, record in enumerate(records) if record.offset not in self._stored]
         result = self._log.append_many([_record(records[place].payload) for place in left])
         failed = {left[place]: error for place, error in result.failed}
         done = min(failed, default=len(records))
-        self._stored = {
-            record.offset for place, record in enumerate(records) if place > done and place not in failed
-        }
+        self._stored = {record.offset for place, record in enumerate(records) if place not in failed}
         return Stored(done, failed.get(done))
 
 

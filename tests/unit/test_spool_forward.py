@@ -1,5 +1,6 @@
 """Sending through a spool: what is spooled arrives once, in order, whatever ends or fails in between."""
 
+import errno
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -517,6 +518,25 @@ def test_a_record_that_failed_alone_is_appended_alone(client, spool):
     client.store.away = False
     assert log.flush(SOON)
     assert failed
+    assert sorted(record.body for record in read(client, 8)) == [b"%d" % place for place in range(8)]
+
+
+def test_a_progress_that_cannot_be_written_appends_nothing_again(client, spool, monkeypatch):
+    """The disk may be full for hours; the forwarder tries again all the while."""
+    client.create_log("events")
+    log = client.log("events", spool=spool)
+    commit, refused = spool.commit, []
+
+    def full(topic, offset):
+        if len(refused) < 5:
+            refused.append(offset)
+            raise OSError(errno.ENOSPC, "no space")
+        commit(topic, offset)
+
+    monkeypatch.setattr(spool, "commit", full)
+    log.append_many([cqueue.Record("t", b"%d" % place) for place in range(8)])
+    assert log.flush(SOON)
+    assert len(refused) == 5
     assert sorted(record.body for record in read(client, 8)) == [b"%d" % place for place in range(8)]
 
 

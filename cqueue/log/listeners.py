@@ -198,7 +198,7 @@ class ListenerCalls:
 
         Records that failed together are handed out one by one, to find the one that fails.
         """
-        backlog.alone_upto = chunk[-1].id
+        backlog.alone_upto = max(one.id for one in chunk)  # with low latency the last one may be older
         if len(chunk) > 1:
             self._tell("listener_batch_failed", failure, records=len(chunk))
             return False

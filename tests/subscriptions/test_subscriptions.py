@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import timedelta
 from itertools import chain
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,19 +21,22 @@ from cqueue.errors import (
     RecordRejected,
     Refused,
 )
-from cqueue.log import LogConfig, member_threads
+from cqueue.log import LogConfig, LogRecord, member_threads
 from cqueue.log import member as members
-from cqueue.log.listeners import RetryPolicy, batched
+from cqueue.log.backlogs import PartitionBacklogs
+from cqueue.log.listeners import ListenerCalls, RetryPolicy, batched
 from cqueue.log.member_options import MemberOptions
 from cqueue.log.owned_partitions import OwnedPartitions
 from cqueue.log.protocol import progress
 from cqueue.log.protocol.subscription_definition import Origin
+from cqueue.store.log_operations import RecordRow
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.subscriptions import (
     BeatMember,
     ChangeDefinition,
     ChangePositions,
     ListSubscriptions,
+    PositionRow,
     ReadSubscription,
     RemoveSubscription,
     SubscriptionRows,
@@ -267,6 +271,37 @@ def test_of_a_batch_only_what_fails_alone_is_dead(client, log, store):
     (letter,) = client.log("events.dead").scan()
     assert letter.body == b"7"
     assert letter.headers["cqueue-dead-attempts"] == "1"
+
+
+def test_a_batch_that_fails_is_tried_one_by_one_though_its_last_record_is_older():
+    """With low latency a record whose append took long waits behind later ones."""
+    calls, buried, now_s = [], [], 0.0
+
+    def listener(records):
+        calls.append([record.body for record in records])
+        raise ValueError("away")
+
+    policy = RetryPolicy(max_attempts=3, wait=lambda _: 1.0)
+    about = {"log": "events", "subscription": "billing"}
+    delivery = ListenerCalls(
+        [batched(10)(listener)],
+        policy,
+        lambda record, *_: buried.append(record.body),
+        about=about,
+        driver=SimpleNamespace(tracing=None),
+    )
+    backlogs = PartitionBacklogs()
+    backlogs.open(PositionRow(0, 0, 1, "me", 0))
+    for id_ in (10, 11, 12, 5):
+        row = RecordRow(id_, "t", None, None, b"%d" % id_)
+        backlogs.put(0, id_, LogRecord("events@1", 0, row))
+    for _ in range(100):
+        backlog = backlogs.next(now_s)
+        if backlog is not None:
+            delivery.deliver(backlog, backlog.chunk(delivery.chunk_size), now_s)
+        now_s += 1.0
+    assert calls[:2] == [[b"10", b"11", b"12", b"5"], [b"10"]]
+    assert (len(calls), buried) == (15, [b"10", b"11", b"12", b"5"])
 
 
 def test_a_dead_letter_that_cannot_be_stored_waits(client, log, store):

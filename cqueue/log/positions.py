@@ -30,8 +30,7 @@ def starts(
         BadInput, InvalidLogId: `start` is no position of this log.
         PositionExpired: records behind the start may be forgotten already.
     """
-    if on_expired not in ON_EXPIRED:
-        raise BadInput(f"on_expired is {on_expired!r}; it takes 'error' or 'earliest'")
+    check_on_expired(on_expired)
     if isinstance(start, Mapping):
         for partition in start:
             check_partition(partition, spec.partitions)
@@ -41,6 +40,17 @@ def starts(
     return {
         partition: _after(spec, point, partition, now_us, on_expired) for partition, point in points.items()
     }
+
+
+def check_on_expired(on_expired: str) -> str:
+    """Return what to do about a forgotten start or position.
+
+    Raises:
+        BadInput: it is neither "error" nor "earliest".
+    """
+    if on_expired not in ON_EXPIRED:
+        raise BadInput(f"on_expired is {on_expired!r}; it takes 'error' or 'earliest'")
+    return on_expired
 
 
 def _after(spec: LogSpec, point: Point, partition: int, now_us: int, on_expired: str) -> int:

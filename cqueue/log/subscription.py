@@ -24,7 +24,7 @@ from cqueue.log.member_options import MemberOptions
 from cqueue.log.member_threads import MemberThreads
 from cqueue.log.notifier import AppendHints, AppendNotifier
 from cqueue.log.owned_partitions import OwnedPartitions
-from cqueue.log.positions import EARLIEST, Start, starts
+from cqueue.log.positions import EARLIEST, Start, check_on_expired, starts
 from cqueue.log.protocol.lag import behind
 from cqueue.log.protocol.progress import move
 from cqueue.log.protocol.shards import ShardMap
@@ -116,7 +116,7 @@ class Subscription:
         self.name = check_queue_name(name)
         self._specs = _Specs(catalog, log, time_s)
         self._driver = driver
-        spec = self._specs()
+        spec, on_expired = self._specs(), check_on_expired(on_expired)
         self._key = SubscriptionKey(spec.partition, name)
         self._on_event = on_event
         readable = check_partitions(partitions, spec.partitions)
@@ -127,7 +127,7 @@ class Subscription:
             about={"log": log, "subscription": name},
             driver=driver,
         )
-        driver.run(define(self._key, _origin(spec, start, driver.clock.now_us(), on_expired)))
+        driver.run(define(self._key, lambda: _origin(spec, start, driver.clock.now_us(), on_expired)))
         me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._member = Member(driver, self._key, me, self._specs, readable)
         self._owned = OwnedPartitions(self._member, self._tell, beyond_horizon=low_latency)

@@ -164,6 +164,26 @@ def test_a_new_subscription_begins_where_it_is_told(client, log, store, by):
     assert sorted(numbers(member.handled)) == [*expected, 40, 41, 42, 43]
 
 
+def test_a_subscription_goes_on_though_its_start_is_forgotten_by_now(client, store):
+    """A program gives the same start at each of its starts."""
+    log, start = made_log(client, ttl=timedelta(minutes=5)), store.now
+    first = Member(client, start=start)
+    fill(log, store, 10)
+    first.live()
+    store.pass_time(minutes=4)
+    first.live()
+    first.leave()
+    store.pass_time(minutes=2)
+    fill(log, store, 10, start=10)
+    second = Member(client, start=start)
+    second.live()
+    assert sorted(numbers(first.handled + second.handled)) == list(range(20))
+    with pytest.raises(PositionExpired):
+        Member(client, start=start, name="another")
+    with pytest.raises(BadInput, match="on_expired"):
+        Member(client, start=start, on_expired="ignore")
+
+
 def test_new_partitions_are_read_from_their_beginning(client, log, store):
     member = Member(client, start="latest")
     member.live()

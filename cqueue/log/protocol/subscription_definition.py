@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -93,13 +93,16 @@ def definition_of(rows: SubscriptionRows) -> DefinitionRow | None:
     return rows.definition
 
 
-def define(key: SubscriptionKey, origin: Origin) -> Proto[DefinitionRow]:
-    """Return the stored definition; create it if there is none."""
+def define(key: SubscriptionKey, origin: Callable[[], Origin]) -> Proto[DefinitionRow]:
+    """Return the stored definition; create it if there is none.
+
+    origin: called only then, because a subscription that exists goes on, however old its start is by now.
+    """
     for _ in range(TRIES):
         stored = definition_of((yield from ReadSubscription(key, serial=True)))
         if stored is not None:
             return stored
-        row = DefinitionRow(1, ACTIVE, origin.to_json())
+        row = DefinitionRow(1, ACTIVE, origin().to_json())
         try:
             if (yield from DefineSubscription(key, row)):
                 return row

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig
-from cqueue.log.protocol.shards import reads_of
+from cqueue.log.protocol.shards import existing
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name
@@ -228,18 +228,17 @@ def _new_row(name: str, config: LogConfig) -> Proto[LogRow]:
 def _drop_all(spec: LogSpec, *, listed: bool) -> Proto[None]:
     """Drop every Cassandra partition that the registry lists, the oldest first.
 
+    Records from before the ttl was made shorter may live longer than it, so it begins where the log began.
     listed: list the time shards, because without a configuration they cannot be computed.
     """
     now_us = yield from Now()
     if listed:
         time_shards: Sequence[int] = yield from ListLogShards(spec.partition)
     else:
-        first = spec.oldest_us(now_us) // 1000 // spec.width_ms * spec.width_ms
-        time_shards = range(first - spec.width_ms, now_us // 1000 + spec.width_ms, spec.width_ms)
-    for read in reads_of(spec, time_shards):
-        found = yield from read
-        shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
-        for begin in range(0, len(shards), DROPPED_AT_ONCE):
-            some = shards[begin : begin + DROPPED_AT_ONCE]
-            yield from together(*(DropRecords(each, now_us) for each in some))
-            yield from together(*(UnregisterLogShard(each) for each in some))
+        time_shards = spec.time_shards((spec.created_ms - spec.width_ms) * 1000, now_us)
+    found = yield from existing(spec, time_shards)
+    shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
+    for begin in range(0, len(shards), DROPPED_AT_ONCE):
+        some = shards[begin : begin + DROPPED_AT_ONCE]
+        yield from together(*(DropRecords(each, now_us) for each in some))
+        yield from together(*(UnregisterLogShard(each) for each in some))

@@ -79,7 +79,7 @@ class Log:
         """
         now_us = self._driver.clock.now_us()
         spec = self._catalog.entry(self.name).spec
-        shards = self._driver.run(existing(spec, now_us))
+        shards = self._driver.run(existing(spec, spec.time_shards(spec.oldest_us(now_us), now_us)))
         until = to_datetime((now_us - spec.settle_us - spec.skew_us) // 1000)
         recent = self._times(until - RECENT, reverse=True, limit=SAMPLE)
         newest = recent or self._times(reverse=True, limit=1)

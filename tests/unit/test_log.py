@@ -79,6 +79,14 @@ def test_a_log_is_created_altered_listed_and_deleted(client, log, store):
     assert not any(shard.live for shard in store.store._handlers[AppendRecords].__self__._shards.values())
 
 
+def test_a_deleted_log_leaves_no_record_from_before_its_ttl_became_shorter(client, log, store):
+    fill(log, store, 20)
+    log.alter(ttl=timedelta(minutes=1))
+    store.pass_time(minutes=5)
+    client.delete_log("events")
+    assert not any(shard.live for shard in store.store._handlers[AppendRecords].__self__._shards.values())
+
+
 @pytest.mark.parametrize(
     "values",
     [

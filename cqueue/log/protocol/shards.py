@@ -53,10 +53,9 @@ class ShardMap:
             self._known.update({each: found.get(each, frozenset()) for each in read.time_shards})
 
 
-def existing(spec: LogSpec, now_us: int) -> Proto[dict[int, frozenset[int]]]:
-    """Return every time shard in the registry, with the partitions that have records in it."""
-    first = spec.shard_at(0, spec.oldest_us(now_us)).time_shard
-    reads = reads_of(spec, range(first, now_us // 1000 + spec.width_ms, spec.width_ms))
+def existing(spec: LogSpec, time_shards: Sequence[int]) -> Proto[dict[int, frozenset[int]]]:
+    """Return those of the time shards that are in the registry, with the partitions that have records."""
+    reads = reads_of(spec, time_shards)
     found: dict[int, frozenset[int]] = {}
     while some := tuple(islice(reads, CHUNKS_AT_ONCE)):
         for part in (yield from together(*some)):

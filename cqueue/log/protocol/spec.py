@@ -36,6 +36,11 @@ class LogSpec:
         """Return the Cassandra partition of a record of that time (µs since 1970)."""
         return LogShard(self.partition, partition, us // 1000 // self.width_ms * self.width_ms)
 
+    def time_shards(self, since_us: int, now_us: int) -> range:
+        """Return the time shards from that of `since_us` to the next one: a writer's clock may be ahead."""
+        first = self.shard_at(0, since_us).time_shard
+        return range(first, now_us // 1000 + self.width_ms, self.width_ms)
+
     def oldest_us(self, now_us: int) -> int:
         """Return the time (µs since 1970) before which no record can be read."""
         created_us = self.created_ms * 1000 - self.skew_us

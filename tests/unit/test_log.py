@@ -87,6 +87,16 @@ def test_a_deleted_log_leaves_no_record_from_before_its_ttl_became_shorter(clien
     assert not any(shard.live for shard in store.store._handlers[AppendRecords].__self__._shards.values())
 
 
+def test_what_is_appended_after_a_longer_ttl_is_found_until_it_ends(client, store):
+    """The time shard was registered under the shorter ttl, which ends before."""
+    log = client.create_log("events", LogConfig(partitions=1, ttl=timedelta(minutes=1), time_shard=SHARD))
+    log.append("t", b"before")
+    log.alter(ttl=timedelta(days=7))
+    log.append("t", b"after")
+    store.pass_time(hours=3)
+    assert b"after" in bodies(log.scan(on_expired="earliest"))
+
+
 @pytest.mark.parametrize(
     "values",
     [

@@ -95,13 +95,16 @@ class Appending(Writer[LogSpec, WriterState, Entry, Write]):
         """Return the insert of the write's records."""
         return AppendRecords(part.shard, tuple(part.rows), self.spec.ttl_s)
 
-    def places(self, part: Write) -> set[LogShard]:
-        """Return the write's Cassandra partition."""
-        return {part.shard}
+    def places(self, part: Write) -> set[tuple[LogShard, int]]:
+        """Return the write's Cassandra partition, and for how long it is registered.
+
+        After a longer ttl it is registered again, or its row would expire before its records.
+        """
+        return {(part.shard, self.spec.registry_ttl_s)}
 
     def registrations(self, new: set[Any]) -> list[Operation[Any]]:
         """Return the writes of these partitions to the registry."""
-        return [RegisterLogShard(shard, self.spec.registry_ttl_s) for shard in new]
+        return [RegisterLogShard(shard, ttl_s) for shard, ttl_s in new]
 
     def judge(self, part: Write, now_us: int) -> tuple[list[Write], Write | None]:
         """Write a part with one late record again as a whole, so that the records keep their order."""

@@ -131,10 +131,11 @@ class MemberLoop:
         if self._checkpoints.is_quiet_due(now_s):
             for backlog in backlogs:
                 owned.pass_quiet(backlog)
-        self._checkpoints.begun(now_s, left=sum(backlog.done > owned.upto(backlog) for backlog in backlogs))
-        owned.change(
-            [owned.moved(backlog) for backlog in backlogs if owned.upto(backlog) > backlog.row.position]
-        )
+        moving = [backlog for backlog in backlogs if owned.upto(backlog) > backlog.row.position]
+        left = sum(backlog.done > owned.upto(backlog) for backlog in backlogs)
+        self._checkpoints.begun(now_s, left=left + len(moving))  # all, in case that the change fails
+        owned.change([owned.moved(backlog) for backlog in moving])
+        self._checkpoints.since = left
 
     def release_all(self) -> None:
         """Write the positions of all partitions, and release them.

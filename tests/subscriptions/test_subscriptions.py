@@ -3,6 +3,7 @@
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from datetime import timedelta
 from itertools import chain
 from random import Random
@@ -793,6 +794,26 @@ def test_a_checkpoint_without_an_answer_is_settled_by_a_serial_read(client, log,
     assert sorted(numbers(member.handled)) == list(range(80))
     member.leave()
     assert list(log.scan(member.subscription.positions())) == []
+
+
+def test_a_checkpoint_that_fails_is_made_again_soon_though_no_records_come(client, log, store):
+    fill(log, store, 40)
+    member, failed = Member(client), []
+
+    def trouble(operation):
+        if type(operation) is ChangePositions and member.handled and not failed:
+            failed.append(operation)
+            raise NotDone("no")
+
+    store.trouble = trouble
+    for _ in range(20):
+        member.pulse()
+        with suppress(NotDone):
+            member.work()
+        store.pass_time(milliseconds=500)
+    assert failed
+    assert len(member.handled) == 40
+    assert {lag.count for lag in member.subscription.lag().values()} == {0}
 
 
 def test_nothing_is_handled_while_it_cannot_be_known_who_owns_it(client, log, store):

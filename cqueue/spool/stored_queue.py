@@ -129,7 +129,8 @@ class StoredQueue:
         return found
 
     def _read(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
-        if (part := self._look(segment, offset, count)) or segment.scanned:
+        is_scanned = segment.scanned  # read first: another reader may scan after this one's look
+        if (part := self._look(segment, offset, count)) or is_scanned:
             return part
         self._rescan(segment)
         return self._look(segment, offset, count)

@@ -258,6 +258,26 @@ def test_a_wrong_index_is_noticed_and_written_anew(image):
     assert list(read_back(target).records.values()) == payloads(5)
 
 
+def test_readers_that_meet_a_wrong_index_together_get_every_record(image, monkeypatch):
+    """The second one scans the segment just after the first one has looked in vain."""
+    target = sealed(image)
+    (path,) = target.glob("*/*/index")
+    path.write_bytes(path.read_bytes()[:16] + b"\1\2\3\4" * 5)
+    with Spool(target, disk_reserve=0) as spool:
+        (queue,) = spool._queues.values()
+        look, second = queue._look, []
+
+        def first_look(*at):
+            found = look(*at)
+            monkeypatch.setattr(queue, "_look", look)
+            second.extend(spool.pull(TOPIC, 0, 0, 5))
+            return found
+
+        monkeypatch.setattr(queue, "_look", first_look)
+        first = spool.pull(TOPIC, 0, 0, 5)
+    assert [one.payload for one in first] == [one.payload for one in second] == payloads(5)
+
+
 def test_offsets_begin_behind_all_that_was_consumed(image):
     """A machine that lost its unsynced end does not give a new message an offset that is consumed already."""
     with Spool(image, disk_reserve=0) as spool:

@@ -166,7 +166,8 @@ class QueueWriter:
         """Delete the segments that are consumed, or too old, from the first on."""
         queue, gone = self.queue, 0
         for segment in queue.segments:
-            if segment is self._active or not self._may_go(segment, now_ms):
+            is_in_doubt = segment.end > queue.end  # its fsync failed, and nothing was stored behind it
+            if segment is self._active or is_in_doubt or not self._may_go(segment, now_ms):
                 break
             if segment.end > queue.progress.offset:
                 lost = range(queue.progress.offset, segment.end)

@@ -9,11 +9,13 @@ import os
 import shutil
 import subprocess
 import time
+from datetime import timedelta
 
 import pytest
 
 from cqueue import errors
-from cqueue.spool import Spool
+from cqueue.spool import Spool, writer
+from cqueue.spool.queue_writer import QueueWriter
 from tests.spool.faulty import FOR_EVER, FaultyDisk
 
 TOPIC = "mail"
@@ -223,6 +225,30 @@ def test_a_file_that_cannot_be_deleted_ends_nothing(tmp_path):
     with Spool(root, disk_reserve=0) as spool:
         assert spool.status()[0].segments == 1
         assert [one.payload for one in spool.records(TOPIC)] == [b"b"]
+
+
+def test_a_segment_whose_sync_failed_expires_once_a_later_one_is_stored(tmp_path, monkeypatch):
+    """Its offsets are not the end that readers know, so they cannot be committed before."""
+    looks, expire = [], QueueWriter.expire
+
+    def expired_early(self, now_ms):
+        looks.append(now_ms)
+        expire(self, now_ms + 10_000)
+
+    monkeypatch.setattr(writer, "EXPIRY_S", 0.01)
+    monkeypatch.setattr(QueueWriter, "expire", expired_early)
+    disk = FaultyDisk(error=errno.EIO)
+    limits = {"retention": timedelta(seconds=1), "expire_unconsumed": True}
+    with Spool(tmp_path / "spool", disk=disk, disk_reserve=0, **limits) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        disk.at = len(disk.calls) + 1
+        with pytest.raises(errors.SpoolFailed, match="fsync failed"):
+            spool.append(TOPIC, b"b").result(10)
+        before = len(looks)
+        wait_for(lambda: len(looks) > before + 1)
+        assert spool.append(TOPIC, b"c").result(10) == 2
+        wait_for(lambda: spool.status()[0].segments == 1)
+        assert spool.progress(TOPIC) == 2
 
 
 def wait_for(condition):

@@ -29,7 +29,8 @@ class HttpPush:
     Characters that are not ASCII are percent-encoded; header names ignore case. A record may be sent more
     than once, always with the same id.
 
-    url: http or https. headers: sent with every request. timeout: 1 ms to 10 min.
+    url: http or https. headers: sent with every request; `Content-Type` is `application/octet-stream`
+    if they do not name another one. timeout: 1 ms to 10 min.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class HttpPush:
         if not _is_address(url):
             raise BadInput("url takes an http or https address")
         self.url = url
-        self._headers = dict(headers or {})
+        self._headers = {"Content-Type": "application/octet-stream", **(headers or {})}
         low, high = timedelta(milliseconds=1), timedelta(minutes=10)
         self._timeout_s = check_duration("timeout", timeout, low, high)
         self._opener: OpenerDirector = build_opener(_NoRedirects)
@@ -83,7 +84,6 @@ class _NoRedirects(HTTPRedirectHandler):
 def metadata(record: LogRecord) -> dict[str, str]:
     """Return the HTTP headers that identify and describe a record."""
     found = {
-        "Content-Type": "application/octet-stream",
         "Cqueue-Id": str(record.id),
         "Cqueue-Topic": record.topic,
         "Cqueue-Partition": str(record.partition),

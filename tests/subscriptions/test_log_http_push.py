@@ -76,6 +76,16 @@ def test_a_record_is_posted_whole(client, log, store, receiver):
     assert unquote(headers["Cqueue-Header-%C3%84%20B"]) == "é"
 
 
+@pytest.mark.parametrize("name", ["Content-Type", "content-type"])
+def test_a_push_says_what_its_bodies_are(log, store, receiver, name):
+    fill(log, store, 1)
+    (record,) = log.scan()
+    cqueue.HttpPush(receiver.url)(record)
+    cqueue.HttpPush(receiver.url, headers={name: "application/json"})(record)
+    kinds = [headers["Content-Type"] for headers, _ in receiver.got]
+    assert kinds == ["application/octet-stream", "application/json"]
+
+
 @pytest.mark.parametrize("answer", [500, 503, 408, 429, 302])
 def test_an_answer_that_may_change_is_asked_for_again(client, log, store, receiver, answer):
     fill(log, store, 3)

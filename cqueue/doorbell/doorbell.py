@@ -106,7 +106,7 @@ class Doorbell:
     def _refresh(self, now_s: float) -> bool:
         """Have the directory read again if it is old; return whether it is too stale to use."""
         age_s = now_s - self._directory.read_s
-        if age_s > REFRESH_S and not self._is_read_due:
+        if age_s > REFRESH_S and not (self._is_read_due and self._thread):  # it may have failed to start
             with self._changed:
                 self._is_read_due = True
                 self._wake()

@@ -877,6 +877,22 @@ def test_a_process_that_may_start_no_thread_sends_and_receives(store, monkeypatc
     assert sum("doorbell_off" in record.message for record in caplog.records) == 1
 
 
+def test_a_sender_whose_thread_could_not_start_rings_once_it_can(monkeypatch):
+    """The system may be short of threads for a moment only."""
+    asked, start = threading.Event(), threading.Thread.start
+
+    def refuse(_thread):
+        raise RuntimeError("can't start new thread")
+
+    doorbell = Doorbell(lambda _: asked.set() or {}, LOCAL, lambda: 0)
+    monkeypatch.setattr("cqueue.doorbell.doorbell.Thread.start", refuse)
+    doorbell.ring(Target("orders@1", b"p"))
+    monkeypatch.setattr("cqueue.doorbell.doorbell.Thread.start", start)
+    doorbell.ring(Target("orders@1", b"p"))
+    assert asked.wait(60)
+    doorbell.close()
+
+
 def test_a_client_that_is_closed_while_its_address_is_looked_up_leaves_no_socket(store, monkeypatch):
     go_on, asked, own = threading.Event(), threading.Event(), Address.own
 

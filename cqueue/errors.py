@@ -6,6 +6,7 @@ The second level says what is known about the effect of the call, so it is the l
     ├── NotDone                 nothing was stored; calling again is safe
     │   ├── Duplicate           a message of the same unique key is in the way; `id` names it
     │   ├── Unavailable         too few replicas, no connection, overloaded
+    │   │   └── TooManyTombstones  a read crossed more tombstones than the nodes allow
     │   ├── Refused             Cassandra will refuse it again until somebody changes something
     │   │   ├── SchemaMismatch  the keyspace's schema is missing, older or newer than this code
     │   │   ├── TlsFailed       client and node do not agree on a connection with TLS
@@ -74,6 +75,13 @@ class NotDone(CqueueError):
 
 class Unavailable(NotDone):
     """Cassandra refused before doing anything: too few replicas, no connection, or overloaded."""
+
+
+class TooManyTombstones(Unavailable):
+    """Cassandra gave a read up that crossed more tombstones than its `tombstone_failure_threshold`.
+
+    Consumers read in shorter pieces after it, so it passes by itself.
+    """
 
 
 class Refused(NotDone):

@@ -48,6 +48,10 @@ need more pieces than this."""
 FAILURE_DIVISOR = 20
 """Divisor of the piece length after a failed pass: Cassandra refuses a read across 100,000 tombstones."""
 
+REACH_GROWTH = 4
+"""Factor by which reads above the boundary get longer while they cross few tombstones: the row may be empty
+for hours before those that Cassandra refused to cross."""
+
 FEW_MESSAGES = 100
 """Messages that a look-back may cross at any time: a tenth of what one read may cross."""
 
@@ -117,6 +121,9 @@ class TombstoneBudget:
         self._densest_us = LONGEST_PIECE_US  # length of a read that suits the densest part of the row
         self._cheap_reads = 0  # reads in a row that crossed few tombstones
         self.cautious = False  # a pass failed: use short pieces also where no tombstones are expected
+        self._reach_us: int | None = (
+            None  # length of a read above the boundary after a refused one; else None
+        )
         self._taken: dict[int, _TakenMessages] = {}  # by priority
 
     def piece_end(self, priority: int, after: int, last: int, piece_us: int | None = None) -> int:
@@ -162,6 +169,36 @@ class TombstoneBudget:
         self._densest_us = min(self._densest_us, dense_us)
         self.piece_us = min(self.piece_us, dense_us)
         self._cheap_reads = 0
+
+    # ── above the boundary ──
+
+    @property
+    def is_refused(self) -> bool:
+        """Return whether Cassandra gave a read up, and reads above the boundary have not reached the present
+        since.
+        """
+        return self._reach_us is not None
+
+    def reach(self, priority: int, boundary: int, present: int) -> int:
+        """Return how far to read above a boundary: to the present, or by one piece after a refused read."""
+        return (
+            present if self._reach_us is None else self.piece_end(priority, boundary, present, self._reach_us)
+        )
+
+    def note_refusal(self) -> None:
+        """Note that Cassandra gave a read up because of tombstones, such as a purge leaves anywhere."""
+        self._reach_us = max(SHORTEST_PIECE_US, (self._reach_us or self.piece_us) // FAILURE_DIVISOR)
+        # It may have been a sweep.
+        self.piece_us = max(SHORTEST_PIECE_US, self.piece_us // FAILURE_DIVISOR)
+
+    def note_reached(self, tombstones: int, *, present: bool) -> None:
+        """Note a read above the boundary after a refused one. present: it reached the present."""
+        if present or self._reach_us is None:
+            self._reach_us = None
+        elif tombstones > TARGET_TOMBSTONES:
+            self._reach_us = max(SHORTEST_PIECE_US, self._reach_us * TARGET_TOMBSTONES // tombstones)
+        else:
+            self._reach_us *= REACH_GROWTH
 
     # ── where this consumer counted them ──
 

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from random import Random
 
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import NotDone, OutcomeUnknown, TooManyTombstones
 from cqueue.protocol import ack, policy
 from cqueue.protocol.claim import claim
 from cqueue.protocol.claim_draft import Claim
@@ -169,6 +169,10 @@ class Poll:
         try:
             stay = stay and not list_.is_last_turn(memory)
             claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint)
+        except TooManyTombstones:
+            memory.reads.budget.note_refusal()
+            list_.add(memory, Reason.LEFT)
+            raise
         except (NotDone, OutcomeUnknown):
             memory.reads.sizes.assume_larger(memory.priorities)
             raise

@@ -7,10 +7,12 @@ a timeout has passed, when a sweep is due, or when the wide row can be retired.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from cqueue import ids
-from cqueue.errors import NotDone
+from cqueue.errors import NotDone, TooManyTombstones
 from cqueue.protocol import policy
+from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import listed_above
 from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.lease import SuspectGate
@@ -30,6 +32,7 @@ from cqueue.store.operations import (
     ReadIds,
     SlotRow,
     SlotState,
+    Together,
 )
 
 MAX_REST_US = 2_000_000
@@ -61,7 +64,8 @@ def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> 
                 memory.retired = True
                 yield from finish_retirement(memory, spec)
             elif not is_held(head.lock, spec, now_us):
-                (busy.add(index) if head_has_work(memory, spec, gate, now_us) else ask.append(memory))
+                has_work = memory.reads.budget.is_refused or head_has_work(memory, spec, gate, now_us)
+                (busy.add(index) if has_work else ask.append(memory))
     try:
         asked = yield from _with_fresh(ask, spec, now_us)
     except NotDone:
@@ -107,12 +111,14 @@ def _with_fresh(memories: list[RowMemory], spec: QueueSpec, now_us: int) -> Prot
             for read in _looks(memory, spec, priority, now_us):
                 asked.append(memory)
                 reads.append(read)
-    answers = yield from some_of(tuple(reads))
+    answers = (yield from Together(tuple(reads), retried=False)) if reads else []
     found: list[RowMemory] = []
     for memory, read, answer in zip(asked, reads, answers, strict=True):
-        if isinstance(answer, IdSlice) and memory not in found and _any_unlisted(memory, read, answer):
+        if memory not in found and _shows_work(memory, spec, read, answer, now_us):
             memory.reads.looked_back_us.clear()  # so that the claim looks back, too
             found.append(memory)
+    if not found and answers and all(isinstance(answer, Exception) for answer in answers):
+        raise answers[0]
     for memory in memories:
         if memory not in found:
             memory.rest_until_us = _rest_until(memory, spec, now_us)
@@ -135,9 +141,21 @@ def _looks(memory: RowMemory, spec: QueueSpec, priority: int, now_us: int) -> li
     return looks
 
 
-def _any_unlisted(memory: RowMemory, read: ReadIds, answer: IdSlice) -> bool:
-    """Return whether an answer has an id that no slot lists, or is full, so that such an id may follow."""
+def _shows_work(memory: RowMemory, spec: QueueSpec, read: ReadIds, answer: Any, now_us: int) -> bool:
+    """Return whether an answer has an id that no slot lists, or may be followed by one.
+
+    Many tombstones above the boundary are work, too: a claim moves the boundary over them.
+    """
+    if isinstance(answer, TooManyTombstones):
+        memory.reads.budget.note_refusal()
+        return True
+    if not isinstance(answer, IdSlice):
+        return False
     head = memory.remembered.head or Head()
+    if answer.tombstones > TARGET_TOMBSTONES and not memory.open:
+        at = head.cursors.get(read.priority) or CursorRow(read.priority, 0, 0)
+        if at.boundary <= read.after < policy.horizon(spec, now_us):
+            return True
     listed = {
         id_
         for slot in head.slots

@@ -50,8 +50,9 @@ LONGEST_PASS_GAP_US = 60_000_000
 class ReadAhead(NamedTuple):
     """Messages of one priority above `after` that were read, from `began_us` on, before their claim.
 
-    whole: no other messages stood above `after`.
+    whole: no other messages stood above `after`, up to `upto`, or up to the present if that is 0.
     damaged_to: the last id of the last unreadable row among them; 0 if there is none.
+    tombstones: how many the read crossed, as far as the store noticed.
     """
 
     priority: int
@@ -60,6 +61,8 @@ class ReadAhead(NamedTuple):
     began_us: int
     whole: bool = False
     damaged_to: int = 0
+    upto: int = 0
+    tombstones: int = 0
 
 
 def fence_of(head: Head) -> int | None:

@@ -15,7 +15,9 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from cqueue import ids
+from cqueue.errors import TooManyTombstones
 from cqueue.protocol import policy
+from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import MAX_CLAIM_BYTES, MAX_LISTED, Draft, listed_above, within_bytes
 from cqueue.protocol.parallel import together
 from cqueue.protocol.plausibility import is_lost
@@ -66,7 +68,8 @@ class ReadAnswers(NamedTuple):
 class PlannedReads(NamedTuple):
     """Reads of one priority that run side by side and begin at `began_us`.
 
-    slice: the read above the boundary, or its answer if it was read ahead. late: the reads below the
+    slice: the read above the boundary, or its answer if it was read ahead. cut_at: where that read ends
+    before the present, else 0. late: the reads below the
     boundary: a piece of the sweep if `upto` is above the cursor, and a look-back if `has_look_back`.
     """
 
@@ -76,6 +79,7 @@ class PlannedReads(NamedTuple):
     upto: int
     late: tuple[ReadIds, ...]
     has_look_back: bool
+    cut_at: int = 0
 
     @property
     def all(self) -> tuple[Operation[Any], ...]:
@@ -86,10 +90,11 @@ class PlannedReads(NamedTuple):
         """Combine the operations' answers."""
         pieces, slice_ = list(answers), self.slice
         if not isinstance(slice_, ReadAhead):
-            rows, _, damaged = pieces.pop(0)
+            rows, tombstones, damaged = pieces.pop(0)
             whole = len(rows) < slice_.limit
             at = self.at.priority, self.at.boundary
-            slice_ = ReadAhead(*at, rows, self.began_us, whole, max(damaged, default=0))
+            damaged_to = max(damaged, default=0)
+            slice_ = ReadAhead(*at, rows, self.began_us, whole, damaged_to, self.cut_at, tombstones)
         return ReadAnswers(self.at, slice_, self.upto, pieces, self.has_look_back)
 
 
@@ -120,8 +125,15 @@ def _order(memory: RowMemory) -> list[int]:
 def _take_normal(draft: Draft, priority: int, beside: ReadAnswers | None) -> Proto[None]:
     draft.memory.reads.budget.restart()
     whole = False
-    for _ in range(MAX_PIECES):
-        whole, goes_on = yield from _take_piece(draft, priority, beside, sliced=whole)
+    for number in range(MAX_PIECES):
+        try:
+            whole, goes_on = yield from _take_piece(draft, priority, beside, sliced=whole)
+        except TooManyTombstones:
+            if not number:
+                raise
+            draft.memory.reads.budget.note_refusal()  # what earlier pieces have passed is written
+            whole = False
+            break
         if (whole and not goes_on) or draft.left <= 0 or draft.grants:
             break
         beside = None
@@ -151,7 +163,8 @@ def _take_piece(
     upto = yield from _take_late(draft, priority, head.unlisted(priority, late), upto)
     boundary, whole = _take_slice(draft, priority, rows, whole=slice_.whole)
     if whole:
-        boundary = max(boundary, slice_.damaged_to)
+        boundary = max(boundary, slice_.damaged_to, _passed_in_vain(memory, spec, slice_, counts_us))
+        whole = not slice_.upto
     passed = [row.id for row in rows if row.id <= boundary]
     if passed:
         draft.learned.took.append((priority, at.boundary, passed))
@@ -199,10 +212,12 @@ def _reads(
         late.append(ReadIds(row, priority, max(back.after, upto), back.upto, MAX_IDS))
     if isinstance(slice_, int):
         limit, present = _rows_at_once(memory, priority, slice_), ids.highest_at(now_us)
-        read: ReadSlice | ReadAhead = ReadSlice(row, priority, at.boundary, present, limit)
+        end = memory.reads.budget.reach(priority, at.boundary, present)
+        read: ReadSlice | ReadAhead = ReadSlice(row, priority, at.boundary, end, limit)
+        cut_at = end if end < present else 0
     else:
-        read = slice_
-    return PlannedReads(at, now_us, read, upto, tuple(late), back is not None)
+        read, cut_at = slice_, slice_.upto
+    return PlannedReads(at, now_us, read, upto, tuple(late), back is not None, cut_at)
 
 
 def beside_head(memory: RowMemory, spec: QueueSpec, now_us: int, want: int) -> PlannedReads | None:
@@ -232,7 +247,8 @@ def next_slice(draft: Draft) -> ReadSlice | None:
     if len(ahead.rows) >= limit:
         return None
     after, missing = (ahead.rows[-1].id if ahead.rows else ahead.after), limit - len(ahead.rows)
-    return ReadSlice(draft.memory.wide_row, ahead.priority, after, ids.highest_at(draft.now_us), missing)
+    end = draft.memory.reads.budget.reach(ahead.priority, after, ids.highest_at(draft.now_us))
+    return ReadSlice(draft.memory.wide_row, ahead.priority, after, end, missing)
 
 
 def _sweep_end(memory: RowMemory, spec: QueueSpec, at: CursorRow, now_us: int) -> int:
@@ -268,6 +284,18 @@ def look_back(memory: RowMemory, spec: QueueSpec, at: CursorRow, now_us: int) ->
     upto = at.boundary if sparse else min(recent[1], at.boundary)
     after = max(at.cursor, ids.lowest_at(ids.time_us(upto) - spec.skew_us), 0 if sparse else recent[0])
     return LookBack(after, upto) if after < upto else None
+
+
+def _passed_in_vain(memory: RowMemory, spec: QueueSpec, slice_: ReadAhead, counts_us: int) -> int:
+    """Return up to where the boundary may move though a whole slice had nothing there; 0 for nowhere.
+
+    A purge leaves tombstones above the boundary, which each read from there would cross again. What lands
+    below a boundary is found by the look-back or the sweep.
+    """
+    memory.reads.budget.note_reached(slice_.tombstones, present=not slice_.upto)
+    if slice_.upto:
+        return slice_.upto
+    return policy.horizon(spec, counts_us) if slice_.tombstones > TARGET_TOMBSTONES else 0
 
 
 def _readable(piece: IdSlice) -> list[int]:

@@ -27,7 +27,14 @@ import cassandra
 from cassandra import ConsistencyLevel
 from cassandra.cluster import NoHostAvailable
 
-from cqueue.errors import CqueueError, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
+from cqueue.errors import (
+    CqueueError,
+    OutcomeUnknown,
+    Refused,
+    SchemaMismatch,
+    TooManyTombstones,
+    Unavailable,
+)
 from cqueue.store.driver import LoginRefused, errors
 from cqueue.store.statements import Kind
 
@@ -42,6 +49,8 @@ _ABSENT: Final = re.compile(
 _NO_GRANT: Final = re.compile(r"User (?P<role>.+) has no (?P<right>\w+) permission on <(?P<on>[^>]+)>")
 _GUARDRAIL: Final = re.compile(r"Guardrail (?P<name>\w+) violated: (?P<what>.*)", re.DOTALL)
 _ROLES_AWAY: Final = "Unable to perform auth"  # …orization, …entication: the tables of roles did not answer
+
+_READ_TOO_MANY_TOMBSTONES: Final = 0x01  # of a replica, in the native protocol from version 5 on
 
 # Refused while it was checked, before anything was executed.
 _REFUSED = (
@@ -76,7 +85,8 @@ def error(
     if (refused := refusal(exc)) is not None:
         return refused
     if kind is Kind.READ:
-        return Unavailable(f"The read failed: {_text(exc)}")
+        failed = TooManyTombstones if _crossed_too_many(exc) else Unavailable
+        return failed(f"The read failed: {_text(exc)}")
     if _never_executed(exc, kind, sent=sent):
         return Unavailable(f"Nothing was written: {_text(exc)}")
     return OutcomeUnknown(f"Whether it was written is not known: {_text(exc)}")
@@ -134,6 +144,11 @@ def server_text(exc: BaseException) -> str:
     """Return the server's own message, without the driver's text around it."""
     found = _TEXT.search(str(exc))
     return found[1] if found else _text(exc)
+
+
+def _crossed_too_many(exc: BaseException) -> bool:
+    codes = exc.error_code_map if isinstance(exc, cassandra.ReadFailure) else None
+    return _READ_TOO_MANY_TOMBSTONES in (codes or {}).values()
 
 
 def _never_executed(exc: BaseException, kind: Kind, *, sent: bool) -> bool:

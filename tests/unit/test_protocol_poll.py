@@ -1,8 +1,10 @@
 """Test a consumer's poll rounds: which wide rows it claims from, and how soon."""
 
+from contextlib import suppress
+
 import pytest
 
-from cqueue.errors import NotDone
+from cqueue.errors import NotDone, TooManyTombstones
 from cqueue.protocol import ack, by_id, shards
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
@@ -32,9 +34,10 @@ from cqueue.store.operations import (
     ReadHead,
     ReadIds,
     ReadShards,
+    ReadSlice,
     WideRow,
 )
-from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Hook, Table, nothing
 
 
 def started(table: Table) -> Poll:
@@ -480,6 +483,88 @@ def test_a_search_that_fails_is_followed_by_one_of_other_wide_rows():
     table.run(poll.begin(table.spec), trouble)
     (taken, *_) = table.run(poll.next_claim(table.spec, 10), trouble).taken
     assert taken.lease.wide_row in good
+
+
+def work_off(table: Table, poll: Poll, hook: Hook = nothing) -> list[int]:
+    """One round, whose messages are acked; return their ids."""
+    table.run(poll.begin(table.spec), hook)
+    claimed = table.run(poll.next_claim(table.spec, 10), hook)
+    taken = claimed.taken if claimed is not None else []
+    poll.finished += table.run(ack.ack(taken))
+    return [one.row.id for one in taken]
+
+
+def purged(table: Table, row: WideRow, count: int) -> None:
+    """Leave the tombstones of messages that stood alone in their rows, and that nobody claimed."""
+    some = table.insert([table.id_at(table.time_us + 20 * number) for number in range(count)], row=row)
+    table.pass_time(SECOND_US)
+    for start in range(0, count, 500):
+        table.store.execute(DeleteMessages(row, 0, tuple(some[start : start + 500])))
+
+
+def test_after_a_purge_polls_do_not_cross_its_tombstones_again():
+    """The boundary moves over them once nothing can land there any more; later messages are delivered."""
+    table = Table(width_ms=3_600_000)
+    poll = started(table)
+    row = put(table, 0)
+    work_off(table, poll)
+    purged(table, row, 5000)
+    crossed: list[int] = []
+
+    def note(operation):
+        if isinstance(operation, ReadIds | ReadSlice) and operation.wide_row == row:
+            crossed.append(table.store.execute(operation).tombstones)
+
+    mutations = 0
+    for _ in range(40):
+        table.pass_time(SEARCH_EVERY_US)
+        before = len(table.log)
+        table.receive(poll, hook=note)
+        mutations += sum(type(one) is Mutate for one in table.log[before:])
+    assert crossed[-20:] == [0] * 20
+    assert mutations < 12
+    (late,) = table.put(table.time_us, row=row)
+    table.pass_time(SEARCH_EVERY_US)
+    assert table.receive(poll) == [late]
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_purge_whose_tombstones_cassandra_refuses_to_cross_stops_no_wide_row(is_over):
+    """What is sent there afterwards is delivered, and the wide row is retired."""
+    table = Table(width_ms=3_600_000, visibility_ms=30_000)
+    poll = started(table)
+    row = put(table, 0)
+    work_off(table, poll)
+    table.pass_time(1_800_000_000)
+    purged(table, row, 12_000)
+    (late,) = table.put(table.time_us, row=row)
+    refused: list[int] = []
+
+    def refuse(operation):
+        if isinstance(operation, ReadIds | ReadSlice):
+            tombstones = table.store.execute(operation).tombstones
+            if tombstones > 10_000:
+                refused.append(tombstones)
+                raise TooManyTombstones("tombstone_failure_threshold")
+
+    if is_over:
+        table.time_us = table.end_us + SETTLE_US + SKEW_US
+    got: list[int] = []
+    for _ in range(60):
+        table.pass_time(SEARCH_EVERY_US)
+        with suppress(TooManyTombstones):
+            got += work_off(table, poll, refuse)
+    assert late in got
+    assert 0 < len(refused) < 30, "pieces get shorter where a read was refused"
+    if is_over:
+        table.pass_time(3_600_000_000)
+        for _ in range(1000):
+            table.pass_time(SEARCH_EVERY_US)
+            with suppress(TooManyTombstones):
+                table.receive(poll, hook=refuse)
+            if row not in poll.registry.rows:
+                break
+        assert row not in poll.registry.rows
 
 
 def test_the_reason_of_a_claim_is_told():

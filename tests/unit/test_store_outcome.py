@@ -9,7 +9,7 @@ import pytest
 from cassandra import ConsistencyLevel, WriteType, cluster, connection, pool, protocol, query
 from cassandra.cluster import NoHostAvailable
 
-from cqueue.errors import OutcomeUnknown, Refused, SchemaMismatch, Unavailable
+from cqueue.errors import OutcomeUnknown, Refused, SchemaMismatch, TooManyTombstones, Unavailable
 from cqueue.store import outcome
 from cqueue.store.driver import LoginRefused
 from cqueue.store.statements import Kind
@@ -62,6 +62,10 @@ TABLE = [
     (cassandra.Timeout("timed out"), UNKNOWN),
     (timeout(cassandra.WriteFailure, failures=1, write_type=WriteType.SIMPLE), UNKNOWN),
     (timeout(cassandra.ReadFailure, failures=1), UNKNOWN),
+    (
+        timeout(cassandra.ReadFailure, failures=1, error_code_map={"10.0.0.1": 1}),
+        (TooManyTombstones, OutcomeUnknown, OutcomeUnknown),
+    ),
     (cassandra.CoordinationFailure("failed"), UNKNOWN),
     (cassandra.FunctionFailure("failed", "ks", "f", []), UNKNOWN),
     (cassandra.CDCWriteFailure("full"), UNKNOWN),

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cqueue.client import Client
 from cqueue.consumer import MAX_WAIT, Consumer
-from cqueue.errors import LeaseLost, MessageHeld, NotDone, OutcomeUnknown
+from cqueue.errors import CqueueError, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.message import (
     MAX_DELAY,
     MAX_EXTENSION,
@@ -315,9 +315,16 @@ class DelayQueue:
         for id_, one in late.items():
             if one.is_held and id_ not in extended:
                 by_settler.setdefault(one._settler, []).append(one)  # noqa: SLF001 - of its own consumer
+        failure: CqueueError | None = None
         for settler, some in by_settler.items():
-            with suppress(LeaseLost):  # another consumer has received a message already
+            try:
                 settler.nack(some)
+            except LeaseLost:
+                continue  # another consumer has received a message already
+            except CqueueError as exc:
+                failure = failure or exc
+        if failure is not None:
+            raise failure
 
     def _invisible(self, ids: list[str], now: datetime) -> set[str]:
         """Return those of these messages that are invisible until later, as they are stored."""

@@ -39,6 +39,8 @@ FRESH_S = 5.0
 """Seconds for which a configuration is kept: all clients know of new partitions within that time."""
 TRIES = 20
 """Tries of a change that others outrun; each failed try needs another client's change in that moment."""
+MOST_COMPUTED = 10_000
+"""Time shards since a log was created above which they are listed, which reads the registry of all logs."""
 DROPPED_AT_ONCE = 32
 """Cassandra partitions of a deleted log that are dropped side by side."""
 
@@ -232,10 +234,9 @@ def _drop_all(spec: LogSpec, *, listed: bool) -> Proto[None]:
     listed: list the time shards, because without a configuration they cannot be computed.
     """
     now_us = yield from Now()
-    if listed:
-        time_shards: Sequence[int] = yield from ListLogShards(spec.partition)
-    else:
-        time_shards = spec.time_shards((spec.created_ms - spec.width_ms) * 1000, now_us)
+    time_shards: Sequence[int] = spec.time_shards((spec.created_ms - spec.width_ms) * 1000, now_us)
+    if listed or len(time_shards) > MOST_COMPUTED:
+        time_shards = yield from ListLogShards(spec.partition)
     found = yield from existing(spec, time_shards)
     shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
     for begin in range(0, len(shards), DROPPED_AT_ONCE):

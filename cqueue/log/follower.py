@@ -46,6 +46,7 @@ class Follower(Reader):
         self._awake = waiting.Signal()  # set by a notification, or by `close`
         self._hints = AppendHints(self._awake.set)
         self._following = Following(spec, positions, beyond_horizon=low_latency)
+        self._reached = self._following.positions()  # behind all records that are kept, or were handed out
         self._next_s = 0.0  # when to read all partitions again
         if low_latency:
             notifier.listen(self._log, self._hints)
@@ -78,6 +79,7 @@ class Follower(Reader):
                     return
                 found = self._read(deadline_s)
                 self._kept.extend(self._wanted(found.records))
+                self._reached = self._following.positions()
             now_s = time.monotonic()
             if self._kept or now_s >= deadline_s:
                 return
@@ -119,11 +121,10 @@ class Follower(Reader):
         The result is a `start` for another reader.
         """
         log = self._spec.partition
-        with self._reading:
-            positions = self._following.positions()
-            for record in self._kept:
-                before = record._id - 1  # noqa: SLF001 - `id` would be parsed for each record
-                positions[record.partition] = min(positions[record.partition], before)
+        positions = self._reached.copy()  # before the kept records: a read may come in between
+        for record in self._kept.copy():
+            before = record._id - 1  # noqa: SLF001 - `id` would be parsed for each record
+            positions[record.partition] = min(positions[record.partition], before)
         return {each: LogId.of(log, each, at) for each, at in positions.items()}
 
     def _add_partitions(self, spec: LogSpec) -> None:

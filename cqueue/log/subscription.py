@@ -127,6 +127,7 @@ class Subscription:
             about={"log": log, "subscription": name},
             driver=driver,
         )
+        _origin(spec, start, driver.clock.now_us(), EARLIEST)  # a wrong start is refused in any case
         driver.run(define(self._key, lambda: _origin(spec, start, driver.clock.now_us(), on_expired)))
         me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._member = Member(driver, self._key, me, self._specs, readable)

@@ -178,6 +178,7 @@ class Poll:
             raise
         finally:
             list_.hold(memory if memory.remembered.locked else None)
+        memory.rest_until_us = 0  # what it has changed, or was told of, is looked at again
         if memory.retired or not memory.finished:
             self._unfreed.pop(memory, None)
         elif memory.claims > claims and len(memory.finished) <= MAX_FINISHED:

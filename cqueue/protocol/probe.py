@@ -38,9 +38,9 @@ from cqueue.store.operations import (
 MAX_REST_US = 2_000_000
 """µs between probes of a wide row that is over and has a claimed slot: a message that its holder gives back
 waits no longer than this."""
-MAX_WAITING_REST_US = 10_000_000
+MAX_WAITING_REST_US = 5_000_000
 """µs between probes of a wide row that is over and has only waiting slots, as thousands may for days: a
-message that somebody makes due now by its id, and whose hint is lost, waits no longer than this."""
+message that somebody makes due soon by its id, and whose hint is lost, waits no longer than this."""
 PROBE_IDS = 200
 """Ids that one probe reads at most. A full answer counts as work."""
 
@@ -119,8 +119,9 @@ def _with_fresh(memories: list[RowMemory], spec: QueueSpec, now_us: int) -> Prot
             found.append(memory)
     if not found and answers and all(isinstance(answer, Exception) for answer in answers):
         raise answers[0]
+    unknown = [memory for memory, answer in zip(asked, answers, strict=True) if isinstance(answer, Exception)]
     for memory in memories:
-        if memory not in found:
+        if memory not in found and memory not in unknown:
             memory.rest_until_us = _rest_until(memory, spec, now_us)
     return found
 
@@ -169,7 +170,7 @@ def _rest_until(memory: RowMemory, spec: QueueSpec, now_us: int) -> int:
     """Return when to probe a wide row without work again; 0 for at once, as new messages may land in it.
 
     A row that is over gets no new messages, so it rests until a timeout passes: for two seconds at most if a
-    holder may give something back, else for ten.
+    holder may give something back, else for five.
     """
     if now_us < memory.end_us + spec.settle_us + spec.skew_us:
         return 0

@@ -75,7 +75,7 @@ class Settler:
         for lease in list(self._leases):
             if lease.is_held and lease.due_ms > now_ms:
                 with suppress(CqueueError), self._lock_of(lease):
-                    unsettled = [id_ for id_ in lease.outstanding if (lease, id_) not in acking]
+                    unsettled = [id_ for id_ in list(lease.outstanding) if (lease, id_) not in acking]
                     self._driver.run(acks.nack(lease, unsettled, 0, self._shared))
 
     def _settled(self, lease: Lease) -> None:

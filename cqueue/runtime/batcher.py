@@ -293,6 +293,10 @@ class Batcher(Generic[Entry, Outcome]):
         seconds.
         """
         self.hurry()
+        return self.wait_stored(wait_s)
+
+    def wait_stored(self, wait_s: float) -> bool:
+        """Wait until everything is stored, at its own pace. Return False after `wait_s` seconds."""
         with self._mutex:
             return self._entry_done.wait_for(lambda: not self._count(), wait_s)
 

@@ -29,6 +29,7 @@ from cqueue.protocol import by_id
 from cqueue.protocol.by_id import Changed
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.inspection import Found
+from cqueue.protocol.probe import MAX_WAITING_REST_US
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId
@@ -107,9 +108,12 @@ class Changes:
         due_ms = -(-due_us // 1000)
         here = {id_: place for id_, place in places.items() if place.wide_row.time_shard <= due_ms}
         result = self._each(here, partial(by_id.reschedule, due_ms=due_ms))
-        if due_us <= self._driver.clock.now_us():
+        # A consumer may not look there before: it has seen that the messages wait for longer.
+        now_us = self._driver.clock.now_us()
+        if due_us <= now_us + MAX_WAITING_REST_US:
             for place in {places[id_] for id_ in result.done}:
-                self._producer.wakeups.ring(Hint(place.wide_row, frozenset({place.priority})), due_us)
+                hint = Hint(place.wide_row, frozenset({place.priority}))
+                self._producer.wakeups.ring(hint, min(due_us, now_us))
         others = {id_: place for id_, place in places.items() if id_ not in here}
         return merged([result, *(self._copied(id_, places[id_], due_us=due_us) for id_ in others)])
 

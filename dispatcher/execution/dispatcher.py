@@ -73,6 +73,7 @@ class Dispatcher:
         )
         self.tasks = known_tasks(self.engine.resolver)
         self._state = "new"
+        self._starter = 0  # the thread that calls `start`
         self._mutex = threading.Lock()
         self._stopped = threading.Event()
         self._graces: SimpleQueue[float] = SimpleQueue()  # seconds of grace; `put` is safe in signal handlers
@@ -96,11 +97,14 @@ class Dispatcher:
         with self._mutex:  # a `stop` meanwhile begins when this has come to its end
             if self._state != "new":
                 raise Closed(f"the dispatcher is {self._state}; make a new one")
-            self._state = "starting"
+            self._state, self._starter = "starting", threading.get_ident()
+            pollers: list[Poller] = []
             try:
                 pollers = self.engine.make_pollers(self._sources)
                 self._stopper.start()
             except BaseException:
+                for poller in pollers:
+                    poller.consumer.close()
                 self._state = "new"
                 if not self._graces.empty():
                     self._end()
@@ -131,7 +135,8 @@ class Dispatcher:
         self._graces.put(grace_s)
         if self._state == "new":
             self._end()
-        if wait:
+        is_starting = self._state == "starting" and self._starter == threading.get_ident()
+        if wait and not is_starting:  # in a signal handler within `start`, which then could not end
             self._stopped.wait()
 
     def join(self, timeout: timedelta | None = None) -> bool:

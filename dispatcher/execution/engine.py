@@ -202,11 +202,11 @@ class Engine:
             pass
         if backlog.running:
             self._interrupt()
-        settled_by_s = time.monotonic() + AFTERWARDS_S
         self.fetchers.join(AFTERWARDS_S)
-        while not (settled := self.settlement_writer.flush(LOOK_S)):
-            if left_s() <= 0 and time.monotonic() >= settled_by_s:
-                break
+        settled_by_s = time.monotonic() + AFTERWARDS_S
+        settled = self.settlement_writer.flush(LOOK_S)
+        while not settled and (left_s() > 0 or time.monotonic() < settled_by_s):
+            settled = self.settlement_writer.wait_stored(LOOK_S)
         self.lease_extender.close()
         self.settlement_writer.close()
         self.history.close(AFTERWARDS_S)

@@ -142,6 +142,8 @@ class EventLoop:
             delivery.is_ending = True  # said here: the thread that ends a firing may have to wait
             await _off_the_loop_if_firing(self._runner.end, delivery)
             delivery.let_go()
+        except asyncio.CancelledError:
+            return  # the loop is closed; the thread that ends a firing goes on, and settles it
         except BaseException as exc:  # noqa: BLE001 - as in a worker
             self._runner.broken(delivery, exc)
 

@@ -10,6 +10,7 @@ import time
 import traceback
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -186,13 +187,12 @@ class Runner:
         return True
 
     def broken(self, delivery: Delivery, error: BaseException) -> None:
-        """Log an error of the dispatcher itself; unless the message is settled, leave it to its timeout."""
+        """Log an error of the dispatcher itself; give back an undecided message until its timeout."""
         self.telemetry.say(Event.BROKEN, error=error, queue=delivery.poller.name)
-        if delivery.settlement is UNDECIDED:
-            try:
+        if delivery.settlement is UNDECIDED and delivery.is_settled_by(RUN):
+            with suppress(Exception):  # that may be what is broken
                 self._settle(delivery, left_to_timeout(delivery))
-            except Exception:  # noqa: BLE001 - that may be what is broken; the lease ends by itself
-                delivery.is_left = True
+        delivery.is_left = True  # the lease is not extended for it
 
     # ── decisions ──
 

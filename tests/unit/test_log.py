@@ -97,6 +97,17 @@ def test_what_is_appended_after_a_longer_ttl_is_found_until_it_ends(client, stor
     assert b"after" in bodies(log.scan(on_expired="earliest"))
 
 
+def test_what_was_appended_under_a_longer_ttl_stays_although_the_ttl_was_shorter_meanwhile(client, store):
+    """The append in between does not shorten what the records before it were registered for."""
+    config = LogConfig(partitions=1, ttl=timedelta(days=7), time_shard=timedelta(hours=1))
+    log = client.create_log("events", config)
+    for body, ttl in ((b"a", timedelta(minutes=1)), (b"b", timedelta(days=7)), (b"c", timedelta(days=7))):
+        log.append("t", body)
+        log.alter(ttl=ttl)
+    store.pass_time(hours=6)
+    assert {b"a", b"c"} <= set(bodies(log.scan(on_expired="earliest")))
+
+
 @pytest.mark.parametrize(
     "values",
     [

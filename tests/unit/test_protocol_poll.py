@@ -738,6 +738,40 @@ def test_a_wide_row_that_is_over_rests_longer_while_its_messages_wait():
         assert view.rest_until_us == min(table.time_us + MAX_WAITING_REST_US, later_us)
 
 
+def test_a_wide_row_that_could_not_be_read_does_not_rest():
+    """A message that no slot lists may be due there; another wide row answers."""
+    table = Table(shards=2)
+    rows = [table.row, table.row._replace(shard=1)]
+    for row in rows:
+        (message,) = table.put(NOON_US, row=row)
+        later_ms = (table.end_us + 3_600_000_000) // 1000
+        table.run(by_id.reschedule(table.spec, row, 0, [message], later_ms))
+    table.time_us = table.end_us + SETTLE_US + SKEW_US
+    for row in rows:
+        table.claim(table.view(row))  # sweeps
+    views = [table.view(row) for row in rows]
+
+    def trouble(operation):
+        if type(operation) is ReadIds and operation.wide_row == rows[0]:
+            raise NotDone("no answer")
+
+    assert table.run(probe(views, table.spec, SuspectGate()), trouble) == []
+    assert views[0].rest_until_us == 0
+    assert views[1].rest_until_us > table.time_us
+
+
+def test_a_claim_ends_the_rest_of_its_wide_row():
+    """What the claim delivers may be given back at once."""
+    table = Table()
+    poll = started(table)
+    row = put(table, 0)
+    table.run(refresh(poll.registry, table.spec))
+    memory = poll.registry.rows[row]
+    memory.rest_until_us = table.time_us + MAX_WAITING_REST_US
+    assert len(table.receive(poll, hint(row))) == 1
+    assert memory.rest_until_us == 0
+
+
 def test_a_wide_row_with_the_next_suspect_does_not_rest():
     """A search takes it as soon as this process has finished the suspect that it holds."""
     table, gate = Table(visibility_ms=60_000), SuspectGate()

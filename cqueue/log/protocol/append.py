@@ -98,9 +98,10 @@ class Appending(Writer[LogSpec, WriterState, Entry, Write]):
     def places(self, part: Write) -> set[tuple[LogShard, int]]:
         """Return the write's Cassandra partition, and for how long it is registered.
 
-        After a longer ttl it is registered again, or its row would expire before its records.
+        After the log's ttl became longer it is registered again, or its row would expire before its records.
+        After it became shorter it is not, as older records may live longer.
         """
-        return {(part.shard, self.spec.registry_ttl_s)}
+        return {(part.shard, self.state.longest_ttl_s(self.spec.registry_ttl_s))}
 
     def registrations(self, new: set[Any]) -> list[Operation[Any]]:
         """Return the writes of these partitions to the registry."""

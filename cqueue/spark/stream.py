@@ -28,11 +28,15 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogId
 from cqueue.spark import records
 from cqueue.spark.brief import brief
-from cqueue.spark.options import EARLIEST, LATEST, ReadOptions, check_stream
+from cqueue.spark.options import LATEST, ReadOptions, check_stream
 from cqueue.spark.session import session
 
 IDLE_US = 600_000_000
-"""µs without records after which offsets move on: the log must not forget the position."""
+"""µs without records after which offsets move on, half the log's ttl at most: the log must not forget the
+position."""
+EARLIEST_MARGIN_US = 3_600_000_000
+"""µs between the oldest record and where `earliest` begins, a tenth of the log's ttl at most. Within this
+time a repeat of the first batch has the same rows, whose numbers are what sinks know them by."""
 
 Offsets = dict[str, str]
 """The id up to which all is read, by partition."""
@@ -72,12 +76,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             NotDone: Cassandra does not answer.
         """
         spec, options = self._spec, self._options
+        since_us = options.since_us
         if options.start == LATEST:
             position = spec.horizon(self._now_us())
-        elif options.start == EARLIEST or options.since_us is None:
-            position = ids.START  # whatever is there; what has been forgotten by then is no loss
+        elif since_us is None or since_us < _first_us(spec):  # what has been forgotten by now is no loss
+            margin_us = min(EARLIEST_MARGIN_US, spec.ttl_s * 1_000_000 // 10)
+            position = spec.earliest(self._now_us() + margin_us)
         else:
-            position = ids.lowest_at(options.since_us) - 1
+            position = ids.lowest_at(since_us) - 1
         return self._offsets(spec, dict.fromkeys(range(spec.partitions), position))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -106,7 +112,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = horizon if self._until is None else min(horizon, self._until)
         (most,) = astuple(limit) if isinstance(limit, ReadMaxRows) else (None,)
         bound = self._bound(spec, positions, end, now_us, most)
-        if bound is None and ids.time_us(end) - ids.time_us(min(positions.values())) < IDLE_US:
+        idle_us = min(IDLE_US, spec.ttl_s * 500_000 or IDLE_US)
+        if bound is None and ids.time_us(end) - ids.time_us(min(positions.values())) < idle_us:
             return start
         if bound is None and all(each >= end for each in positions.values()):
             return start
@@ -171,13 +178,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             PositionExpired: as `partitions`.
         """
-        oldest = ids.lowest_at(spec.oldest_us(now_us)) - 1
+        oldest, first = spec.earliest(now_us), ids.lowest_at(_first_us(spec)) - 1
         found = {}
         for partition in range(spec.partitions):
             text = start.get(str(partition))
-            position = ids.START if text is None else self._position(spec, text)
-            if ids.START < position < oldest:
-                self._lost(spec, partition, position)
+            position = oldest if text is None else self._position(spec, text)
+            if max(position, first) < oldest and self._options.fail_on_data_loss:
+                raise PositionExpired(
+                    f"partition {partition} of log {spec.name!r}: records behind the checkpoint are older "
+                    "than the log's ttl and may be forgotten; go on with what is left by failOnDataLoss=false"
+                )
             found[partition] = max(position, oldest)
         return found
 
@@ -191,14 +201,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 "checkpoint, or read what there is with failOnDataLoss=false"
             )
         return ids.START
-
-    def _lost(self, spec: LogSpec, partition: int, position: int) -> None:
-        first_us = spec.created_ms * 1000 - spec.skew_us
-        if self._options.fail_on_data_loss and ids.time_us(position) >= first_us:
-            raise PositionExpired(
-                f"partition {partition} of log {spec.name!r}: records behind the checkpoint are older than "
-                "the log's ttl and may be forgotten; go on with what is left by failOnDataLoss=false"
-            )
 
     def _offsets(self, spec: LogSpec, positions: dict[int, int]) -> Offsets:
         return {str(each): LogId.of(spec.partition, each, at) for each, at in positions.items()}
@@ -220,3 +222,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         So it does no harm that Spark leaves out the last commit under Trigger.AvailableNow.
         """
+
+
+def _first_us(spec: LogSpec) -> int:
+    """Return the time (µs since 1970) before which the log had no record."""
+    return spec.created_ms * 1000 - spec.skew_us

@@ -1,0 +1,119 @@
+"""What Spark calls, on a store in memory and a clock that a test moves; no Cassandra, no JVM."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import cqueue
+from cqueue import LogConfig
+from cqueue.spark import session as sessions
+from cqueue.spark.source import DefaultSource
+from cqueue.testing import MemoryClient
+
+URL = "cassandra://nowhere/memory"
+S = timedelta(seconds=1)
+
+
+@pytest.fixture
+def client(monkeypatch):
+    """A client in memory, whose store Spark's side finds under `URL`."""
+    with MemoryClient(now=datetime(2031, 5, 1, tzinfo=UTC)) as opened:
+        side = sessions.SparkSide(None, opened._driver, opened._catalog, opened._logs)
+        monkeypatch.setitem(sessions._opened, (os.getpid(), cqueue.settings.load(URL)), side)
+        yield opened
+
+
+@pytest.fixture
+def log(client):
+    """A log of one partition with the default ttl, a week."""
+    return client.create_log("events", LogConfig(partitions=1))
+
+
+def reader(log, **options):
+    """What plans a stream's batches."""
+    source = DefaultSource(CaseInsensitiveDict({"url": URL, "log": log.name, **options}))
+    return source.streamReader(source.schema())
+
+
+def bodies(reader, start, end):
+    """What a batch holds."""
+    return [
+        body
+        for part in reader.partitions(start, end)
+        for batch in reader.read(part)
+        for body in batch.column("body").to_pylist()
+    ]
+
+
+def fill(client, log, *numbers):
+    for number in numbers:
+        log.append("t", str(number).encode())
+        client.advance(S)
+
+
+# ── where a stream begins ──
+
+
+def test_a_first_batch_read_again_has_the_same_rows(client, log):
+    """Although the oldest records expire meanwhile; once one of the batch has, a repeat is refused.
+
+    Trap: a sink tells rows apart by their numbers, so one that is missing at the head moves all others.
+    """
+    fill(client, log, *range(20))
+    client.advance(timedelta(days=7) - 5400 * S)
+    fill(client, log, *range(20, 30))
+    client.advance(5400 * S - 30 * S)  # the oldest records are 7 days old
+    one = reader(log)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadAllAvailable())
+    before = bodies(one, start, end)
+    assert before == [str(number).encode() for number in range(20, 30)]
+    client.advance(1800 * S)
+    assert bodies(reader(log), start, end) == before
+    client.advance(1801 * S)
+    with pytest.raises(cqueue.PositionExpired, match="failOnDataLoss=false"):
+        bodies(reader(log), start, end)
+
+
+@pytest.mark.parametrize("since", ["earliest", "2020-01-01"])
+def test_a_young_log_is_read_from_its_first_record(client, log, since):
+    """Until it has forgotten that one: then the batch cannot be repeated either."""
+    fill(client, log, 0, 1)
+    client.advance(timedelta(days=6))
+    one = reader(log, since=since)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadAllAvailable())
+    assert bodies(one, start, end) == [b"0", b"1"]
+    client.advance(timedelta(days=1))
+    with pytest.raises(cqueue.PositionExpired):
+        bodies(one, start, end)
+
+
+def test_a_log_without_a_ttl_is_read_from_its_first_record(client):
+    log = client.create_log("kept", LogConfig(partitions=1, ttl=None))
+    fill(client, log, 0)
+    client.advance(timedelta(days=1000))
+    one = reader(log)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadAllAvailable())
+    client.advance(timedelta(days=1000))
+    assert bodies(one, start, end) == [b"0"]
+
+
+@pytest.mark.parametrize("age", [timedelta(), timedelta(hours=1)])
+def test_offsets_of_a_quiet_log_do_not_expire(client, age):
+    """Trap: a log may forget within a minute, sooner than offsets used to move on without records."""
+    log = client.create_log("short", LogConfig(partitions=1, ttl=timedelta(minutes=1)))
+    client.advance(age)
+    one = reader(log)
+    at = one.initialOffset()
+    for _ in range(20):
+        end = one.latestOffset(at, ReadAllAvailable())
+        assert bodies(one, at, end) == []
+        at = end
+        client.advance(10 * S)

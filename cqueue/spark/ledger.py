@@ -22,18 +22,17 @@ from pyspark import TaskContext
 from cqueue import ids
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.inspection import END
-from cqueue.spark.records import existing, within
+from cqueue.spark.records import existing, pages, within
 from cqueue.spark.session import SparkSide
 from cqueue.store.cells import pairs
 from cqueue.store.log_operations import AppendRecords, LogShard, RecordRow
-from cqueue.store.record_page import ReadRecordPage
+from cqueue.store.record_page import ReadRecordPage, RecordPage
 
 MARK: Final = "cqueue-source"
 """The header that tells copies of a record."""
 HIDDEN: Final = -1
 """The number of a partition that no log has."""
 REMEMBERED_S: Final = 30 * 86_400
-PAGE: Final = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +104,13 @@ def marks(side: SparkSide, spec: LogSpec, since_us: int, until_us: int, prefix: 
     """Return digests of the marks with this prefix, of all records between two times."""
     found: set[bytes] = set()
     since_us = max(since_us, spec.oldest_us(side.driver.clock.now_us()))
-    for shard in existing(side, spec, since_us, until_us):
-        for piece in within(spec, shard, ids.lowest_at(since_us) - 1, ids.highest_at(until_us)):
-            for headers in _headers(side, shard, piece.after, piece.upto):
-                mark = dict(pairs(headers)).get(MARK, "") if MARK.encode() in headers else ""
-                if mark and mark.startswith(prefix):
-                    found.add(digest_of(mark))
+    after, upto = ids.lowest_at(since_us) - 1, ids.highest_at(until_us)
+    shards = existing(side, spec, since_us, until_us)
+    for stretch in pages(side, [piece for shard in shards for piece in within(spec, shard, after, upto)]):
+        for headers in _headers(stretch.page):
+            mark = dict(pairs(headers)).get(MARK, "") if MARK.encode() in headers else ""
+            if mark and mark.startswith(prefix):
+                found.add(digest_of(mark))
     return found
 
 
@@ -119,13 +119,8 @@ def digest_of(mark: str) -> bytes:
     return blake2b(mark.encode(), digest_size=12).digest()
 
 
-def _headers(side: SparkSide, shard: LogShard, after: int, upto: int) -> Iterator[bytes]:
-    full = True
-    while full:
-        page = side.driver.ask(ReadRecordPage(shard, after, upto, PAGE))
-        full = len(page) == PAGE
-        after = page.id_at(len(page) - 1) if page else after
-        for place in page.bodies:
-            _, headers = page.texts_at(place)
-            if headers is not None:
-                yield headers
+def _headers(page: RecordPage) -> Iterator[bytes]:
+    for place in page.bodies:
+        _, headers = page.texts_at(place)
+        if headers is not None:
+            yield headers

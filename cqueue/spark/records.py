@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,15 +98,16 @@ def read(side: SparkSide, part: LogPart, columns: tuple[str, ...]) -> Iterator[p
     """
     asked = {*columns, "topic"} if part.topics is not None else set(columns)
     schema = arrow_schema(LOG, sorted(asked))
-    batches = (_batch(part, stretch, schema) for stretch in ahead(_pages(side, part)))
+    batches = (_batch(part, stretch, schema) for stretch in ahead(pages(side, part.pieces)))
     if part.topics is not None:
         batches = (of_topics(batch, part.topics) for batch in batches)
     return (batch.select(columns) for batch in limited(batches, part.limit))
 
 
-def _pages(side: SparkSide, part: LogPart) -> Iterator[Stretch]:
+def pages(side: SparkSide, pieces: Iterable[Piece[LogShard]]) -> Iterator[Stretch]:
+    """Read pieces one after the other, a page of about `PAGE_BYTES` at a time."""
     limit = FIRST_ROWS
-    for piece in part.pieces:
+    for piece in pieces:
         after, full = piece.after, True
         while full:
             page = side.driver.ask(ReadRecordPage(piece.place, after, piece.upto, limit))

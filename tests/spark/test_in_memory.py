@@ -11,8 +11,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import cqueue
 from cqueue import LogConfig
+from cqueue.log import Record
+from cqueue.spark import ledger
 from cqueue.spark import session as sessions
 from cqueue.spark.source import DefaultSource
+from cqueue.store.record_page import ReadRecordPage
 from cqueue.testing import MemoryClient
 
 URL = "cassandra://nowhere/memory"
@@ -117,3 +120,28 @@ def test_offsets_of_a_quiet_log_do_not_expire(client, age):
         assert bodies(one, at, end) == []
         at = end
         client.advance(10 * S)
+
+
+# ── what a repeat looks for ──
+
+
+def test_marks_are_looked_for_in_pages_of_a_bounded_size(client, log, monkeypatch):
+    """Trap: each task of a job reads back all records since the first run, and bodies may be 1 MiB large."""
+    for start in range(0, 400, 50):
+        records = [Record("t", bytes(100_000), headers={ledger.MARK: f"m{start + n}"}) for n in range(50)]
+        log.append_many(records)
+    client.advance(S)
+    sizes = []
+    execute = client.store.execute
+
+    def measured(operation):
+        answer = execute(operation)
+        if isinstance(operation, ReadRecordPage):
+            sizes.append(len(answer.data))
+        return answer
+
+    monkeypatch.setattr(client.store, "execute", measured)
+    spec = client._logs.entry(log.name).spec
+    found = ledger.marks(sessions.session(cqueue.settings.load(URL)), spec, 0, client.clock.now_us(), "m")
+    assert found == {ledger.digest_of(f"m{number}") for number in range(400)}
+    assert max(sizes) < 8 << 20

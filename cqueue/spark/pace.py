@@ -48,12 +48,16 @@ class Pace:
         Raises:
             NotDone, OutcomeUnknown: Cassandra does not answer.
         """
+        self._keep_beating()
+        free_s = max(self._free_s, time.monotonic())
+        while (left_s := free_s - time.monotonic()) > 0:
+            time.sleep(min(left_s, BEAT_S))
+            self._keep_beating()  # or others take this task for ended, and share its part of the rate
+        self._free_s = free_s + rows * self._tasks / self._rate
+
+    def _keep_beating(self) -> None:
         if time.monotonic() - self._beat_s >= BEAT_S:
             self._beat()
-        now_s = time.monotonic()
-        if self._free_s > now_s:
-            time.sleep(self._free_s - now_s)
-        self._free_s = max(self._free_s, now_s) + rows * self._tasks / self._rate
 
     def _beat(self) -> None:
         first = self._beat_s == float("-inf")

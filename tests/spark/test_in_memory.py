@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -12,7 +13,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import cqueue
 from cqueue import LogConfig
 from cqueue.log import Record
-from cqueue.spark import ledger
+from cqueue.spark import ledger, pace
 from cqueue.spark import session as sessions
 from cqueue.spark.source import DefaultSource
 from cqueue.store.record_page import ReadRecordPage
@@ -29,6 +30,12 @@ def client(monkeypatch):
         side = sessions.SparkSide(None, opened._driver, opened._catalog, opened._logs)
         monkeypatch.setitem(sessions._opened, (os.getpid(), cqueue.settings.load(URL)), side)
         yield opened
+
+
+@pytest.fixture
+def side():
+    """Spark's side of that client."""
+    return sessions.session(cqueue.settings.load(URL))
 
 
 @pytest.fixture
@@ -125,7 +132,7 @@ def test_offsets_of_a_quiet_log_do_not_expire(client, age):
 # ── what a repeat looks for ──
 
 
-def test_marks_are_looked_for_in_pages_of_a_bounded_size(client, log, monkeypatch):
+def test_marks_are_looked_for_in_pages_of_a_bounded_size(client, side, log, monkeypatch):
     """Trap: each task of a job reads back all records since the first run, and bodies may be 1 MiB large."""
     for start in range(0, 400, 50):
         records = [Record("t", bytes(100_000), headers={ledger.MARK: f"m{start + n}"}) for n in range(50)]
@@ -142,6 +149,31 @@ def test_marks_are_looked_for_in_pages_of_a_bounded_size(client, log, monkeypatc
 
     monkeypatch.setattr(client.store, "execute", measured)
     spec = client._logs.entry(log.name).spec
-    found = ledger.marks(sessions.session(cqueue.settings.load(URL)), spec, 0, client.clock.now_us(), "m")
+    found = ledger.marks(side, spec, 0, client.clock.now_us(), "m")
     assert found == {ledger.digest_of(f"m{number}") for number in range(400)}
     assert max(sizes) < 8 << 20
+
+
+# ── writing ──
+
+
+def test_a_task_that_waits_long_is_counted_all_the_time(client, side, monkeypatch):
+    """Trap: at a low rate a task waits longer for its turn than a task without a heartbeat is counted."""
+    clock, counted = client.clock, []
+    one, other = pace.Pace(side, "job", 0.1), pace.Pace(side, "job", 0.1)
+    timer = SimpleNamespace(monotonic=lambda: clock.now_us() / 1e6, sleep=clock.pause)
+    monkeypatch.setattr(pace, "time", timer)
+    one._free_s = other._free_s = timer.monotonic()
+    one.wait(1)
+    other.wait(1)
+
+    def sleep(seconds):
+        clock.pause(seconds)
+        other._beat()
+        counted.append(other._tasks)
+
+    timer.sleep = sleep
+    begun_s = timer.monotonic()
+    one.wait(1)
+    assert timer.monotonic() - begun_s > 5
+    assert set(counted) == {2}

@@ -121,7 +121,8 @@ class QueueSink(Sink):
         base_us = self._base_us if self.options.due_us is None else self.options.due_us
         due = self._spread(columns, first, base_us)
         if delays is not None:
-            start_us = now_us if base_us is None else base_us
+            # Not from the option, which is for rows without a time of their own.
+            start_us = now_us if self._base_us is None else self._base_us
             due = [old if each is None else start_us + each for each, old in zip(delays, due, strict=True)]
         if given is not None:
             both = [

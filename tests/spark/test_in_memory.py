@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import cqueue
-from cqueue import LogConfig
+from cqueue import LogConfig, QueueConfig
 from cqueue.log import Record
 from cqueue.spark import ledger, pace
 from cqueue.spark import session as sessions
+from cqueue.spark.options import write_options
+from cqueue.spark.sink import STEP_US, QueueSink
 from cqueue.spark.source import DefaultSource
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.testing import MemoryClient
@@ -177,3 +181,17 @@ def test_a_task_that_waits_long_is_counted_all_the_time(client, side, monkeypatc
     one.wait(1)
     assert timer.monotonic() - begun_s > 5
     assert set(counted) == {2}
+
+
+def test_a_delay_counts_from_now_whatever_the_option_due_says(client, side):
+    """The option is for rows without a time of their own. In a stream, now is when the batch came first."""
+    client.create_queue("in", QueueConfig(derived_sends=True))
+    now_us, far_us = client.clock.now_us(), client.clock.now_us() + 30 * 86_400_000_000
+    options = write_options({"url": URL, "queue": "in"}, overwrite=False)
+    options = replace(options, due_us=far_us)
+    batch = pa.record_batch({"body": pa.array([b"x", b"y"]), "delay": pa.array([60.0, None])})
+    client.advance(S)
+    due = [one.due_us for one in QueueSink(side, options).entries(batch, 0)]
+    assert due == [now_us + 61_000_000, far_us]
+    due = [one.due_us for one in QueueSink(side, options, work="w", due_us=now_us).entries(batch, 0)]
+    assert due == [now_us + 60_000_000, far_us + STEP_US]

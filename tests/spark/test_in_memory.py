@@ -1,4 +1,4 @@
-"""What Spark calls, on a store in memory and a clock that a test moves; no Cassandra, no JVM."""
+"""What Spark calls, on a store in memory and a clock that a test moves; no Cassandra."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from cqueue import LogConfig, QueueConfig
 from cqueue.log import Record
 from cqueue.spark import ledger, pace
 from cqueue.spark import session as sessions
+from cqueue.spark.jobs import target as targets
+from cqueue.spark.jobs.target import Target
 from cqueue.spark.options import write_options
 from cqueue.spark.sink import STEP_US, QueueSink
 from cqueue.spark.source import DefaultSource
@@ -195,3 +197,14 @@ def test_a_delay_counts_from_now_whatever_the_option_due_says(client, side):
     assert due == [now_us + 61_000_000, far_us]
     due = [one.due_us for one in QueueSink(side, options, work="w", due_us=now_us).entries(batch, 0)]
     assert due == [now_us + 60_000_000, far_us + STEP_US]
+
+
+def test_of_rows_with_one_id_a_log_gets_one(spark):
+    """A queue gets them all: the same id is the same message, and headers do not matter."""
+    rows = spark.sql(
+        "select 'x' as body, 't' as topic, string(id % 3) as number, map('a', 'b') as headers from range(10)"
+    )
+    to_log = Target(log="events", url=URL, id="number")
+    to_queue = Target(queue="work", url=URL, id="number", at=datetime(2031, 5, 1, tzinfo=UTC))
+    assert targets.each_once(targets.shaped(rows, to_log), to_log).count() == 3
+    assert targets.each_once(targets.shaped(rows, to_queue), to_queue).count() == 10

@@ -67,7 +67,7 @@ def run(spark: SparkSession, job: Enqueue, *, dry_run: bool = False) -> Summary:
         dry_run=dry_run,
         read=total,
         written=written,
-        skipped=total - found,
+        skipped=total - written,
         details={job.target.kind: job.target.name, "columns": messages.columns},
     )
 

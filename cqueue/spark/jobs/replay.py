@@ -87,7 +87,7 @@ def run(spark: SparkSession, job: Replay, *, dry_run: bool = False) -> Summary:
         dry_run=dry_run,
         read=total,
         written=written,
-        skipped=total - found,
+        skipped=total - written,
         details={target.kind: target.name, "name": _name(job), "at": at.isoformat()},
     )
 

@@ -44,8 +44,8 @@ class Target:
         url: of the cluster; None takes `CQUEUE_URL`, as everywhere.
         columns: what to write into each column of the target, as a SQL expression over the rows. Left out:
             the column of that name if the rows have it, and for `body` else the whole row as JSON.
-        id: a SQL expression; rows with the same id become one message, however often they are written. Needs
-            `at`, or a `due` for each row, that every run gives again.
+        id: a SQL expression; rows with the same id become one message or record, however often they are
+            written. For a queue it needs `at`, or a `due` for each row, that every run gives again.
         at: of a queue, the due time of rows that have none; of a log, with an id, when rows were written
             first: earlier records are not looked at. Aware.
         rate: rows a second, over all tasks together; None as quick as it goes.
@@ -211,14 +211,19 @@ def _faults(rows: DataFrame, target: Target) -> dict[str, Column]:
     return faults
 
 
+def each_once(rows: DataFrame, target: Target) -> DataFrame:
+    """Return one row of each id, for a log: its sink knows only ids of records of earlier runs."""
+    return rows if target.log is None or target.id is None else rows.dropDuplicates([ID])
+
+
 def write(rows: DataFrame, target: Target) -> int:
-    """Write shaped rows; return how many were stored and acknowledged.
+    """Write shaped rows; return how many were stored and acknowledged. A log takes one of each id.
 
     Raises:
         OutcomeUnknown: a task did not get its rows stored; what others stored stays.
     """
     observed = Observation()
-    counted: Any = rows.observe(observed, F.count(F.lit(1)).alias("rows"))
+    counted: Any = each_once(rows, target).observe(observed, F.count(F.lit(1)).alias("rows"))
     again = "Run it again: what is stored is not stored twice." if target.id else "Another run makes copies."
     with writing(f"writing to {target.kind} {target.name}", again):
         counted.write.format("cqueue").mode("append").options(**target.options()).save()

@@ -50,6 +50,12 @@ def log(client):
     return client.create_log("events", LogConfig(partitions=1))
 
 
+@pytest.fixture
+def queue(client):
+    """A queue that takes derived ids."""
+    return client.create_queue("work", QueueConfig(derived_sends=True))
+
+
 def reader(log, **options):
     """What plans a stream's batches."""
     source = DefaultSource(CaseInsensitiveDict({"url": URL, "log": log.name, **options}))
@@ -185,11 +191,10 @@ def test_a_task_that_waits_long_is_counted_all_the_time(client, side, monkeypatc
     assert set(counted) == {2}
 
 
-def test_a_delay_counts_from_now_whatever_the_option_due_says(client, side):
+def test_a_delay_counts_from_now_whatever_the_option_due_says(client, side, queue):
     """The option is for rows without a time of their own. In a stream, now is when the batch came first."""
-    client.create_queue("in", QueueConfig(derived_sends=True))
     now_us, far_us = client.clock.now_us(), client.clock.now_us() + 30 * 86_400_000_000
-    options = write_options({"url": URL, "queue": "in"}, overwrite=False)
+    options = write_options({"url": URL, "queue": queue.name}, overwrite=False)
     options = replace(options, due_us=far_us)
     batch = pa.record_batch({"body": pa.array([b"x", b"y"]), "delay": pa.array([60.0, None])})
     client.advance(S)
@@ -208,3 +213,51 @@ def test_of_rows_with_one_id_a_log_gets_one(spark):
     to_queue = Target(queue="work", url=URL, id="number", at=datetime(2031, 5, 1, tzinfo=UTC))
     assert targets.each_once(targets.shaped(rows, to_log), to_log).count() == 3
     assert targets.each_once(targets.shaped(rows, to_queue), to_queue).count() == 10
+
+
+def many(count):
+    """SQL of a map with that many headers."""
+    return f"map_from_arrays(sequence(1, {count}), sequence(1, {count})) as headers"
+
+
+def checked(spark, columns, options):
+    target = Target(**{"url": URL, "queue": None if "log" in options else "work", **options})
+    rows = spark.sql(f"select 'x' as body, {columns}")
+    return targets.check(targets.shaped(rows, target), target)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "what"),
+    [
+        ("timestamp'2031-04-30 23:59:59' as expires", {}, "an expires in the past"),
+        ("timestamp'2041-05-01 00:00:00' as due", {}, "a due in more than 10 years"),
+        ("timestamp'2031-05-01 00:00:00' as due, 1.0 as delay", {}, "both due and delay"),
+        ("map('a', string(null)) as headers", {}, "a header that is null"),
+        (many(65), {}, "more than 64 headers"),
+        ("map('ab', repeat('ü', 8192)) as headers", {}, "headers above 16,384 bytes"),
+        ("timestamp'2031-05-01 00:00:00' as due", {"id": "repeat('x', 1001)"}, "an id above 1,000"),
+        ("timestamp'2031-04-29 00:00:00' as due", {"id": "'x'"}, "a due longer ago than gc_grace"),
+        ("'t' as topic, 1 as partition", {"log": "events"}, "a partition not of 0 to 0"),
+        (f"'t' as topic, {many(64)}", {"log": "events", "id": "'x'"}, "more than 63 headers"),
+    ],
+)
+@pytest.mark.usefixtures("log", "queue")
+def test_what_a_sink_refuses_is_told_before_anything_is_written(spark, columns, options, what):
+    """Trap: a task stores a batch of rows before it checks the next, so a wrong row left a part written."""
+    with pytest.raises(cqueue.BadInput, match=f"of 1 rows, 1 with {what}[^,]*: nothing was written"):
+        checked(spark, columns, options)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        (f"{many(64)}, timestamp'2031-05-01 00:01:00' as expires", {}),
+        ("timestamp'2041-04-28 00:00:00' as due, double(null) as delay", {}),
+        ("timestamp'2031-04-30 01:00:00' as due", {"id": "repeat('x', 1000)"}),
+        (f"'t' as topic, 0 as partition, {many(63)}", {"log": "events", "id": "'x'"}),
+    ],
+)
+@pytest.mark.usefixtures("log", "queue")
+def test_what_a_sink_takes_is_taken(spark, columns, options):
+    """Up to each limit."""
+    assert checked(spark, columns, options) == 1

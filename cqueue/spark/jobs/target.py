@@ -18,16 +18,20 @@ from pyspark.sql import types as T  # noqa: N812 - its usual name
 
 from cqueue.client import connect
 from cqueue.errors import BadInput
-from cqueue.message import MAX_BODY, MAX_DELAY, MAX_PRIORITY
+from cqueue.message import MAX_BODY, MAX_DELAY, MAX_HEADERS, MAX_HEADERS_BYTES, MAX_PRIORITY
 from cqueue.runtime.texts import MAX_TEXT
+from cqueue.settings import load as load_settings
+from cqueue.spark import session
 from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.failures import reading, writing
-from cqueue.spark.rows import LOG_COLUMNS, QUEUE_COLUMNS, TYPES
+from cqueue.spark.options import datetime_us
+from cqueue.spark.rows import LOG_COLUMNS, MAX_DELAY_US, QUEUE_COLUMNS, TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from cqueue.queue import Queue
+    from cqueue.spark.session import SparkSide
 
 ID = "cqueue_job_id"
 FOLLOWED_S = 2.0
@@ -189,25 +193,65 @@ def check(rows: DataFrame, target: Target) -> int:
 
 
 def _faults(rows: DataFrame, target: Target) -> dict[str, Column]:
-    """Return conditions that no row may meet, by what is wrong with such a row."""
+    """Return conditions that no row may meet, by what is wrong with such a row: all that a sink refuses."""
     faults = {
         "no body": F.col("body").isNull(),
         f"a body above {MAX_BODY:,} bytes": F.octet_length("body") > MAX_BODY,
     }
+    for name in TEXTS:
+        if name in rows.columns:
+            faults[f"a {name} not of 1 to {MAX_TEXT:,} characters"] = ~F.length(name).between(1, MAX_TEXT)
+    if "headers" in rows.columns:
+        marked = target.log is not None and target.id is not None
+        faults |= _header_faults(MAX_HEADERS - 1 if marked else MAX_HEADERS)
+    if ID in rows.columns:
+        faults["no id"] = F.col(ID).isNull() | (F.length(ID) == 0)
+        faults[f"an id above {MAX_TEXT:,} characters"] = F.length(ID) > MAX_TEXT
+    side = session.session(load_settings(target.url))
     if target.log is not None:
-        faults["no topic"] = F.col("topic").isNull()
+        return faults | _record_faults(rows, side.logs.entry(target.log).spec.partitions)
+    return faults | _message_faults(rows, target, side)
+
+
+def _header_faults(most: int) -> dict[str, Column]:
+    headers = F.col("headers")
+    both = F.concat(F.map_keys(headers), F.map_values(headers))
+    size = F.aggregate(both, F.lit(0), lambda total, each: total + F.octet_length(each))
+    return {
+        "a header that is null": F.exists(F.map_values(headers), lambda each: each.isNull()),
+        f"more than {most} headers": F.size(headers) > most,
+        f"headers above {MAX_HEADERS_BYTES:,} bytes": size > MAX_HEADERS_BYTES,
+    }
+
+
+def _record_faults(rows: DataFrame, partitions: int) -> dict[str, Column]:
+    faults = {"no topic": F.col("topic").isNull()}
+    if "partition" in rows.columns:
+        last = partitions - 1
+        faults[f"a partition not of 0 to {last}"] = ~F.col("partition").between(0, last)
+    return faults
+
+
+def _message_faults(rows: DataFrame, target: Target, side: SparkSide) -> dict[str, Column]:
+    now_us = side.driver.clock.now_us()
+    faults = {}
     if "priority" in rows.columns:
         faults[f"a priority not of 0 to {MAX_PRIORITY}"] = ~F.col("priority").between(0, MAX_PRIORITY)
     if "delay" in rows.columns:
         longest = MAX_DELAY.total_seconds()
         faults["a delay not of 0 to 10 years"] = ~F.col("delay").between(0, longest)
-    for name in TEXTS:
-        if name in rows.columns:
-            faults[f"a {name} not of 1 to {MAX_TEXT:,} characters"] = ~F.length(name).between(1, MAX_TEXT)
+    if "expires" in rows.columns:
+        faults["an expires in the past"] = F.unix_micros("expires") < now_us + 1000
+    if "delay" in rows.columns and "due" in rows.columns:
+        faults["both due and delay"] = F.col("due").isNotNull() & F.col("delay").isNotNull()
+    due_us = F.unix_micros("due") if "due" in rows.columns else F.lit(None)
+    if target.at is not None:
+        due_us = F.coalesce(due_us, F.lit(datetime_us(target.at)))
+    faults["a due in more than 10 years"] = due_us > now_us + MAX_DELAY_US
     if ID in rows.columns:
-        faults["no id"] = F.col(ID).isNull() | (F.length(ID) == 0)
-        if "due" in rows.columns and target.at is None:
-            faults["no due time"] = F.col("due").isNull()
+        spec = side.queues.entry(target.name).spec
+        faults["no due time"] = due_us.isNull()
+        faults["a due longer ago than gc_grace"] = due_us < now_us + 2 * spec.settle_us - spec.gc_grace_us
     return faults
 
 

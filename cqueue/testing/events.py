@@ -20,6 +20,8 @@ INVOKE: Final = "invoke"
 OK: Final = "ok"
 FAIL: Final = "fail"
 UNKNOWN: Final = "unknown"
+SKIPPED: Final = "skipped"
+"""Outcome of one message of a send: not sent, as another one of its unique key was in the way."""
 NEVER: Final = math.inf
 """Time of an event that does not happen."""
 

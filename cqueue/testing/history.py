@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cqueue.testing.claims import Claim, claims_of
-from cqueue.testing.events import FAIL, NEVER, OK, UNKNOWN, Call, HistoryLine, Note, calls, read
+from cqueue.testing.events import FAIL, NEVER, OK, SKIPPED, UNKNOWN, Call, HistoryLine, Note, calls, read
 from cqueue.testing.report import EXPIRED, REMADE, SEND_UNKNOWN, Duplicate, Finding, Report
 
 NS = 1_000_000_000
@@ -35,7 +35,8 @@ def check(*paths: Path) -> Report:
 def judge(events: Iterable[HistoryLine]) -> Report:
     """Judge lines in any order."""
     everything = calls(events)
-    sent = [entry for call in everything if call.operation == "send" for entry in _entries(call)]
+    entries = [entry for call in everything if call.operation == "send" for entry in _entries(call)]
+    sent = [entry for entry in entries if entry.outcome != SKIPPED]
     claims = claims_of(everything)
     report = Report(
         sends=len(sent),
@@ -68,11 +69,12 @@ class Sent:
         key: name of the message's body.
         queue, priority: where it was sent.
         began_ns, ended_ns: beginning and end of the call.
-        outcome: ok, fail or unknown.
+        outcome: ok, fail, unknown or skipped.
         ids: known ids, also of a send with an unknown outcome.
         remade: the call may have stored the message under a second id.
         due_ns: earliest time at which the message may be due.
         expires_ns: earliest time at which its time to live may pass.
+        unique: its unique key. replaces: whether it ends an earlier message of that key.
     """
 
     key: str
@@ -85,6 +87,13 @@ class Sent:
     remade: bool
     due_ns: float
     expires_ns: float
+    unique: str | None
+    replaces: bool
+
+    def may_replace(self, other: Sent) -> bool:
+        """Return whether this send may have ended a message of the same unique key."""
+        may_be_later = self.outcome == UNKNOWN or self.ended_ns > other.began_ns
+        return self is not other and self.outcome != FAIL and may_be_later
 
 
 def _entries(call: Call) -> Iterable[Sent]:
@@ -104,6 +113,8 @@ def _entries(call: Call) -> Iterable[Sent]:
             due_ns=call.began_ns + asked.get("delay_ms", 0) * NS_PER_MS,
             # The time to live may have begun at any moment of the call.
             expires_ns=NEVER if ttl_ms is None else call.began_ns + ttl_ms * NS_PER_MS,
+            unique=asked.get("unique"),
+            replaces=asked.get("replaces", False),
         )
 
 
@@ -119,8 +130,13 @@ def _lost(everything: list[Call], sent: list[Sent], claims: list[Claim]) -> Iter
         elif call.operation == "left":
             accounted.update(one.get("origin", one["id"]) for one in call.answered)
     end_ns = max((call.ended_ns for call in everything if call.ended_ns != NEVER), default=0)
+    replacing: dict[tuple[str, str | None], list[Sent]] = defaultdict(list)
     for entry in sent:
-        if entry.outcome == OK and entry.expires_ns > end_ns:
+        if entry.replaces:
+            replacing[entry.queue, entry.unique].append(entry)
+    for entry in sent:
+        replaced = any(other.may_replace(entry) for other in replacing.get((entry.queue, entry.unique), ()))
+        if entry.outcome == OK and entry.expires_ns > end_ns and not replaced:
             for id_ in entry.ids:
                 if id_ not in accounted:
                     yield Finding(id_, entry.key, "acknowledged, then neither acked, dead, expired nor left")

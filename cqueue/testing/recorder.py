@@ -19,11 +19,11 @@ from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
 from cqueue.consumer import Consumer
 from cqueue.errors import BadInput, CqueueError, OutcomeUnknown, SendUnknown
-from cqueue.message import Message, MessageId
+from cqueue.message import Message, MessageId, unique_rule
 from cqueue.producer import SendResult
 from cqueue.protocol.dead import HEADER_ID
 from cqueue.protocol.poll import Share
@@ -32,7 +32,7 @@ from cqueue.received import Messages, Received, ReceivedMessage, listed
 from cqueue.receiving.interface import Found
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.operations import WideRow
-from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, HistoryLine
+from cqueue.testing.events import FAIL, INVOKE, OK, SKIPPED, UNKNOWN, HistoryLine
 
 MS: Final = timedelta(milliseconds=1)
 
@@ -86,7 +86,7 @@ class Recorder:
         result = self.send_many([Message(message) if isinstance(message, bytes) else message])
         for _, error in result.failed:
             raise error
-        return MessageId(str(result.ids[0]))
+        return cast("MessageId", result.ids[0])
 
     def send_many(self, messages: Iterable[Message]) -> SendResult:
         """Send messages; as `Queue.send_many`."""
@@ -129,6 +129,8 @@ class Recorder:
             note["delay_ms"] = message.delay // MS
         if message.ttl is not None:
             note["ttl_ms"] = message.ttl // MS
+        if message.unique is not None:
+            note |= _unique(message)
         return note
 
     def received(self, message: ReceivedMessage) -> dict[str, Any]:
@@ -184,8 +186,18 @@ class Recorder:
             return None
 
 
+def _unique(message: Message) -> dict[str, Any]:
+    try:
+        rule = unique_rule(message)
+    except BadInput:
+        return {}  # the send refuses the message
+    return {"unique": rule.key, "replaces": rule.replace}
+
+
 def _outcomes(result: SendResult) -> Answer:
     entries: list[dict[str, Any]] = [{"ids": [id_] if id_ else []} for id_ in result.ids]
+    for place in result.skipped:
+        entries[place]["outcome"] = SKIPPED
     for place, error in result.failed:
         unknown = isinstance(error, OutcomeUnknown)
         entries[place]["outcome"] = UNKNOWN if unknown else FAIL

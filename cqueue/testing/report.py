@@ -52,7 +52,8 @@ class Report:
     """The judgement of a history. The first five fields must be empty; the rest are figures.
 
     Attributes:
-        lost: messages whose send was acknowledged, and that are neither acked, dead, expired nor left.
+        lost: messages whose send was acknowledged, and that are neither acked, dead, expired, left nor
+            replaced by another one of their unique key.
         unexpected: deliveries of messages that were never sent, or under an id that no send can have made.
         resurrected: deliveries by a receive that began after the message's ack was acknowledged.
         overlapping: deliveries to a second consumer before the first lease had expired or was given up.

@@ -166,6 +166,22 @@ def test_an_expired_message_is_not_lost_but_a_fresh_one_is(story):
     assert [finding.id for finding in story.judged().lost] == ["n"]
 
 
+@pytest.mark.parametrize(
+    ("replaces", "outcome", "verdict"),
+    [(True, OK, []), (True, UNKNOWN, []), (True, FAIL, ["lost"]), (False, OK, ["lost"])],
+)
+def test_what_a_later_send_may_have_replaced_is_not_lost(story, replaces, outcome, verdict):
+    """A later send that was refused replaced nothing; the last message of a key is replaced by none."""
+    for at, id_, end in ((1, "m", OK), (2, "n", outcome)):
+        asked = [{"key": id_, "unique": "k", "replaces": replaces}]
+        answered = [] if end == FAIL else [{"ids": [id_]}]
+        story.call("send", at, "producer", asked=asked, answered=answered, outcome=end)
+    story.left(9, "n")
+    assert verdicts(story.judged()) == verdict
+    story.events = [event for event in story.events if event.operation != "left"]
+    assert ("n" in {finding.id for finding in story.judged().lost}) == (outcome == OK)
+
+
 # ── unexpected ──
 
 
@@ -502,6 +518,22 @@ def test_one_injected_fault_is_found(history, verdict, data):
 def queue():
     with cqueue.connect(f"memory://history-{secrets.token_hex(4)}") as client:
         yield client.create_queue("work")
+
+
+@pytest.mark.parametrize("on_conflict", ["skip", "replace", "debounce"])
+def test_of_a_unique_key_only_one_message_is_expected(queue, tmp_path, on_conflict):
+    """Trap: a skipped send returns the id of another body, and one that replaces ends that message."""
+    path = tmp_path / "history"
+    unique = cqueue.Unique(key="k", on_conflict=on_conflict)
+    with recording(queue, path) as recorded, recorded.consumer() as consumer:
+        first = recorded.send(cqueue.Message(b"first", unique=unique))
+        second = recorded.send(cqueue.Message(b"second", unique=unique))
+        assert second.skipped == (on_conflict == "skip") == (second == first)
+        consumer.ack(consumer.receive())
+        recorded.left()
+    report = check(path)
+    assert report.clean, str(report)
+    assert report.sends == (1 if on_conflict == "skip" else 2)
 
 
 def test_a_recorded_queue_works_and_is_clean(queue, tmp_path):

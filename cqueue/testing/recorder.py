@@ -23,7 +23,7 @@ from typing import Any, Final, Self, TypeVar, cast
 
 from cqueue.consumer import Consumer
 from cqueue.errors import BadInput, CqueueError, OutcomeUnknown, SendUnknown
-from cqueue.message import Message, MessageId, unique_rule
+from cqueue.message import Message, MessageId, to_datetime, unique_rule
 from cqueue.producer import SendResult
 from cqueue.protocol.dead import HEADER_ID
 from cqueue.protocol.poll import Share
@@ -32,6 +32,7 @@ from cqueue.received import Messages, Received, ReceivedMessage, listed
 from cqueue.receiving.interface import Found
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.operations import WideRow
+from cqueue.testing.clock import ManualClock
 from cqueue.testing.events import FAIL, INVOKE, OK, SKIPPED, UNKNOWN, HistoryLine
 
 MS: Final = timedelta(milliseconds=1)
@@ -124,7 +125,9 @@ class Recorder:
         if message.priority:
             note["priority"] = message.priority
         if message.due is not None:
-            note["delay_ms"] = max(timedelta(), message.due - datetime.now(UTC)) // MS
+            now_us = self._cluster_us()
+            now = datetime.now(UTC) if now_us is None else to_datetime(now_us // 1000)
+            note["delay_ms"] = max(timedelta(), message.due - now) // MS
         elif message.delay:
             note["delay_ms"] = message.delay // MS
         if message.ttl is not None:
@@ -159,7 +162,7 @@ class Recorder:
                 process=self._process,
                 holder=holder,
                 queue=self.queue.name,
-                mono_ns=time.monotonic_ns(),
+                mono_ns=self._mono_ns(),
                 wall_ns=time.time_ns(),
                 cluster_us=None if phase == INVOKE else self._cluster_us(),
                 messages=tuple(messages),
@@ -178,6 +181,11 @@ class Recorder:
             raise
         write(OK, *answer(result))
         return result
+
+    def _mono_ns(self) -> int:
+        """Return monotonic time; leases end by the client's clock, so where a test moves that one, both."""
+        clock = self.queue._driver.clock  # noqa: SLF001 - as in _cluster_us
+        return time.monotonic_ns() + (clock.now_us() * 1000 if isinstance(clock, ManualClock) else 0)
 
     def _cluster_us(self) -> int | None:
         try:

@@ -5,14 +5,14 @@ import os
 import secrets
 import subprocess
 import sys
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import cqueue
-from cqueue.testing import HistoryError, check, judge, recording
+from cqueue.testing import HistoryError, MemoryClient, check, judge, recording
 from cqueue.testing.events import FAIL, INVOKE, OK, UNKNOWN, HistoryLine
 from tests.properties import examples
 
@@ -534,6 +534,25 @@ def test_of_a_unique_key_only_one_message_is_expected(queue, tmp_path, on_confli
     report = check(path)
     assert report.clean, str(report)
     assert report.sends == (1 if on_conflict == "skip" else 2)
+
+
+def test_a_lease_ends_by_the_clock_that_a_test_moves(tmp_path):
+    """Trap: a moved clock ends a lease at once, and 30 s before its end on the machine's clock."""
+    path = tmp_path / "history"
+    with MemoryClient(now=datetime(2031, 5, 1, tzinfo=UTC)) as client:
+        queue = client.create_queue("work")
+        with recording(queue, path) as recorded, recorded.consumer() as one, recorded.consumer() as other:
+            recorded.send(b"x")
+            recorded.send(cqueue.Message(b"y", due=client.now + timedelta(seconds=21)))
+            assert len(one.receive()) == 1
+            client.advance(timedelta(seconds=31))
+            while messages := other.receive():
+                other.ack(messages)
+            recorded.left()
+    report = check(path)
+    assert report.clean, str(report)
+    assert (report.deliveries, report.acks) == (3, 2)
+    assert (report.early_s, report.late_s) == (0, pytest.approx(10, abs=5))
 
 
 def test_a_recorded_queue_works_and_is_clean(queue, tmp_path):

@@ -17,7 +17,9 @@ from cqueue import LogConfig, QueueConfig
 from cqueue.log import Record
 from cqueue.spark import ledger, pace
 from cqueue.spark import session as sessions
+from cqueue.spark.jobs import report_log, report_queue
 from cqueue.spark.jobs import target as targets
+from cqueue.spark.jobs.report import Report
 from cqueue.spark.jobs.target import Target
 from cqueue.spark.options import write_options
 from cqueue.spark.sink import STEP_US, QueueSink
@@ -261,3 +263,32 @@ def test_what_a_sink_refuses_is_told_before_anything_is_written(spark, columns, 
 def test_what_a_sink_takes_is_taken(spark, columns, options):
     """Up to each limit."""
     assert checked(spark, columns, options) == 1
+
+
+# ── reports ──
+
+
+def test_a_report_counts_partitions_without_records(client, spark, monkeypatch):
+    """Trap: of a log whose records all have one key, that one partition would be called even."""
+    client.create_log("many", LogConfig(partitions=4))
+    records = spark.sql("select 2 as partition, now() as time, 't' as topic, 'k' as key from range(8)")
+    monkeypatch.setattr(report_log, "_records", lambda *_: records)
+    _, found = report_log.tables(spark, Report(log="many", url=URL))
+    (table,) = [each for each in found if each.title == "How evenly records lie in partitions"]
+    assert dict(zip(table.columns, table.rows[0], strict=True)) == {
+        "partitions": 4, "mean": 2.0, "least": 0, "most": 8, "partition with most": 2, "most / mean": 4.0,
+    }  # fmt: skip
+
+
+def test_a_report_counts_shards_without_messages(client, spark, monkeypatch):
+    queue = client.create_queue("many")
+    queue.alter(shards=4)
+    client.advance(S)
+    wide_rows = spark.sql(
+        "select false as open, 2 as shard, 0 as in_flight, now() as oldest_due, 8 as messages"
+    )
+    monkeypatch.setattr(report_queue, "view", lambda *_, **__: wide_rows)
+    table = report_queue._shards(spark, Report(queue=queue.name, url=URL))[1]
+    assert dict(zip(table.columns, table.rows[0], strict=True)) == {
+        "shards": 4, "mean": 2.0, "least": 0, "most": 8, "shard with most": 2, "most / mean": 4.0,
+    }  # fmt: skip

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput
+from cqueue.settings import load as load_settings
+from cqueue.spark import session
 from cqueue.spark.jobs.failures import reading
 from cqueue.spark.jobs.report_tables import (
     Report,
@@ -31,7 +33,8 @@ def tables(spark: SparkSession, job: Report) -> tuple[int, list[Table]]:
     """Return the number of records, and all tables of the report."""
     with kept(_records(spark, job)) as records:
         total, partitions = _partitions(records)
-        counts = {row[0]: row[4] for row in partitions.rows}
+        spec = session.session(load_settings(job.url)).logs.entry(str(job.log)).spec
+        counts = dict.fromkeys(range(spec.partitions), 0) | {row[0]: row[4] for row in partitions.rows}
         found = [
             partitions,
             spread(counts, "partition", "How evenly records lie in partitions"),

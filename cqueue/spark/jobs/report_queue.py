@@ -97,7 +97,9 @@ def _shards(spark: SparkSession, job: Report) -> list[Table]:
         for row in rows
     )
     columns = ("shard", "kind", "wide rows", "in flight", "oldest due", "messages")
-    counts = {row[0]: row[5] for row in found if row[1] == "normal"}
+    spec = session.session(load_settings(job.url)).queues.entry(str(job.queue)).spec
+    counts = dict.fromkeys(range(spec.shards), 0)
+    counts |= {row[0]: row[5] for row in found if row[1] == "normal"}
     return [
         Table("Shards", columns, found, chart=True),
         spread(counts, "shard", "How evenly messages lie in shards"),

@@ -17,13 +17,15 @@ from cqueue import LogConfig, QueueConfig
 from cqueue.log import Record
 from cqueue.spark import ledger, pace
 from cqueue.spark import session as sessions
-from cqueue.spark.jobs import report_log, report_queue
+from cqueue.spark.jobs import archive, manifest, report_log, report_queue
 from cqueue.spark.jobs import target as targets
+from cqueue.spark.jobs.files import Files
 from cqueue.spark.jobs.report import Report
 from cqueue.spark.jobs.target import Target
 from cqueue.spark.options import write_options
 from cqueue.spark.sink import STEP_US, QueueSink
 from cqueue.spark.source import DefaultSource
+from cqueue.spark.views import LOG, spark_schema
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.testing import MemoryClient
 
@@ -292,3 +294,27 @@ def test_a_report_counts_shards_without_messages(client, spark, monkeypatch):
     assert dict(zip(table.columns, table.rows[0], strict=True)) == {
         "shards": 4, "mean": 2.0, "least": 0, "most": 8, "shard with most": 2, "most / mean": 4.0,
     }  # fmt: skip
+
+
+# ── archives ──
+
+
+def test_an_archive_of_a_quiet_log_has_no_gap(client, log, spark, tmp_path, monkeypatch):
+    """Trap: a run without news left no trace, and a week later records might have come and expired."""
+    spec = client._logs.entry(log.name).spec
+    fill(client, log, 0)
+    files = Files(spark, str(tmp_path / "archive"))
+    manifest.commit(files, manifest.Manifest(1, spec.partition, None, client.now, gap=False))
+    rows = spark.createDataFrame([], spark_schema(LOG)).selectExpr("*", "current_date() as day")
+    monkeypatch.setattr(archive, "_read", lambda *_: rows)
+    gaps = []
+    for _ in range(6):
+        client.advance(timedelta(days=2))
+        job = archive.Archive(log=log.name, path=files.root, url=URL)
+        gaps.append(archive.run(spark, job).details["gap"])
+    assert gaps == [False] * 6
+    assert [len(one.parts) for one in manifest.load(files)] == [0] * 4
+    assert archive.load(spark, files.root).count() == 0
+    client.advance(timedelta(days=8))
+    assert archive.run(spark, job).details["gap"]
+    assert not archive.run(spark, job).details["gap"]

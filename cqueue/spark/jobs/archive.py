@@ -88,6 +88,8 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
     stretch = _stretch(job, spec, now_us, known)
     rows = _read(spark, job, stretch)
     parts = _count(rows) if dry_run else _add(spark, files, rows, stretch, job.file_rows)
+    if not dry_run and not parts and _is_long(stretch, spec):
+        manifests.commit(files, stretch)
     damaged = verify(spark, job.path).details["damaged"] if check and (known or parts) else None
     days: dict[str, int] = {}
     for part in parts:
@@ -174,6 +176,12 @@ def _stretch(job: Archive, spec: LogSpec, now_us: int, known: list[Manifest]) ->
     gap = since is not None and since < oldest
     until = until if since is None else max(since, until)
     return Manifest(len(known) + 1, spec.partition, since, until, gap)
+
+
+def _is_long(stretch: Manifest, spec: LogSpec) -> bool:
+    """Return whether a stretch without records needs a manifest, before the log may forget some of it."""
+    ttl = timedelta(seconds=spec.ttl_s)
+    return stretch.since is not None and bool(ttl) and stretch.until - stretch.since >= ttl / 2
 
 
 def _read(spark: SparkSession, job: Archive, stretch: Manifest) -> DataFrame:

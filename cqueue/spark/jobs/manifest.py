@@ -1,5 +1,8 @@
 """The manifests of an archive: one for each run that added something, numbered without gaps.
 
+A log that was quiet for half its ttl gets one without files: else, once its ttl has passed, a run could not
+tell whether records had come and expired.
+
 A manifest is the run's commit. It says what its files will be called before they get these names, so that
 any later run can finish the run; and as only one run can create a manifest of a number, of two runs at
 the same time one adds its files and the other none. Files that stand in no manifest belong to nothing.

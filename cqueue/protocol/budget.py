@@ -121,9 +121,7 @@ class TombstoneBudget:
         self._densest_us = LONGEST_PIECE_US  # length of a read that suits the densest part of the row
         self._cheap_reads = 0  # reads in a row that crossed few tombstones
         self.cautious = False  # a pass failed: use short pieces also where no tombstones are expected
-        self._reach_us: int | None = (
-            None  # length of a read above the boundary after a refused one; else None
-        )
+        self._reach_us: int | None = None  # most that a read above the boundary covers, after a refused one
         self._taken: dict[int, _TakenMessages] = {}  # by priority
 
     def piece_end(self, priority: int, after: int, last: int, piece_us: int | None = None) -> int:
@@ -181,9 +179,9 @@ class TombstoneBudget:
 
     def reach(self, priority: int, boundary: int, present: int) -> int:
         """Return how far to read above a boundary: to the present, or by one piece after a refused read."""
-        return (
-            present if self._reach_us is None else self.piece_end(priority, boundary, present, self._reach_us)
-        )
+        if self._reach_us is None:
+            return present
+        return self.piece_end(priority, boundary, present, self._reach_us)
 
     def note_refusal(self) -> None:
         """Note that Cassandra gave a read up because of tombstones, such as a purge leaves anywhere."""

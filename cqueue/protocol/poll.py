@@ -170,8 +170,7 @@ class Poll:
             stay = stay and not list_.is_last_turn(memory)
             claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint)
         except TooManyTombstones:
-            memory.reads.budget.note_refusal()
-            list_.add(memory, Reason.LEFT)
+            memory.reads.budget.note_refusal()  # so the next search counts the wide row as work
             raise
         except (NotDone, OutcomeUnknown):
             memory.reads.sizes.assume_larger(memory.priorities)

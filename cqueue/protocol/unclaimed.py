@@ -68,9 +68,9 @@ class ReadAnswers(NamedTuple):
 class PlannedReads(NamedTuple):
     """Reads of one priority that run side by side and begin at `began_us`.
 
-    slice: the read above the boundary, or its answer if it was read ahead. cut_at: where that read ends
-    before the present, else 0. late: the reads below the
+    slice: the read above the boundary, or its answer if it was read ahead. late: the reads below the
     boundary: a piece of the sweep if `upto` is above the cursor, and a look-back if `has_look_back`.
+    cut_at: where the slice ends before the present; 0 if it does not.
     """
 
     at: CursorRow
@@ -295,7 +295,9 @@ def _passed_in_vain(memory: RowMemory, spec: QueueSpec, slice_: ReadAhead, count
     memory.reads.budget.note_reached(slice_.tombstones, present=not slice_.upto)
     if slice_.upto:
         return slice_.upto
-    return policy.horizon(spec, counts_us) if slice_.tombstones > TARGET_TOMBSTONES else 0
+    if slice_.tombstones <= TARGET_TOMBSTONES:
+        return 0
+    return min(policy.horizon(spec, counts_us), ids.highest_at(memory.end_us))
 
 
 def _readable(piece: IdSlice) -> list[int]:

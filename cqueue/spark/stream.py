@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import astuple
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -38,8 +39,12 @@ EARLIEST_MARGIN_US = 3_600_000_000
 """µs between the oldest record and where `earliest` begins, a tenth of the log's ttl at most. Within this
 time a repeat of the first batch has the same rows, whose numbers are what sinks know them by."""
 
-Offsets = dict[str, str]
-"""The id up to which all is read, by partition."""
+Offsets = dict[str, Any]
+"""The id up to which all is read, by partition; and `BEGINS` or `BEGAN`."""
+BEGINS: Final = "begins"
+"""Key of the offsets with which a query begins. Spark does not store them: a restart asks for them again."""
+BEGAN: Final = "began"
+"""Key of the offsets at which a first batch ends: where it began, so that a repeat begins there, too."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -84,7 +89,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             position = spec.earliest(self._now_us() + margin_us)
         else:
             position = ids.lowest_at(since_us) - 1
-        return self._offsets(spec, dict.fromkeys(range(spec.partitions), position))
+        return self._offsets(spec, dict.fromkeys(range(spec.partitions), position)) | {BEGINS: True}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return `maxRowsPerBatch`, or no limit."""
@@ -118,7 +123,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if bound is None and all(each >= end for each in positions.values()):
             return start
         bound = end if bound is None else bound
-        return self._offsets(spec, {each: max(at, bound) for each, at in positions.items()})
+        found = self._offsets(spec, {each: max(at, bound) for each, at in positions.items()})
+        return found | {BEGAN: start} if BEGINS in start else found
 
     def _bound(
         self, spec: LogSpec, positions: dict[int, int], end: int, now_us: int, most: int | None
@@ -150,8 +156,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             NotDone: Cassandra does not answer.
         """
         spec, side = self._spec, session(self._options.settings)
+        if BEGINS in start:
+            start = end.get(BEGAN, start)
         first = self._positions(spec, start, side.driver.clock.now_us())
-        last = {int(each): LogId(text).locate()[2] for each, text in end.items()}
+        last = {int(each): LogId(end[each]).locate()[2] for each in end.keys() - {BEGINS, BEGAN}}
         shards = records.existing(
             side, spec, min(map(ids.time_us, first.values())), max(map(ids.time_us, last.values()))
         )

@@ -58,6 +58,9 @@ def judge(events: Iterable[HistoryLine]) -> Report:
     return report
 
 
+CLOCKS_NS = 1e9
+"""ns by which the clocks of a recorder and of the cluster may differ, where messages are sent in a time."""
+
 # ── sends ──
 
 
@@ -74,7 +77,8 @@ class Sent:
         remade: the call may have stored the message under a second id.
         due_ns: earliest time at which the message may be due.
         expires_ns: earliest time at which its time to live may pass.
-        unique: its unique key. replaces: whether it ends an earlier message of that key.
+        unique: its unique key. replaces: whether it ends an earlier message of that key, which was sent
+            `within_ns` before.
     """
 
     key: str
@@ -89,11 +93,15 @@ class Sent:
     expires_ns: float
     unique: str | None
     replaces: bool
+    within_ns: float
 
     def may_replace(self, other: Sent) -> bool:
         """Return whether this send may have ended a message of the same unique key."""
-        may_be_later = self.outcome == UNKNOWN or self.ended_ns > other.began_ns
-        return self is not other and self.outcome != FAIL and may_be_later
+        if self is other or self.outcome == FAIL:
+            return False
+        if self.outcome == UNKNOWN:
+            return True
+        return self.ended_ns > other.began_ns and self.began_ns <= other.ended_ns + self.within_ns
 
 
 def _entries(call: Call) -> Iterable[Sent]:
@@ -115,6 +123,7 @@ def _entries(call: Call) -> Iterable[Sent]:
             expires_ns=NEVER if ttl_ms is None else call.began_ns + ttl_ms * NS_PER_MS,
             unique=asked.get("unique"),
             replaces=asked.get("replaces", False),
+            within_ns=NEVER if (ms := asked.get("within_ms")) is None else ms * NS_PER_MS + CLOCKS_NS,
         )
 
 
@@ -132,7 +141,9 @@ def _lost(everything: list[Call], sent: list[Sent], claims: list[Claim]) -> Iter
     end_ns = max((call.ended_ns for call in everything if call.ended_ns != NEVER), default=0)
     replacing: dict[tuple[str, str | None], list[Sent]] = defaultdict(list)
     for entry in sent:
-        if entry.replaces:
+        # One that is lost itself excuses no other: the two may have been sent at once.
+        is_known = entry.outcome == UNKNOWN or entry.expires_ns <= end_ns or accounted & {*entry.ids}
+        if entry.replaces and is_known:
             replacing[entry.queue, entry.unique].append(entry)
     for entry in sent:
         replaced = any(other.may_replace(entry) for other in replacing.get((entry.queue, entry.unique), ()))

@@ -199,7 +199,8 @@ def _unique(message: Message) -> dict[str, Any]:
         rule = unique_rule(message)
     except BadInput:
         return {}  # the send refuses the message
-    return {"unique": rule.key, "replaces": rule.replace}
+    within_ms = None if rule.within_us is None else rule.within_us / 1000
+    return {"unique": rule.key, "replaces": rule.replace, "within_ms": within_ms}
 
 
 def _outcomes(result: SendResult) -> Answer:

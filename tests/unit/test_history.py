@@ -182,6 +182,25 @@ def test_what_a_later_send_may_have_replaced_is_not_lost(story, replaces, outcom
     assert ("n" in {finding.id for finding in story.judged().lost}) == (outcome == OK)
 
 
+def test_of_two_that_may_have_replaced_each_other_one_stays(story):
+    """They were sent by one call, or at once: each may be the earlier one, but not both."""
+    asked = [{"key": id_, "unique": "k", "replaces": True} for id_ in ("m", "n")]
+    story.call("send", 1, "producer", asked=asked, answered=[{"ids": ["m"]}, {"ids": ["n"]}])
+    assert len(story.judged().lost) == 2
+    story.left(9, "n")
+    assert story.judged().lost == []
+
+
+@pytest.mark.parametrize(("at", "verdict"), [(4, []), (20, ["lost"])])
+def test_what_was_sent_too_long_before_was_not_replaced(story, at, verdict):
+    """A later send replaces what was sent `within` a time before it."""
+    for when, id_ in ((1, "m"), (at, "n")):
+        asked = [{"key": id_, "unique": "k", "replaces": True, "within_ms": 5000}]
+        story.call("send", when, "producer", asked=asked, answered=[{"ids": [id_]}])
+    story.left(30, "n")
+    assert verdicts(story.judged()) == verdict
+
+
 # ── unexpected ──
 
 

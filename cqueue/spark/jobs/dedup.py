@@ -69,23 +69,23 @@ def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = Fal
     if "key" not in shaped.columns:
         raise BadInput("the rows have no column key; say what a row's key is (--key)")
     with reading("the rows cannot be read"):
-        missing = shaped.where(F.col("key").isNull()).count()
+        total, missing = shaped.count(), shaped.where(F.col("key").isNull()).count()
     if missing:
         raise BadInput(f"{missing:,} rows have no key; nothing was written")
-    total = targets.check(shaped, job.target)
     once = shaped.dropDuplicates(["key"])
     unknown = once.join(known_keys(spark, job), once["key"] == F.col(KEY), "left_anti")
     # The new rows must not change between counting and writing.
     with kept(unknown) as rows_to_write:
         with reading("the keys cannot be read"):
-            distinct, new = once.count(), rows_to_write.count()
+            distinct = once.count()
+        new = targets.check(rows_to_write, job.target)  # not of what is known: it may have expired since
         written = new if dry_run else targets.write(rows_to_write, job.target)
     return Summary(
         job="dedup",
         dry_run=dry_run,
         read=total,
         written=written,
-        skipped=total - new,
+        skipped=total - written,
         details={
             job.target.kind: job.target.name,
             "duplicates": total - distinct,

@@ -256,8 +256,15 @@ def _message_faults(rows: DataFrame, target: Target, side: SparkSide) -> dict[st
 
 
 def each_once(rows: DataFrame, target: Target) -> DataFrame:
-    """Return one row of each id, for a log: its sink knows only ids of records of earlier runs."""
-    return rows if target.log is None or target.id is None else rows.dropDuplicates([ID])
+    """Return one row of each id, for a log: its sink knows only ids of records of earlier runs.
+
+    Rows without a second one of their id keep their order, in which a log's records of one key are read.
+    """
+    if target.log is None or target.id is None:
+        return rows
+    with reading("the rows cannot be read"):
+        count, distinct = rows.agg(F.count(ID), F.count_distinct(ID)).collect()[0]
+    return rows if count == distinct else rows.dropDuplicates([ID])
 
 
 def write(rows: DataFrame, target: Target) -> int:

@@ -124,7 +124,7 @@ class Follower(Reader):
         positions = self._reached.copy()  # before the kept records: a read may come in between
         for record in self._kept.copy():
             before = record._id - 1  # noqa: SLF001 - `id` would be parsed for each record
-            positions[record.partition] = min(positions[record.partition], before)
+            positions[record.partition] = min(positions.get(record.partition, before), before)
         return {each: LogId.of(log, each, at) for each, at in positions.items()}
 
     def _add_partitions(self, spec: LogSpec) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -121,7 +121,7 @@ class TombstoneBudget:
         self._densest_us = LONGEST_PIECE_US  # length of a read that suits the densest part of the row
         self._cheap_reads = 0  # reads in a row that crossed few tombstones
         self.cautious = False  # a pass failed: use short pieces also where no tombstones are expected
-        self._reach_us: int | None = None  # most that a read above the boundary covers, after a refused one
+        self._reach_us: dict[int, int] = {}  # by priority: most that a read covers after a refused one
         self._taken: dict[int, _TakenMessages] = {}  # by priority
 
     def piece_end(self, priority: int, after: int, last: int, piece_us: int | None = None) -> int:
@@ -172,31 +172,37 @@ class TombstoneBudget:
 
     @property
     def is_refused(self) -> bool:
-        """Return whether Cassandra gave a read up, and reads above the boundary have not reached the present
+        """Return whether Cassandra gave a read up, and reads above some boundary have not reached the present
         since.
         """
-        return self._reach_us is not None
+        return bool(self._reach_us)
 
     def reach(self, priority: int, boundary: int, present: int) -> int:
         """Return how far to read above a boundary: to the present, or by one piece after a refused read."""
-        if self._reach_us is None:
+        if priority not in self._reach_us:
             return present
-        return self.piece_end(priority, boundary, present, self._reach_us)
+        return self.piece_end(priority, boundary, present, self._reach_us[priority])
 
-    def note_refusal(self) -> None:
-        """Note that Cassandra gave a read up because of tombstones, such as a purge leaves anywhere."""
-        self._reach_us = max(SHORTEST_PIECE_US, (self._reach_us or self.piece_us) // FAILURE_DIVISOR)
-        # It may have been a sweep.
-        self.piece_us = max(SHORTEST_PIECE_US, self.piece_us // FAILURE_DIVISOR)
+    def note_refusal(self, priorities: Iterable[int]) -> None:
+        """Note that Cassandra gave a read of one of these priorities up because of tombstones.
 
-    def note_reached(self, tombstones: int, *, present: bool) -> None:
+        A purge leaves them anywhere, also between messages that this consumer has counted.
+        """
+        for priority in priorities:
+            reach_us = self._reach_us.get(priority, self.piece_us)
+            self._reach_us[priority] = max(SHORTEST_PIECE_US, reach_us // FAILURE_DIVISOR)
+        self._taken.clear()
+        self._at_most(self.piece_us // FAILURE_DIVISOR)
+
+    def note_reached(self, priority: int, tombstones: int, *, present: bool) -> None:
         """Note a read above the boundary after a refused one. present: it reached the present."""
-        if present or self._reach_us is None:
-            self._reach_us = None
-        elif tombstones > TARGET_TOMBSTONES:
-            self._reach_us = max(SHORTEST_PIECE_US, self._reach_us * TARGET_TOMBSTONES // tombstones)
+        reach_us = self._reach_us.pop(priority, None)
+        if present or reach_us is None:
+            return
+        if tombstones > TARGET_TOMBSTONES:
+            self._reach_us[priority] = max(SHORTEST_PIECE_US, reach_us * TARGET_TOMBSTONES // tombstones)
         else:
-            self._reach_us *= REACH_GROWTH
+            self._reach_us[priority] = reach_us * REACH_GROWTH
 
     # ── where this consumer counted them ──
 

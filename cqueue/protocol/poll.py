@@ -166,18 +166,18 @@ class Poll:
         memory, list_, claims = work.memory, self.work, work.memory.claims
         yield from self.let_go(but=memory)
         memory.assigned_elsewhere = self._share is not None and not self._share(memory.wide_row)
+        memory.rest_until_us = 0  # what the claim changes, or was told of, is looked at again
         try:
             stay = stay and not list_.is_last_turn(memory)
             claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint)
         except TooManyTombstones:
-            memory.reads.budget.note_refusal()  # so the next search counts the wide row as work
+            memory.reads.budget.note_refusal(memory.priorities)  # so the next search finds work here
             raise
         except (NotDone, OutcomeUnknown):
             memory.reads.sizes.assume_larger(memory.priorities)
             raise
         finally:
             list_.hold(memory if memory.remembered.locked else None)
-        memory.rest_until_us = 0  # what it has changed, or was told of, is looked at again
         if memory.retired or not memory.finished:
             self._unfreed.pop(memory, None)
         elif memory.claims > claims and len(memory.finished) <= MAX_FINISHED:

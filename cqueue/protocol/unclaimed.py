@@ -123,15 +123,17 @@ def _order(memory: RowMemory) -> list[int]:
 
 
 def _take_normal(draft: Draft, priority: int, beside: ReadAnswers | None) -> Proto[None]:
-    draft.memory.reads.budget.restart()
+    at = draft.head.cursor(priority)
+    if at.cursor < at.boundary:  # a sweep begins
+        draft.memory.reads.budget.restart()
     whole = False
     for number in range(MAX_PIECES):
         try:
             whole, goes_on = yield from _take_piece(draft, priority, beside, sliced=whole)
         except TooManyTombstones:
-            if not number:
+            if not (number or draft.grants or draft.head.moved):
                 raise
-            draft.memory.reads.budget.note_refusal()  # what earlier pieces have passed is written
+            draft.memory.reads.budget.note_refusal((priority,))  # what was read before is written
             whole = False
             break
         if (whole and not goes_on) or draft.left <= 0 or draft.grants:
@@ -234,7 +236,8 @@ def beside_head(memory: RowMemory, spec: QueueSpec, now_us: int, want: int) -> P
     at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
     if is_lost(at, now_us) or (ahead is not None and ahead[:2] == (at.priority, at.boundary)):
         return None
-    memory.reads.budget.restart()
+    if at.cursor < at.boundary:
+        memory.reads.budget.restart()
     return _reads(memory, spec, at, now_us, want + len(listed_above(head.slots, at, now_us)))
 
 
@@ -292,7 +295,7 @@ def _passed_in_vain(memory: RowMemory, spec: QueueSpec, slice_: ReadAhead, count
     A purge leaves tombstones above the boundary, which each read from there would cross again. What lands
     below a boundary is found by the look-back or the sweep.
     """
-    memory.reads.budget.note_reached(slice_.tombstones, present=not slice_.upto)
+    memory.reads.budget.note_reached(slice_.priority, slice_.tombstones, present=not slice_.upto)
     if slice_.upto:
         return slice_.upto
     if slice_.tombstones <= TARGET_TOMBSTONES:
@@ -383,6 +386,7 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
         if draft.grants and not whole:
             return
     if floor >= present:
+        memory.reads.budget.note_reached(priority, 0, present=True)
         draft.learned.floors[priority] = recent
     else:  # the claim is full, and nothing behind its last message was read
         draft.more = True

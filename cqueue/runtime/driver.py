@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, Unavailable
+from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, TooManyTombstones, Unavailable
 from cqueue.protocol.spec import Proto
 from cqueue.runtime.clock import ClusterClock
 from cqueue.store import limits, waiting
@@ -155,7 +155,7 @@ class BlockingDriver:
                 place
                 for place, result in enumerate(results)
                 if isinstance(result, (NotDone, OutcomeUnknown))
-                and not isinstance(result, LASTING)
+                and not isinstance(result, (*LASTING, TooManyTombstones))  # a scan of 100,000 each
                 and isinstance(operations[place], Repeatable)
             ]
             if not places or limits.is_over():

@@ -113,6 +113,7 @@ class Dispatcher:
                 self.engine.start(pollers)
             except BaseException:  # too many threads, perhaps: those that run are to end
                 self._graces.put(0.0)
+                self._starter = 0
                 raise
             self._state = "running"
 

@@ -903,6 +903,7 @@ def test_a_start_that_the_system_refuses_is_undone(shop, work, monkeypatch, refu
     with pytest.raises(RuntimeError, match="new thread"):
         dispatcher.start()
     dispatcher.stop()
+    assert dispatcher.state == "stopped"
     until(lambda: threading.active_count() <= before)
     assert shop._wakeups["work"]._inboxes == []
 

@@ -567,6 +567,32 @@ def test_a_purge_whose_tombstones_cassandra_refuses_to_cross_stops_no_wide_row(i
         assert row not in poll.registry.rows
 
 
+def test_a_purge_of_one_priority_does_not_stop_the_others():
+    """A claim reads the urgent one first; what it took there is delivered though the next read is refused."""
+    table = Table(width_ms=3_600_000)
+    poll = started(table)
+    row = put(table, 0)
+    for registration in shards.registration(table.spec, row, 5):
+        table.store.execute(registration)
+    work_off(table, poll)
+    some = table.insert([table.id_at(table.time_us + 20 * number) for number in range(12_000)], 5, row)
+    table.pass_time(SECOND_US)
+    for start in range(0, len(some), 500):
+        table.store.execute(DeleteMessages(row, 5, tuple(some[start : start + 500])))
+    late = {*table.put(table.time_us, row=row), *table.put(table.time_us, priority=5, row=row)}
+
+    def refuse(operation):
+        if isinstance(operation, ReadIds | ReadSlice) and table.store.execute(operation).tombstones > 10_000:
+            raise TooManyTombstones("tombstone_failure_threshold")
+
+    got: set[int] = set()
+    for _ in range(60):
+        table.pass_time(SEARCH_EVERY_US)
+        with suppress(TooManyTombstones):
+            got |= {*work_off(table, poll, refuse)}
+    assert late <= got
+
+
 def test_the_reason_of_a_claim_is_told():
     """Operators see how many messages hints have found, and how many polling has."""
     table = Table(shards=4)

@@ -110,10 +110,11 @@ def kill(homes: Sequence[Path]) -> list[int]:
     Raises:
         DevError: the kernel does not let one go.
     """
-    pids = signal_all(homes, signal.SIGKILL)
-    left = wait_gone(pids, timedelta(seconds=30))
-    if left:
-        raise DevError(f"Process {left[0]} does not die, even by SIGKILL. Its disk may hang; look there.")
+    pids: list[int] = []
+    while found := signal_all(homes, signal.SIGKILL):  # a child that a node has just forked looks like it
+        if left := wait_gone(found, timedelta(seconds=30)):
+            raise DevError(f"Process {left[0]} does not die, even by SIGKILL. Its disk may hang; look there.")
+        pids += found
     return pids
 
 

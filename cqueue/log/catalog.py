@@ -234,7 +234,9 @@ def _drop_all(spec: LogSpec, *, listed: bool) -> Proto[None]:
     listed: list the time shards, because without a configuration they cannot be computed.
     """
     now_us = yield from Now()
-    time_shards: Sequence[int] = spec.time_shards((spec.created_ms - spec.width_ms) * 1000, now_us)
+    time_shards: Sequence[int] = ()
+    if not listed:
+        time_shards = spec.time_shards((spec.created_ms - spec.width_ms) * 1000, now_us)
     if listed or len(time_shards) > MOST_COMPUTED:
         time_shards = yield from ListLogShards(spec.partition)
     found = yield from existing(spec, time_shards)

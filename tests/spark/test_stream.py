@@ -173,11 +173,17 @@ def test_what_is_forgotten_is_an_error(reader, url, client, new_name, monkeypatc
     monkeypatch.setattr(clock, "now_us", lambda **_: now_us() + 10_000_000)
     start = strict.initialOffset()
     assert strict.partitions(start, start) == []
+    monkeypatch.setattr(clock, "now_us", lambda **_: now_us() + 50_000_000)
+    end = strict.latestOffset(start, ReadAllAvailable())
+    assert end != start
     monkeypatch.setattr(clock, "now_us", lambda **_: now_us() + 100_000_000)
-    end = lenient.latestOffset(lenient.initialOffset(), ReadAllAvailable())
+    restarted = strict.initialOffset()
+    for begin in (start, restarted):  # a restart asks anew where the query begins
+        with pytest.raises(cqueue.PositionExpired, match="failOnDataLoss=false"):
+            strict.partitions(begin, end)
+        assert len(lenient.partitions(begin, end)) <= 1
     with pytest.raises(cqueue.PositionExpired, match="failOnDataLoss=false"):
-        strict.partitions(start, end)
-    assert len(lenient.partitions(start, end)) <= 1
+        strict.latestOffset(start, ReadAllAvailable())
     client.delete_log(log.name)
 
 

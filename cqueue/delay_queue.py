@@ -28,6 +28,7 @@ from cqueue.message import (
     MessageId,
     check_duration,
     check_limit,
+    check_message,
 )
 from cqueue.quarantine import look_at_queue
 from cqueue.queue import MAX_PEEK, StoredMessage
@@ -109,6 +110,7 @@ class DelayQueue:
             BadInput: the message has no key, or a limit is exceeded.
             NotDone, SendUnknown: as `Queue.send`; the call can be repeated.
         """
+        check_message(message)
         unique = Unique(key=message.key, on_conflict="skip")
         (id_,) = self.push([replace(message, unique=unique)])
         return not id_.skipped
@@ -150,10 +152,11 @@ class DelayQueue:
 
     def _pop(self, consumer: Consumer, count: int, deadline_s: float) -> list[ReceivedMessage]:
         popped: list[ReceivedMessage] = []
-        while len(popped) < count or not popped:
+        wanted = count
+        while wanted or not popped:
             left = timedelta(seconds=max(0.0, deadline_s - time.monotonic()))
             try:
-                some = consumer.receive(count - len(popped), wait=left)
+                some = consumer.receive(wanted, wait=left)
             except (NotDone, OutcomeUnknown):
                 if not popped:
                     raise
@@ -161,6 +164,7 @@ class DelayQueue:
             if not some:
                 break
             popped += some
+            wanted = count - len(popped)
             self._popped |= {message.id: message for message in some}
         return popped
 

@@ -204,8 +204,7 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
         only = message.body
         if type(only) is bytes and len(only) <= MAX_BODY:
             return _new_tuple(Outgoing, (only, *_PLAIN))
-    if not isinstance(message, Message):
-        raise BadInput(f"an entry is a Message, not {type(message).__name__}: Message(body, ...)")
+    check_message(message)
     body, headers = message.body, message.headers
     if type(body) is not bytes:
         if not isinstance(body, bytes | bytearray | memoryview):
@@ -224,6 +223,12 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
         return Outgoing(body, priority, due_us, headers, ttl_ms, *_texts(message), source)
     at_us = None if message.delay is None and message.due is None else due_at_us(message, now_us)
     return Outgoing(body, priority, at_us, headers, ttl_ms, *_texts(message))
+
+
+def check_message(entry: object) -> None:
+    """Raise `BadInput` unless the entry is a `Message`."""
+    if not isinstance(entry, Message):
+        raise BadInput(f"an entry is a Message, not {type(entry).__name__}: Message(body, ...)")
 
 
 def check_priority(priority: int) -> None:

@@ -301,8 +301,11 @@ def test_predicates(queue):
 def test_a_refused_push_says_why(queue):
     with pytest.raises(cqueue.PriorityOutOfRange):
         queue.push([Message(b"good"), Message(b"bad", priority=10)])
-    with pytest.raises(cqueue.BatchTooLarge):
-        queue.pop(0)
+    for count in (0, "3", None, 1_001):
+        with pytest.raises(cqueue.BatchTooLarge):
+            queue.pop(count)
+    with pytest.raises(cqueue.BadInput, match="an entry is a Message, not bytes"):
+        queue.ensure(b"x")
 
 
 def test_close_gives_back(client, queue):

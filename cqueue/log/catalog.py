@@ -41,6 +41,8 @@ TRIES = 20
 """Tries of a change that others outrun; each failed try needs another client's change in that moment."""
 MOST_COMPUTED = 10_000
 """Time shards since a log was created above which they are listed, which reads the registry of all logs."""
+LISTED_AT_ONCE = 1024
+"""Time shards of a deleted log whose partitions are held in memory at a time; 1,024 × 16 take 4 MB."""
 DROPPED_AT_ONCE = 32
 """Cassandra partitions of a deleted log that are dropped side by side."""
 
@@ -239,9 +241,10 @@ def _drop_all(spec: LogSpec, *, listed: bool) -> Proto[None]:
         time_shards = spec.time_shards((spec.created_ms - spec.width_ms) * 1000, now_us)
     if listed or len(time_shards) > MOST_COMPUTED:
         time_shards = yield from ListLogShards(spec.partition)
-    found = yield from existing(spec, time_shards)
-    shards = [LogShard(spec.partition, each, at) for at, all_ in found.items() for each in sorted(all_)]
-    for begin in range(0, len(shards), DROPPED_AT_ONCE):
-        some = shards[begin : begin + DROPPED_AT_ONCE]
-        yield from together(*(DropRecords(each, now_us) for each in some))
-        yield from together(*(UnregisterLogShard(each) for each in some))
+    for at in range(0, len(time_shards), LISTED_AT_ONCE):
+        found = yield from existing(spec, time_shards[at : at + LISTED_AT_ONCE])
+        shards = [LogShard(spec.partition, each, ms) for ms, all_ in found.items() for each in sorted(all_)]
+        for begin in range(0, len(shards), DROPPED_AT_ONCE):
+            some = shards[begin : begin + DROPPED_AT_ONCE]
+            yield from together(*(DropRecords(each, now_us) for each in some))
+            yield from together(*(UnregisterLogShard(each) for each in some))

@@ -47,6 +47,7 @@ class Follower(Reader):
         self._hints = AppendHints(self._awake.set)
         self._following = Following(spec, positions, beyond_horizon=low_latency)
         self._reached = self._following.positions()  # behind all records that are kept, or were handed out
+        self._handed = self._reached  # behind those that were handed out
         self._next_s = 0.0  # when to read all partitions again
         if low_latency:
             notifier.listen(self._log, self._hints)
@@ -78,6 +79,7 @@ class Follower(Reader):
                 if self._kept:
                     return
                 found = self._read(deadline_s)
+                self._handed = self._reached.copy()
                 self._kept.extend(self._wanted(found.records))
                 self._reached = self._following.positions()
             now_s = time.monotonic()
@@ -120,12 +122,16 @@ class Follower(Reader):
 
         The result is a `start` for another reader.
         """
-        log = self._spec.partition
-        positions = self._reached.copy()  # before the kept records: a read may come in between
-        for record in self._kept.copy():
-            before = record._id - 1  # noqa: SLF001 - `id` would be parsed for each record
-            positions[record.partition] = min(positions.get(record.partition, before), before)
-        return {each: LogId.of(log, each, at) for each, at in positions.items()}
+        log, reached = self._spec.partition, self._reached  # before `_kept`: a read may come in between
+        positions = self._handed if self._kept else reached
+        return {each: LogId.of(log, each, at) for each, at in positions.copy().items()}
+
+    def _take_each(self) -> Iterator[LogRecord]:
+        for record in super()._take_each():
+            at, id_ = record.partition, record._id  # noqa: SLF001 - `id` would be parsed for each record
+            if id_ <= self._reached[at]:  # else it was read early, and others may come before it
+                self._handed[at] = max(self._handed.get(at, id_), id_)
+            yield record
 
     def _add_partitions(self, spec: LogSpec) -> None:
         """Add partitions that the log has gained, from their beginning."""

@@ -53,9 +53,7 @@ class Reader:
 
     def _take_kept(self) -> list[LogRecord]:
         """Hand out all kept records."""
-        taken = list(self._kept)
-        self._kept.clear()
-        return taken
+        return list(self._take_each())
 
     def _take_each(self) -> Iterator[LogRecord]:
         """Hand out the kept records one by one, so that a loop that is left leaves the others."""

@@ -156,10 +156,12 @@ class Scanner(Reader):
         """
         self._check_open()
         with self._reading:
+            # First, as a refused start must not lose what was read ahead.
+            positions = starts(self._spec, start, self._partitions, self._driver.clock.now_us(), on_expired)
             ahead, self._next = self._next, None
             if ahead is not None:
                 waiting.wait(ahead)  # wait: the sources must not be moved while they are read
-            positions = starts(self._spec, start, self._partitions, self._driver.clock.now_us(), on_expired)
+            self._given(-len(self._kept))
             self._kept.clear()
             for partition, position in positions.items():
                 self._merge.sources[partition].seek(position)

@@ -77,18 +77,11 @@ class WriterState:
     turn: int = 0
     last_ticks: int = 0
     registered: set[Any] = field(default_factory=set)
-    ttl_s: int | None = None  # the longest ttl of a registration, in seconds; 0: for ever
 
     def next_ticks(self, now_us: int) -> int:
         """Return the time of the next id: now, or just after the last one."""
         self.last_ticks = max(now_us * 10, self.last_ticks + 1)
         return self.last_ticks
-
-    def longest_ttl_s(self, ttl_s: int) -> int:
-        """Return the longest ttl that this writer has registered anything for, this one included."""
-        if self.ttl_s is None or (self.ttl_s and (not ttl_s or ttl_s > self.ttl_s)):
-            self.ttl_s = ttl_s
-        return self.ttl_s
 
     def note_registered(self, new: set[Any]) -> None:
         """Remember registrations that are stored, so that they are not written again."""

@@ -252,7 +252,7 @@ def open_spools() -> list[Spool]:
 
 def is_spool(root: Path) -> bool:
     """Return whether a directory was opened as a spool, or holds the queues of one."""
-    return (root / LOCK).exists() or bool(_keys(root))
+    return (root / LOCK).exists() or any(root.glob("*/*/*.seg")) or any(root.glob("*/*/progress"))
 
 
 def _directory(root: Path, key: tuple[str, int]) -> Path:

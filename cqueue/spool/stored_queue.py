@@ -155,10 +155,10 @@ class StoredQueue:
     def _rescan(self, segment: Segment) -> None:
         """Find out, once a segment, whether the index is wrong or the segment is damaged."""
         scan = segment.scan()
-        segment.scanned = True
         if segment.handle < 0:
             segment.positions = scan.positions
             self.index.put(segment.first, scan.positions)
+        segment.scanned = True  # last: who sees it takes what the index says for all there is
         self._report(segment, scan)
 
     def wait(self, offset: int, timeout_s: float) -> bool:

@@ -39,7 +39,13 @@ class CassandraLogs(Sender):
                 lambda found: dict(found.rows),
             ),
             ops.DropRecords: lambda op: write(cql.DROP_RECORDS, op.at_us, *op.shard),
-            ops.RegisterLogShard: lambda op: write(cql.REGISTER_LOG_SHARD, *op.shard, op.ttl_s),
+            ops.RegisterLogShard: lambda op: write(
+                # One µs later without a ttl: at equal times, Cassandra prefers what expires.
+                cql.REGISTER_LOG_SHARD,
+                *op.shard,
+                op.ttl_s,
+                op.shard.time_shard * 1000 + (not op.ttl_s),
+            ),
             ops.ReadLogShards: lambda op: all_(
                 cql.READ_LOG_SHARDS, (op.log, op.time_shards), partial(decode.log_shards, op.log)
             ),

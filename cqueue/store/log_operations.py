@@ -88,7 +88,10 @@ class PeekRecords(Repeatable[dict[int, int]]):
 
 @dataclass(frozen=True, slots=True)
 class RegisterLogShard(Repeatable[None]):
-    """Register a partition. ttl_s: seconds until the entry expires; 0 keeps it for ever."""
+    """Register a partition. Of several entries the one that expires last stays.
+
+    ttl_s: seconds until the entry expires; 0 keeps it for ever.
+    """
 
     shard: LogShard
     ttl_s: int

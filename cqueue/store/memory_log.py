@@ -32,7 +32,7 @@ class MemoryLogs:
                 row.id for row in self.live(op.shard, op.after, op.upto)[: op.limit]
             ],
             ops.PeekRecords: self._peek,
-            ops.RegisterLogShard: lambda op: self._registry.put(op.shard, None, op.ttl_s),
+            ops.RegisterLogShard: lambda op: self._registry.put_longest(op.shard, None, op.ttl_s),
             ops.ReadLogShards: self._read_shards,
             ops.ListLogShards: lambda op: sorted(
                 {at for log, _, at in self._registry.alive() if log == op.log}

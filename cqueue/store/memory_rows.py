@@ -102,6 +102,13 @@ class Expiring(Generic[Key, Row]):
         """Write a row. ttl_s: seconds until it expires; 0 keeps it for ever."""
         self._rows[key] = (row, self._clock_us() + ttl_s * 1_000_000 if ttl_s else _FOR_EVER_US)
 
+    def put_longest(self, key: Key, row: Row, ttl_s: int) -> None:
+        """Write a row, unless the one that is there expires later."""
+        before = self._rows.get(key)
+        self.put(key, row, ttl_s)
+        if before is not None and before[1] > self._rows[key][1]:
+            self._rows[key] = before
+
     def remove(self, key: Key) -> None:
         """Delete a row, if there is one."""
         self._rows.pop(key, None)

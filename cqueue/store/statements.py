@@ -287,9 +287,11 @@ PEEK_RECORDS = _read(
 )
 # For a deleted log, one partition at a time.
 DROP_RECORDS = _write(f"DELETE FROM {{keyspace}}.log USING TIMESTAMP ? WHERE {_LOG_SHARD}")
-# Before the first record of a partition is acknowledged; expires with its last record.
+# Before the first record of a partition is acknowledged; expires with its last record. All write times of a
+# row are the same, so that the one that expires last wins, in whichever order they came.
 REGISTER_LOG_SHARD = _write(
-    "INSERT INTO {keyspace}.log_shards (log, partition, time_shard) VALUES (?, ?, ?) USING TTL ?"
+    "INSERT INTO {keyspace}.log_shards (log, partition, time_shard) VALUES (?, ?, ?)"
+    " USING TTL ? AND TIMESTAMP ?"
 )
 # Several time shards at once.
 READ_LOG_SHARDS = _read(

@@ -96,14 +96,27 @@ def test_a_peek_tells_which_partitions_have_something(store, shard):
 
 
 def test_partitions_are_registered_and_gone(store, shard):
-    other = shard._replace(time_shard=shard.time_shard + 600_000, partition=0)
+    other = shard._replace(time_shard=shard.time_shard - 600_000, partition=0)
     for each in (shard, shard, shard._replace(partition=5), other):
         store.execute(RegisterLogShard(each, DAY_S))
-    asked = (shard.time_shard, other.time_shard, other.time_shard + 600_000)
+    asked = (shard.time_shard, other.time_shard, other.time_shard - 600_000)
     found = store.execute(ReadLogShards(shard.log, asked))
     assert found == {shard.time_shard: frozenset({3, 5}), other.time_shard: frozenset({0})}
     store.execute(UnregisterLogShard(other))
     assert list(store.execute(ReadLogShards(shard.log, asked))) == [shard.time_shard]
+
+
+@pytest.mark.parametrize("ttls_s", [(DAY_S, 1), (1, DAY_S), (0, 1), (1, 0), (0, DAY_S, 1), (1, 0, DAY_S)])
+def test_of_several_registrations_the_one_that_lasts_longest_stays(store, shard, ttls_s):
+    """Clients that know different configurations register the same partition, in any order."""
+    brief = shard._replace(partition=5)
+    for ttl_s in ttls_s:
+        store.execute(RegisterLogShard(shard, ttl_s))
+    store.execute(RegisterLogShard(brief, 1))
+    asked, both = ReadLogShards(shard.log, (shard.time_shard,)), frozenset({shard.partition, 5})
+    while (found := store.execute(asked)) == {shard.time_shard: both}:
+        time.sleep(0.1)
+    assert found == {shard.time_shard: {shard.partition}}
 
 
 def test_a_partition_is_dropped_whole(store, shard):

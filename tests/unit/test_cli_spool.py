@@ -126,6 +126,7 @@ def test_a_directory_that_is_no_spool_is_refused_and_left_as_it_is(url, tmp_path
     """A mistyped path must not look like a spool of which all is whole and forwarded."""
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").touch()
+    (tmp_path / "notes" / "2026").mkdir()
     run("--url", url, "spool", command, str(tmp_path), expect=ExitCode.USAGE)
     assert "is no spool" in " ".join(capsys.readouterr().err.split())
     assert [each.name for each in tmp_path.iterdir()] == ["notes"]

@@ -21,7 +21,9 @@ from cqueue.errors import (
     PartitionOutOfRange,
     PositionExpired,
 )
-from cqueue.log import LogConfig, LogId, Record
+from cqueue.log import LogConfig, LogId, Record, catalog
+from cqueue.log.catalog import LogCatalog
+from cqueue.log.log import Log
 from cqueue.store.log_operations import AppendRecords
 from tests.subscriptions.subscribing import Clocked
 
@@ -106,6 +108,41 @@ def test_what_was_appended_under_a_longer_ttl_stays_although_the_ttl_was_shorter
         log.alter(ttl=ttl)
     store.pass_time(hours=6)
     assert {b"a", b"c"} <= set(bodies(log.scan(on_expired="earliest")))
+
+
+def another_process(client, log):
+    """The log with the configuration that a process of its own has cached by now."""
+    logs = LogCatalog(client._driver, client._logs._deployment)
+    logs.entry(log.name)
+    return Log(log.name, logs, client._driver, None)
+
+
+def test_who_appends_with_the_old_ttl_does_not_hide_what_another_appended_with_a_longer_one(client, store):
+    """The registration that lasts longest stays, also if another was written last."""
+    log = client.create_log("events", LogConfig(partitions=1, ttl=timedelta(hours=1)))
+    other = another_process(client, log)
+    log.alter(ttl=timedelta(days=7))
+    log.append("t", b"kept for 7 days")
+    other.append("t", b"kept for an hour")
+    store.pass_time(hours=2)
+    assert bodies(log.scan(on_expired="earliest")) == [b"kept for 7 days"]
+
+
+@pytest.mark.parametrize("at_once", [1, 1024])
+def test_a_deleted_log_leaves_nothing_from_before_a_shorter_ttl_of_another_process(
+    client, store, monkeypatch, at_once
+):
+    monkeypatch.setattr(catalog, "LISTED_AT_ONCE", at_once)
+    log = client.create_log("events", LogConfig(partitions=2, ttl=None, time_shard=timedelta(hours=1)))
+    for _ in range(3):
+        store.pass_time(hours=1)
+        log.append_many([Record("t", b"kept for ever")] * 4)
+    log.alter(ttl=timedelta(hours=1))
+    another_process(client, log).append_many([Record("t", b"kept for an hour")] * 4)
+    store.pass_time(hours=4)
+    client.delete_log("events")
+    shards = store.store._handlers[AppendRecords].__self__._shards.values()
+    assert {row.body for shard in shards for _, row in shard.live.values()} <= {b"kept for an hour"}
 
 
 @pytest.mark.parametrize(
@@ -424,6 +461,24 @@ def test_a_scan_that_is_left_loses_nothing(log, store, reverse):
     found += [record.id for record in next(scanner.batches())]
     found += [record.id for record in scanner]
     assert found == (ids[:9:-1] if reverse else ids[:30])
+
+
+def test_a_refused_move_loses_nothing(log, store):
+    ids = fill(log, store, 3000)
+    scanner = log.scan()
+    found = [next(iter(scanner)).id]
+    with pytest.raises(cqueue.BadInput, match="no id"):
+        scanner.seek("no id")
+    assert found + [record.id for record in scanner] == ids
+
+
+def test_a_move_counts_only_what_was_yielded_towards_the_limit(log, store):
+    ids = fill(log, store, 20)
+    scanner = log.scan(limit=10)
+    loop = iter(scanner)
+    assert [next(loop).id for _ in range(3)] == ids[:3]
+    scanner.seek("earliest")
+    assert [record.id for record in scanner] == ids[:7]
 
 
 def test_a_follower_goes_on_for_another_from_its_positions(log, store):

@@ -278,6 +278,25 @@ def test_readers_that_meet_a_wrong_index_together_get_every_record(image, monkey
     assert [one.payload for one in first] == [one.payload for one in second] == payloads(5)
 
 
+def test_a_reader_beside_the_scan_of_another_gets_every_record(image, monkeypatch):
+    """Nobody takes the segment for scanned before the right index stands."""
+    target = sealed(image)
+    (path,) = target.glob("*/*/index")
+    path.write_bytes(path.read_bytes()[:16] + b"\1\2\3\4" * 5)
+    with Spool(target, disk_reserve=0) as spool:
+        (queue,) = spool._queues.values()
+        put, second = queue.index.put, []
+
+        def put_late(*at):
+            monkeypatch.setattr(queue.index, "put", put)
+            second.extend(spool.pull(TOPIC, 0, 0, 5))
+            put(*at)
+
+        monkeypatch.setattr(queue.index, "put", put_late)
+        first = spool.pull(TOPIC, 0, 0, 5)
+    assert [one.payload for one in first] == [one.payload for one in second] == payloads(5)
+
+
 def test_offsets_begin_behind_all_that_was_consumed(image):
     """A machine that lost its unsynced end does not give a new message an offset that is consumed already."""
     with Spool(image, disk_reserve=0) as spool:

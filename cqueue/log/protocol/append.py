@@ -99,9 +99,8 @@ class Appending(Writer[LogSpec, WriterState, Entry, Write]):
         """Return the write's Cassandra partition, and for how long it is registered.
 
         After the log's ttl became longer it is registered again, or its row would expire before its records.
-        After it became shorter it is not, as older records may live longer.
         """
-        return {(part.shard, self.state.longest_ttl_s(self.spec.registry_ttl_s))}
+        return {(part.shard, self.spec.registry_ttl_s)}
 
     def registrations(self, new: set[Any]) -> list[Operation[Any]]:
         """Return the writes of these partitions to the registry."""
@@ -128,8 +127,6 @@ class RegisteringFirst(Appending):
     def before(self, parts: list[Write]) -> Proto[Failure | None]:
         """Register the Cassandra partitions. If this fails, no record has been written."""
         failed = yield from self.register(parts)
-        if failed is None:
-            return None
-        return writing.not_written(
+        return failed and writing.not_written(
             "a partition could not be registered, so its records were not written", failed
         )

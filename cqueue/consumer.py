@@ -149,7 +149,7 @@ class Consumer:
         if self._receiver.is_paused:
             self._prefetch.drop()
         self._note_gap()
-        messages = self._receive_suspect(max_messages) or self._prefetch.take(max_messages)
+        messages = self._receive_suspect(max_messages) or self._check_open(self._prefetch.take(max_messages))
         if not messages:
             messages = self._receive(max(max_messages, self._prefetch.size), deadline_s)
             messages, rest = messages[:max_messages], messages[max_messages:]

@@ -186,13 +186,15 @@ class TombstoneBudget:
     def note_refusal(self, priorities: Iterable[int]) -> None:
         """Note that Cassandra gave a read of one of these priorities up because of tombstones.
 
-        A purge leaves them anywhere, also between messages that this consumer has counted.
+        A purge leaves them anywhere, also between messages that this consumer has counted. The refused read
+        may have been far longer than a piece, so it says nothing of the densest part of the row.
         """
         for priority in priorities:
             reach_us = self._reach_us.get(priority, self.piece_us)
             self._reach_us[priority] = max(SHORTEST_PIECE_US, reach_us // FAILURE_DIVISOR)
         self._taken.clear()
-        self._at_most(self.piece_us // FAILURE_DIVISOR)
+        self.piece_us = max(SHORTEST_PIECE_US, self.piece_us // FAILURE_DIVISOR)
+        self._cheap_reads = 0
 
     def note_reached(self, priority: int, tombstones: int, *, present: bool) -> None:
         """Note a read above the boundary after a refused one. present: it reached the present."""

@@ -21,8 +21,6 @@ def together(*operations: Operation[Any]) -> Proto[list[Any]]:
 
 def some_of(reads: tuple[Operation[Any], ...]) -> Proto[list[Any]]:
     """Run reads side by side; return results and errors. Raise the first error if all reads failed."""
-    if not reads:
-        return []
     answers = yield from Together(reads, retried=False)  # the next poll reads again anyway
     if all(isinstance(answer, Exception) for answer in answers):
         raise answers[0]

@@ -55,7 +55,7 @@ READ_AHEAD_AGE_US = 500_000
 class ReadAnswers(NamedTuple):
     """Answers to the reads of one priority: a slice above the cursor row `at`, and pieces below it to `upto`.
 
-    looked: a look-back is among the pieces.
+    has_look_back: a look-back is among the pieces.
     """
 
     at: CursorRow
@@ -213,7 +213,7 @@ def _reads(
     if back is not None and max(back.after, upto) < back.upto:
         late.append(ReadIds(row, priority, max(back.after, upto), back.upto, MAX_IDS))
     if isinstance(slice_, int):
-        limit, present = _rows_at_once(memory, priority, slice_), ids.highest_at(now_us)
+        limit, present = _rows_at_once(memory, priority, slice_), _present(memory, now_us)
         end = memory.reads.budget.reach(priority, at.boundary, present)
         read: ReadSlice | ReadAhead = ReadSlice(row, priority, at.boundary, end, limit)
         cut_at = end if end < present else 0
@@ -250,8 +250,13 @@ def next_slice(draft: Draft) -> ReadSlice | None:
     if len(ahead.rows) >= limit:
         return None
     after, missing = (ahead.rows[-1].id if ahead.rows else ahead.after), limit - len(ahead.rows)
-    end = draft.memory.reads.budget.reach(ahead.priority, after, ids.highest_at(draft.now_us))
+    end = draft.memory.reads.budget.reach(ahead.priority, after, _present(draft.memory, draft.now_us))
     return ReadSlice(draft.memory.wide_row, ahead.priority, after, end, missing)
+
+
+def _present(memory: RowMemory, now_us: int) -> int:
+    """Return up to which id messages of a wide row may be due: now, or where the wide row ends."""
+    return ids.highest_at(min(now_us, memory.end_us))
 
 
 def _sweep_end(memory: RowMemory, spec: QueueSpec, at: CursorRow, now_us: int) -> int:
@@ -370,14 +375,24 @@ def _rows_at_once(memory: RowMemory, priority: int, want: int) -> int:
 def _take_open(draft: Draft, priority: int) -> Proto[None]:
     """Read an open wide row in pieces, from its floor until messages are found, or up to now or its end."""
     memory, now_us = draft.memory, draft.now_us
-    present = ids.highest_at(min(now_us, memory.end_us))
+    budget, present = memory.reads.budget, _present(memory, now_us)
     recent = ids.lowest_at(now_us - draft.spec.settle_us - draft.spec.skew_us)
-    floor = _floor(draft, priority)
+    floor = begin = _floor(draft, priority)
     limit = _rows_at_once(memory, priority, draft.left)
     while floor < present and draft.left > 0:
-        upto = memory.reads.budget.piece_end(priority, floor, present)
-        found = yield from ReadSlice(memory.wide_row, priority, floor, upto, limit)
-        memory.reads.budget.note_tombstones(found.tombstones)
+        reach = budget.reach(priority, floor, present)
+        upto = min(reach, budget.piece_end(priority, floor, present))
+        try:
+            found = yield from ReadSlice(memory.wide_row, priority, floor, upto, limit)
+        except TooManyTombstones:
+            if not (floor > begin or draft.grants):
+                raise
+            budget.note_refusal((priority,))  # what was read before counts
+            draft.learned.floors[priority], draft.more = min(floor, recent), True
+            return
+        budget.note_tombstones(found.tombstones)
+        if upto == reach:
+            budget.note_reached(priority, found.tombstones, present=reach == present)
         last, whole = _take_slice(draft, priority, found.rows, whole=len(found.rows) < limit)
         if not whole:
             draft.learned.floors[priority] = min(max(floor, last), recent)  # later ones may still land
@@ -386,7 +401,7 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
         if draft.grants and not whole:
             return
     if floor >= present:
-        memory.reads.budget.note_reached(priority, 0, present=True)
+        budget.note_reached(priority, 0, present=True)
         draft.learned.floors[priority] = recent
     else:  # the claim is full, and nothing behind its last message was read
         draft.more = True

@@ -55,7 +55,7 @@ class Settler:
         self._executor = executor
         self._locks = [waiting.lock() for _ in range(LOCKS)]
         self._leases: set[Lease] = set()
-        self._acking: set[tuple[Lease, int]] = set()  # messages of acks that wait for a thread, or run
+        self._acking: set[tuple[Lease, int]] = set()  # messages of acks that wait, or run
         self.finished: deque[Lease] = deque()
         self._shared = acks.Shared()
 
@@ -169,10 +169,13 @@ class Settler:
 
     def _ack(self, some: list[Received]) -> None:
         since_s, meter = time.monotonic(), self._driver.meter
+        note_end = _note_acking(some)
         try:
             emptied = self._measured("ack", None, 0, acks.ack(_taken(some)))
         except OutcomeUnknown as exc:
             raise AckUnknown(f"it is not known whether {len(some)} ack(s) are stored: {exc}") from exc
+        finally:
+            note_end()
         if meter is not None:
             meter.took("ack", self.name, since_s)
             for name, count in Counter(message._settler.name for message in some).items():  # noqa: SLF001
@@ -199,20 +202,13 @@ class Settler:
     def ack_async(self, messages: Messages) -> Future[None]:
         """See `Consumer.ack_async`."""
         some, traced = list(listed(messages)), self._driver.tracing is not None
-        call, acking = partial(self.ack, some), [_acked(message) for message in some]
-
-        def note_end(_: Future[None] | None) -> None:
-            for settler, acked in acking:
-                settler._acking.discard(acked)  # noqa: SLF001 - the same class
-
-        for settler, acked in acking:
-            settler._acking.add(acked)  # noqa: SLF001 - the same class
+        call, note_end = partial(self.ack, some), _note_acking(some)
         try:
             future = self._executor.submit(partial(copy_context().run, call) if traced else call)
         except BaseException:
-            note_end(None)
+            note_end()
             raise
-        future.add_done_callback(note_end)
+        future.add_done_callback(lambda _: note_end())
         return future
 
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
@@ -283,10 +279,17 @@ def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     return fits
 
 
-def _acked(message: Received) -> tuple[Settler, tuple[Lease, int]]:
-    """Return the settler that keeps a message's lease, and what it notes of an ack under way."""
-    taken = message._taken  # noqa: SLF001 - as below
-    return message._settler, (taken.lease, taken.row.id)  # noqa: SLF001
+def _note_acking(messages: Sequence[Received]) -> Callable[[], None]:
+    """Note that an ack of these messages is under way. Return the call that notes its end."""
+    noted = [(one._settler._acking, (one._taken.lease, one._taken.row.id)) for one in messages]  # noqa: SLF001
+    for acking, message in noted:
+        acking.add(message)
+
+    def note_end() -> None:
+        for acking, message in noted:
+            acking.discard(message)
+
+    return note_end
 
 
 def _taken(messages: Sequence[Received]) -> list[Taken]:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -228,8 +229,9 @@ def test_what_a_receive_has_claimed_when_the_consumer_is_closed_is_given_back(st
     assert {message.attempt for message in again} == {1}
 
 
+@pytest.mark.parametrize("call", ["ack", "ack_async"])
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_close_does_not_give_back_what_is_being_acked(store, queue, fails):
+def test_a_close_does_not_give_back_what_is_being_acked(store, queue, fails, call):
     """The ack is on its way, and what it deletes would come once more. If it fails, the timeout brings it."""
     deleting, go_on = threading.Event(), threading.Event()
 
@@ -247,7 +249,9 @@ def test_a_close_does_not_give_back_what_is_being_acked(store, queue, fails):
         held += consumer.receive(10, wait=SOON)
     store.trouble = trouble
     (acked,) = (message for message in held if message.body == b"acked")
-    future = consumer.ack_async(acked)
+    threads = ThreadPoolExecutor(1)
+    future = threads.submit(consumer.ack, acked) if call == "ack" else consumer.ack_async(acked)
+    threads.shutdown(wait=False)
     assert deleting.wait(SOON.total_seconds())
     consumer.close()
     with queue.consumer() as other:

@@ -524,3 +524,31 @@ def test_messages_with_large_bodies_are_claimed_while_others_are_handled(queue):
         first = consumer.receive(100)
         assert len(first) < 20
         until(lambda: queue.stats(exact=True).claimed > len(first))
+
+
+def test_a_receive_beside_a_close_gives_no_prefetched_message(store, queue):
+    """The close waits for a claim under way. Messages handed out meanwhile would be given back as well."""
+    claiming, go_on = threading.Event(), threading.Event()
+    count = store.around
+
+    def around(operation, do):
+        if isinstance(operation, Mutate) and threading.current_thread().name == "cqueue-prefetch":
+            claiming.set()
+            assert go_on.wait(SOON_S)
+        return count(operation, do)
+
+    queue.send_many([Message(b"%d" % number) for number in range(40)])
+    consumer = queue.consumer(prefetch=10)
+    consumer.receive(1, wait=SOON)
+    store.around = around
+    consumer.receive(5, wait=SOON)
+    assert claiming.wait(SOON_S)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    while not consumer._closed:
+        time.sleep(0.001)
+    with pytest.raises(Closed):
+        consumer.receive(2)
+    go_on.set()
+    closing.join(SOON_S)
+    assert not closing.is_alive()

@@ -33,6 +33,7 @@ from cqueue.store.operations import (
     QueueRow,
     ReadHead,
     ReadIds,
+    ReadQueue,
     ReadShards,
     ReadSlice,
     WideRow,
@@ -494,12 +495,26 @@ def work_off(table: Table, poll: Poll, hook: Hook = nothing) -> list[int]:
     return [one.row.id for one in taken]
 
 
-def purged(table: Table, row: WideRow, count: int) -> None:
+def purged(table: Table, row: WideRow, count: int, priority: int = 0, every_us: int = 20) -> None:
     """Leave the tombstones of messages that stood alone in their rows, and that nobody claimed."""
-    some = table.insert([table.id_at(table.time_us + 20 * number) for number in range(count)], row=row)
-    table.pass_time(SECOND_US)
+    some = [table.id_at(table.time_us + every_us * number) for number in range(count)]
+    table.insert(some, priority, row)
+    table.pass_time(SECOND_US + every_us * count)
     for start in range(0, count, 500):
-        table.store.execute(DeleteMessages(row, 0, tuple(some[start : start + 500])))
+        table.store.execute(DeleteMessages(row, priority, tuple(some[start : start + 500])))
+
+
+def refusing(table: Table, refused: list[int]) -> Hook:
+    """Refuse, as Cassandra does from 100,000 on, to cross more than 10,000 tombstones in one read."""
+
+    def refuse(operation):
+        if isinstance(operation, ReadIds | ReadSlice):
+            tombstones = table.store.execute(operation).tombstones
+            if tombstones > 10_000:
+                refused.append(tombstones)
+                raise TooManyTombstones("tombstone_failure_threshold")
+
+    return refuse
 
 
 def test_after_a_purge_polls_do_not_cross_its_tombstones_again():
@@ -539,14 +554,7 @@ def test_a_purge_whose_tombstones_cassandra_refuses_to_cross_stops_no_wide_row(i
     purged(table, row, 12_000)
     (late,) = table.put(table.time_us, row=row)
     refused: list[int] = []
-
-    def refuse(operation):
-        if isinstance(operation, ReadIds | ReadSlice):
-            tombstones = table.store.execute(operation).tombstones
-            if tombstones > 10_000:
-                refused.append(tombstones)
-                raise TooManyTombstones("tombstone_failure_threshold")
-
+    refuse = refusing(table, refused)
     if is_over:
         table.time_us = table.end_us + SETTLE_US + SKEW_US
     got: list[int] = []
@@ -575,22 +583,90 @@ def test_a_purge_of_one_priority_does_not_stop_the_others():
     for registration in shards.registration(table.spec, row, 5):
         table.store.execute(registration)
     work_off(table, poll)
-    some = table.insert([table.id_at(table.time_us + 20 * number) for number in range(12_000)], 5, row)
-    table.pass_time(SECOND_US)
-    for start in range(0, len(some), 500):
-        table.store.execute(DeleteMessages(row, 5, tuple(some[start : start + 500])))
+    purged(table, row, 12_000, priority=5)
     late = {*table.put(table.time_us, row=row), *table.put(table.time_us, priority=5, row=row)}
-
-    def refuse(operation):
-        if isinstance(operation, ReadIds | ReadSlice) and table.store.execute(operation).tombstones > 10_000:
-            raise TooManyTombstones("tombstone_failure_threshold")
-
     got: set[int] = set()
     for _ in range(60):
         table.pass_time(SEARCH_EVERY_US)
         with suppress(TooManyTombstones):
-            got |= {*work_off(table, poll, refuse)}
+            got |= {*work_off(table, poll, refusing(table, []))}
     assert late <= got
+
+
+def test_a_refused_purge_leaves_pieces_of_the_sweep_as_long_as_before():
+    """The refused read crossed minutes. The sweep finds messages that land late, under traffic, too."""
+    table = Table(width_ms=3_600_000)
+    poll = started(table)
+    row = put(table, 0)
+    for registration in shards.registration(table.spec, row, 5):
+        table.store.execute(registration)
+    work_off(table, poll)
+    table.pass_time(120 * SECOND_US)
+    purged(table, row, 12_000, priority=5, every_us=500)
+    table.pass_time(180 * SECOND_US)
+    late: list[int] = []
+    refused: list[int] = []
+    got: set[int] = set()
+    for number in range(240):
+        table.pass_time(SEARCH_EVERY_US)
+        for priority in (0, 5):
+            table.put(table.time_us, priority=priority, row=row)
+        if number % 20 == 10:
+            late += table.put(table.time_us - 1_700_000, row=row)
+        for _ in range(2):
+            with suppress(TooManyTombstones):
+                got |= {*work_off(table, poll, refusing(table, refused))}
+    assert refused
+    assert len(late) == 12
+    assert set(late) <= got
+
+
+def test_the_boundary_of_a_wide_row_that_is_over_does_not_pass_its_end():
+    """Else a sweep walks the empty hours behind it in pieces that suit the densest part of the row."""
+    table = Table(width_ms=30_000)
+    poll = started(table)
+    row = put(table, 0)
+    for _ in range(10):
+        table.pass_time(SEARCH_EVERY_US)
+        table.put(table.time_us, row=row)
+        work_off(table, poll)
+    purged(table, row, 12_000)
+    table.time_us = table.end_us + 3600 * SECOND_US
+    poll = Poll(table.store.execute(ReadQueue("q")), table.spec, SuspectGate())
+    polls = 0
+    while not polls or row in poll.registry.rows:
+        polls += 1
+        assert polls < 200
+        table.pass_time(SEARCH_EVERY_US)
+        with suppress(TooManyTombstones):
+            table.receive(poll, hook=refusing(table, []))
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+@pytest.mark.parametrize("every_us", [20, 500])
+def test_a_purge_of_dead_letters_stops_no_open_wide_row(priority, every_us):
+    table = Table(name="q.dead", width_ms=3_600_000, max_attempts=0, gc_grace_us=86_400_000_000)
+    spec, hour_ms = table.spec, NOON_US // 1000
+    normal, open_ = (shards.epoch_at(spec, hour_ms, open_=is_open) for is_open in (False, True))
+    queue = QueueRow(spec.name, spec.incarnation, 1, ACTIVE, "{}", spec.epoch_ms, normal, open_)
+    table.store.execute(CreateQueue(queue))
+    row = shards.open_row(spec, NOON_US, b"x")
+    for each in {0, priority}:
+        for registration in shards.registration(spec, row, each):
+            table.store.execute(registration)
+    table.pass_time(1_800_000_000)
+    purged(table, row, 12_000, priority, every_us)
+    table.pass_time(600_000_000)
+    poll = Poll(queue, spec, SuspectGate())
+    letters = {*table.put(table.time_us, row=row), *table.put(table.time_us + 1, priority=priority, row=row)}
+    got: set[int] = set()
+    refused: list[int] = []
+    for _ in range(60):
+        table.pass_time(SEARCH_EVERY_US)
+        with suppress(TooManyTombstones):
+            got |= {*work_off(table, poll, refusing(table, refused))}
+    assert refused
+    assert letters <= got
 
 
 def test_the_reason_of_a_claim_is_told():

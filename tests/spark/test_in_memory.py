@@ -213,6 +213,21 @@ def test_a_delay_counts_from_now_whatever_the_option_due_says(client, side, queu
     assert due == [now_us + 60_000_000, far_us + STEP_US]
 
 
+def test_a_repeat_does_not_fail_at_a_row_that_has_expired_meanwhile(client, side, queue):
+    """The first try may have stored it in time. Nobody receives it; its neighbours are stored."""
+    now_us = client.clock.now_us()
+    options = write_options({"url": URL, "queue": queue.name}, overwrite=False)
+    expires = [datetime.fromtimestamp(now_us / 1e6 + at_s, UTC) for at_s in (-1, 60)]
+    batch = pa.RecordBatch.from_pydict({"body": ["over", "young"], "expires": expires})
+    sink = QueueSink(side, options, work="w", due_us=now_us)
+    assert sink.store(sink.entries(batch, 0), sink.state()) == []
+    client.advance(S)
+    with queue.consumer() as consumer:
+        assert [message.body for message in consumer.receive(10)] == [b"young"]
+    with pytest.raises(cqueue.BadInput, match="has expired already"):
+        QueueSink(side, options).entries(batch, 0)
+
+
 def test_of_rows_with_one_id_a_log_gets_one(spark):
     """A queue gets them all: the same id is the same message, and headers do not matter."""
     rows = spark.sql(
@@ -263,6 +278,10 @@ def test_what_a_sink_refuses_is_told_before_anything_is_written(spark, columns, 
         (f"{many(64)}, timestamp'2031-05-01 00:01:00' as expires", {}),
         ("timestamp'2041-04-28 00:00:00' as due, double(null) as delay", {}),
         ("timestamp'2031-04-30 01:00:00' as due", {"id": "repeat('x', 1000)"}),
+        (  # a run that completes an earlier one
+            "timestamp'2031-05-01' as due, timestamp'2031-04-30 23:59:59' as expires",
+            {"id": "'x'"},
+        ),
         (f"'t' as topic, 0 as partition, {many(63)}", {"log": "events", "id": "'x'"}),
     ],
 )

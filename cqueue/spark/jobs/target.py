@@ -240,7 +240,7 @@ def _message_faults(rows: DataFrame, target: Target, side: SparkSide) -> dict[st
     if "delay" in rows.columns:
         longest = MAX_DELAY.total_seconds()
         faults["a delay not of 0 to 10 years"] = ~F.col("delay").between(0, longest)
-    if "expires" in rows.columns:
+    if "expires" in rows.columns and target.id is None:  # with ids, a run may complete an earlier one
         faults["an expires in the past"] = F.unix_micros("expires") < now_us + 1000
     if "delay" in rows.columns and "due" in rows.columns:
         faults["both due and delay"] = F.col("due").isNotNull() & F.col("delay").isNotNull()
@@ -258,7 +258,7 @@ def _message_faults(rows: DataFrame, target: Target, side: SparkSide) -> dict[st
 def each_once(rows: DataFrame, target: Target) -> DataFrame:
     """Return one row of each id, for a log: its sink knows only ids of records of earlier runs.
 
-    Rows without a second one of their id keep their order, in which a log's records of one key are read.
+    Rows keep their order, in which a log's records of one key are read, unless an id stands there twice.
     """
     if target.log is None or target.id is None:
         return rows

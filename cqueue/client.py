@@ -226,20 +226,21 @@ class Client:
     def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
         """Create a queue, with a dead-letter queue called `<name>.dead`, and open it.
 
+        With `exist_ok` a queue that exists is opened. Without `config`, whatever its configuration is.
+
         Example:
             client.create_queue("mails", QueueConfig(visibility=timedelta(minutes=2)), exist_ok=True)
 
         Raises:
             InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`, or `.` or `..`.
-            QueueExists: it exists; with `exist_ok`, only if its configuration is another one.
+            QueueExists: it exists; with `exist_ok`, only if its configuration differs from `config`.
             OutcomeUnknown: it may have been created, with or without its history; with `exist_ok` the call
                 can be repeated.
         """
         history = self._history(name)
         ttl = config.history if isinstance(config, QueueConfig) else None  # the catalog refuses all else
         history.check(ttl)
-        self._catalog.create(name, config or QueueConfig(), exist_ok=exist_ok)
-        history.keep(ttl)
+        history.keep(self._catalog.create(name, config, exist_ok=exist_ok).config.history)
         return self._open(name)
 
     def delete_queue(self, name: str) -> int:
@@ -312,12 +313,14 @@ class Client:
     def create_log(self, name: str, config: LogConfig | None = None, *, exist_ok: bool = False) -> Log:
         """Create a log, and open it.
 
+        With `exist_ok` a log that exists is opened. Without `config`, whatever its configuration is.
+
         Raises:
             InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`, or `.` or `..`.
-            LogExists: it exists; with `exist_ok`, only if its configuration is another one.
+            LogExists: it exists; with `exist_ok`, only if its configuration differs from `config`.
             OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
         """
-        self._logs.create(name, config or LogConfig(), exist_ok=exist_ok)
+        self._logs.create(name, config, exist_ok=exist_ok)
         return Log(name, self._logs, self._driver, self._append_notifier)
 
     def delete_log(self, name: str) -> None:

@@ -15,7 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from cqueue.errors import ConfigError, DamagedRow
-from cqueue.runtime.durations import given
+from cqueue.runtime.durations import given, show_duration
 
 HOUR_MS = 3_600_000
 MAX_EPOCH_ROWS = 10_000
@@ -213,3 +213,14 @@ def readable(text: str) -> Iterator[None]:
 def to_ms(duration: timedelta) -> int:
     """Return a duration in whole ms, rounded down."""
     return duration // timedelta(milliseconds=1)
+
+
+def with_other_settings(found: Any, wanted: Any) -> str:
+    """Say, in an error, in what two configurations of a queue, or of a log, differ."""
+    pairs = [(each.name, getattr(found, each.name), getattr(wanted, each.name)) for each in fields(wanted)]
+    differ = "; ".join(f"{name} is {_shown(a)}, not {_shown(b)}" for name, a, b in pairs if a != b)
+    return f"with another configuration: {differ}. Alter it, or ask for no configuration"
+
+
+def _shown(value: object) -> str:
+    return show_duration(value) if isinstance(value, timedelta) else str(value)

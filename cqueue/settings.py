@@ -340,13 +340,16 @@ def _read_file(env: Mapping[str, str], directory: Path) -> dict[str, str]:
     named = env.get(ENV_PREFIX + "CONFIG")
     path = Path(named) if named else directory / CONFIG_FILE
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8")).get("cqueue", {})
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as exc:
         if named is None:
             return {}
         raise ConfigError(f"CQUEUE_CONFIG names {path}, which does not exist.") from exc
     except (OSError, ValueError) as exc:
         raise ConfigError(f"{path} cannot be read as TOML: {_reason(exc)}.") from exc
+    if tables and ("cqueue" not in tables or tables.keys() & set(FILE_KEYS)):
+        raise ConfigError(f"{path}: settings belong into the table [cqueue]; write that line above them.")
+    table = tables.get("cqueue", {})
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: [cqueue] must be a table.")
     return {key: _scalar(path, key, value) for key, value in table.items() if value != ""}

@@ -80,9 +80,9 @@ def create(
     exist_ok: ExistOk = False,
 ) -> None:
     """Make a log."""
-    config = LogConfig(**settings.given(), **given(time_shard=time_shard))
+    options = settings.given() | given(time_shard=time_shard)
     with open_client(cli) as client:
-        log = client.create_log(name, config, exist_ok=exist_ok)
+        log = client.create_log(name, LogConfig(**options) if options else None, exist_ok=exist_ok)
         ttl = log.config.ttl
         how_long = "for ever" if ttl is None else f"for {show_duration(ttl)}"
         cli.emit(log_fields(log), f"Log {name} is there; it keeps records {how_long}.")

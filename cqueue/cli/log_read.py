@@ -16,6 +16,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import accounted
 from cqueue.cli.opening import open_log
 from cqueue.cli.options import LogName, new_file, number
+from cqueue.cli.outage import Outage
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import body_text, counted, parse_since, show_moment
 from cqueue.errors import BadInput, InvalidLogId
@@ -74,7 +75,7 @@ def tail(
     They come in order and some 2.5 seconds after they were appended, so that none is passed that was on
     its way; with --low-latency they come at once, and in order only as far as they were written in order.
     """
-    printer = BodyPrinter(cli, record_fields, _about)
+    printer, outage = BodyPrinter(cli, record_fields, _about), Outage(cli)
     with (
         open_log(cli, name) as log,
         accounted(cli, partial(_account, printer)) as interrupts,
@@ -83,7 +84,7 @@ def tail(
         ) as follower,
     ):
         while True:
-            found = follower.poll(POLL_WAIT)
+            found = outage.outlive(partial(follower.poll, POLL_WAIT))
             with interrupts.step():
                 printer.print_all(found)
 

@@ -92,9 +92,9 @@ def create(
 ) -> None:
     """Make a queue, and with it a dead-letter queue called QUEUE.dead."""
     fixed = given(time_shard=time_shard, max_shards=max_shards, open_shards=open_shards)
-    config = QueueConfig(**settings.given(), **fixed)
+    options = settings.given() | fixed
     with open_client(cli) as client:
-        queue = client.create_queue(name, config, exist_ok=exist_ok)
+        queue = client.create_queue(name, QueueConfig(**options) if options else None, exist_ok=exist_ok)
         cli.emit(
             queue_fields(queue), f"Queue {name} is there; its dead letters go to {queue.dead_letter_name}."
         )

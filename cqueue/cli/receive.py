@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ from cqueue.cli.interrupts import Interrupts, accounted
 from cqueue.cli.messages import message_fields
 from cqueue.cli.opening import reading
 from cqueue.cli.options import QueueName, number
+from cqueue.cli.outage import Outage
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import counted, show_moment
 from cqueue.errors import BadInput, LeaseLost
@@ -59,12 +61,21 @@ class Receiving:
         return text
 
     def run(
-        self, consumer: Consumer, interrupts: Interrupts, limit: int | None, wait: timedelta, *, follow: bool
+        self,
+        consumer: Consumer,
+        interrupts: Interrupts,
+        limit: int | None,
+        wait: timedelta,
+        follow: Outage | None,
     ) -> None:
-        """Print until the limit is reached, nothing more is due, or Ctrl-C comes."""
+        """Print until the limit is reached, nothing more is due, or Ctrl-C comes.
+
+        follow: waits for more, and until Cassandra answers.
+        """
         while limit is None or self._printer.printed < limit:
             want = BATCH if limit is None else min(BATCH, limit - self._printer.printed)
-            messages = consumer.receive(want, wait=wait)
+            receive = partial(consumer.receive, want, wait=wait)
+            messages = follow.outlive(receive) if follow else receive()
             if any(message.id in self._held for message in messages):
                 break  # a slow reader of a pipe let the first ones' timeout pass
             if messages:
@@ -128,12 +139,14 @@ def receive(
     printer = BodyPrinter(cli, received_fields, _about)
     receiving = Receiving(printer, how)
     with reading(cli, name) as queue, accounted(cli, receiving.account) as interrupts:
+        if is_paused := queue.paused:
+            cli.remark(f"Queue {name} is paused; `cqueue queue resume {name}` lets its messages be received.")
         consumer = queue.consumer()
         try:
-            receiving.run(consumer, interrupts, limit, patience, follow=follow)
+            receiving.run(consumer, interrupts, limit, patience, Outage(cli) if follow else None)
         finally:  # with --no-ack, messages that it holds are not given back
             consumer.close(give_back=how is not Settle.LEAVE)
-    if not printer.printed:
+    if not printer.printed and not is_paused:
         cli.remark(f"Queue {name} has nothing that is due.")
 
 

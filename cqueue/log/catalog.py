@@ -8,6 +8,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
+from cqueue.config import with_other_settings
 from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig
 from cqueue.log.protocol.shards import existing
@@ -125,25 +126,26 @@ class LogCatalog:
                     found.append(self._entry_of(row))
         return found
 
-    def create(self, name: str, config: LogConfig, *, exist_ok: bool) -> LogEntry:
-        """Create a log. exist_ok: accept an existing log with an equal configuration.
+    def create(self, name: str, config: LogConfig | None, *, exist_ok: bool) -> LogEntry:
+        """Create a log. config: None takes the defaults, or what is there.
 
         Raises:
             InvalidQueueName: the name breaks the rules, which are those of queues.
-            LogExists: the log exists.
+            LogExists: the log exists; with `exist_ok`, only if it differs from `config`.
             OutcomeUnknown: the log may exist now.
         """
         check_queue_name(name)
-        if not isinstance(config, LogConfig):
+        wanted = LogConfig() if config is None else config
+        if not isinstance(wanted, LogConfig):
             raise ConfigError(f"config is {config!r}; it takes a LogConfig")
-        row = self._driver.run(_new_row(name, config))
-        if not self._insert(row):
-            stored = self._driver.ask(ReadLog(name))
-            same = stored is not None and self._config_of(stored) == config
-            if stored is not None and (stored.state == DELETING or not (exist_ok and same)):
-                how = "with another configuration" if exist_ok and not same else "already"
-                how = "no more, but is being deleted" if stored.state == DELETING else how
-                raise LogExists(f"log {name!r} exists {how}")
+        row = self._driver.run(_new_row(name, wanted))
+        if not self._insert(row) and (stored := self._driver.ask(ReadLog(name))) is not None:
+            if stored.state == DELETING:
+                raise LogExists(f"log {name!r} exists no more, but is being deleted")
+            if not exist_ok:
+                raise LogExists(f"log {name!r} exists already")
+            if config is not None and (found := self._config_of(stored)) != config:
+                raise LogExists(f"log {name!r} exists {with_other_settings(found, config)}")
         self._entries.pop(name, None)
         return self.entry(name)
 

@@ -16,7 +16,7 @@ from functools import partial
 from threading import Lock, RLock, Thread
 from typing import Any, NamedTuple
 
-from cqueue.config import QueueConfig
+from cqueue.config import QueueConfig, with_other_settings
 from cqueue.errors import (
     BadInput,
     ConfigError,
@@ -251,25 +251,31 @@ class Catalog:
 
     # ── changes ──
 
-    def create(self, name: str, config: QueueConfig, *, exist_ok: bool) -> QueueEntry:
-        """Create a queue, and its dead-letter queue first.
+    def create(self, name: str, config: QueueConfig | None, *, exist_ok: bool) -> QueueEntry:
+        """Create a queue, and its dead-letter queue first. config: None takes the defaults, or what is there.
 
         Raises:
-            QueueExists: the queue exists; with `exist_ok`, only if its configuration differs.
+            QueueExists: the queue exists; with `exist_ok`, only if it differs from `config`.
             OutcomeUnknown: it may exist now.
         """
+        wanted = QueueConfig() if config is None else config
         if check_queue_name(name).endswith(DEAD_SUFFIX):
             raise QueueExists(f"{name!r}: names ending in {DEAD_SUFFIX} belong to dead-letter queues")
-        self._check_fit(config)
-        if not self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=config.keyed)):
+        self._check_fit(wanted)
+        if not self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=wanted.keyed)):
             dead = self._check_not_deleting(name + DEAD_SUFFIX)
-            if config.keyed and dead is not None and not self._config_of(dead).keyed:
+            if wanted.keyed and dead is not None and not self._config_of(dead).keyed:
                 self.alter(name + DEAD_SUFFIX, {"keyed": True})  # left by a creation that broke off
-        if not self._insert(name, config):
+        if not self._insert(name, wanted):
             row = self._check_not_deleting(name)
-            if row is not None and not (exist_ok and _matches(self._config_of(row), config)):
-                how = "with another configuration" if exist_ok else "already"
-                raise QueueExists(f"queue {name!r} exists {how}")
+            if row is not None and not exist_ok:
+                raise QueueExists(f"queue {name!r} exists already")
+            if row is not None and config is not None:
+                found = self._config_of(row)
+                # Schedules and redrives turn it on.
+                wanted = replace(config, derived_sends=config.derived_sends or found.derived_sends)
+                if found != wanted:
+                    raise QueueExists(f"queue {name!r} exists {with_other_settings(found, wanted)}")
         return self.entry(name)
 
     def _check_not_deleting(self, name: str) -> QueueRow | None:
@@ -417,11 +423,6 @@ class Catalog:
 
 def _place(row: QueueRow, column: str) -> Damage:
     return Damage("queues", row.name, (row.name,), column)
-
-
-def _matches(stored: QueueConfig, wanted: QueueConfig) -> bool:
-    """Compare two configurations. A stored `derived_sends` is ignored: schedules and redrives turn it on."""
-    return stored == replace(wanted, derived_sends=wanted.derived_sends or stored.derived_sends)
 
 
 def _new_row(name: str, config: QueueConfig, deployment: DeploymentRow) -> Proto[QueueRow]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -67,9 +67,9 @@ def listed(entries: Iterable[Any], kind: type, call: str) -> list[Any]:
 
     Raises:
         BatchTooLarge: there are more than 10,000 entries.
-        BadInput: a single entry was given, or no iterable.
+        BadInput: a single entry was given, a text or a mapping, or no iterable.
     """
-    if isinstance(entries, kind) or not isinstance(entries, Iterable):
+    if isinstance(entries, kind | str | bytes | Mapping) or not isinstance(entries, Iterable):
         plural = f"{kind.__name__.lower()}s"
         raise BadInput(f"{call} takes several {plural}, not one {type(entries).__name__}")
     found = entries if isinstance(entries, list) else list(entries)

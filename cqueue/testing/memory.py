@@ -37,6 +37,8 @@ class MemoryClient(Client):
 
     def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
         """As `Client.create_queue`, with one shard."""
+        if exist_ok and config is None and name in self.queues():
+            return self.queue(name)
         single = (config or QueueConfig()).altered({"shards": 1})
         return super().create_queue(name, single, exist_ok=exist_ok)
 

@@ -95,6 +95,7 @@ def bind(handler: Any, name: str | None = None) -> Binding:
     if inspect.isclass(handler):
         return _bind_class(handler, name)
     check_runs(handler, name)
+    _check_takes(handler, name, 2)
     return Binding(name, handler, DEFAULT_POLICY, is_async=is_async(handler))
 
 
@@ -109,6 +110,11 @@ def _bind_class(cls: Any, name: str) -> Binding:
             f"{cls!r} has neither `handle` nor `__call__`; one of them takes (message, context)"
         )
     check_runs(method, name)
+    if handle is not None:
+        is_bound = isinstance(inspect.getattr_static(cls, "handle"), staticmethod | classmethod)
+        _check_takes(handle, f"{name}.handle", 2 if is_bound else 3)
+    else:
+        _check_takes(method, f"{name}.__call__", 3)
 
     def call(message: ReceivedMessage, context: Context) -> Any:
         instance = cls()
@@ -128,6 +134,22 @@ def check_runs(function: Any, name: str) -> None:
         raise ConfigError(
             f"{name} is a generator function: calling it runs nothing. Take the yield out of it"
         )
+
+
+def _check_takes(function: Any, name: str, count: int) -> None:
+    """Check that a handler can be called with message and context; count: with `self` before them, 3.
+
+    Raises:
+        ConfigError: it takes other arguments. Each message would use up its attempts, and die.
+    """
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):  # of some functions written in C nobody knows it
+        return
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as exc:
+        raise ConfigError(f"{name}{signature} cannot be called as {name}(message, context): {exc}") from exc
 
 
 def is_async(function: Any) -> bool:

@@ -71,6 +71,8 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
     )
     handler = logging.StreamHandler(out)
     handler.setFormatter(_formatter(style, colors=out.isatty()))
+    if style is Format.CONSOLE and not verbose:
+        handler.addFilter(_without_driver_traceback)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
@@ -79,6 +81,13 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
     logging.getLogger(TRACEBACKS).setLevel(shown)
     logging.getLogger(DRIVER).setLevel(logging.INFO if verbose else logging.WARNING)
     logging.captureWarnings(capture=True)
+
+
+def _without_driver_traceback(record: logging.LogRecord) -> bool:
+    """Leave the traceback out of a record of the driver, which logs one for each node that is away."""
+    if record.name.startswith(DRIVER):
+        record.exc_info = None
+    return True
 
 
 def logger(**fields: Any) -> Any:

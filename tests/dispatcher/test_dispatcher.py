@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import signal
 import threading
@@ -213,6 +214,48 @@ def test_a_generator_function_is_refused_before_anything_runs(work, handler):
     """A call of it would do nothing, and would count as success."""
     with pytest.raises(cqueue.ConfigError, match="is a generator function"):
         Dispatcher(work, handler)
+
+
+class _TakesOne:
+    def handle(self, message): ...
+
+
+class _IsCalled:
+    @staticmethod
+    def handle(message, context): ...
+
+
+def _wrapped(function):
+    @functools.wraps(function)
+    def call(*args):
+        return function("session", *args)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [lambda _message: None, lambda: None, _TakesOne, _TakesOne().handle, {"a": lambda _a, _b, _c: None}],
+)
+def test_a_handler_with_other_arguments_is_refused_before_anything_runs(work, handler):
+    """Its messages would use up their attempts within seconds, and die."""
+    with pytest.raises(cqueue.ConfigError, match=r"cannot be called as .*\(message, context\)"):
+        Dispatcher(work, handler)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda *_args: None,
+        lambda _message, _context, _more=1: None,
+        _IsCalled,
+        print,
+        functools.partial(lambda _session, _message, _context: None, "session"),
+        _wrapped(lambda _session, _message, _context: None),
+    ],
+)
+def test_a_handler_that_can_be_called_is_taken(work, handler):
+    Dispatcher(work, handler)
 
 
 def test_a_retry_that_no_attempt_is_left_for_is_a_death(shop, work):

@@ -64,6 +64,19 @@ def test_the_drivers_lines_come_through_the_same_pipe_from_warning_on(lines):
     assert (line["logger"], line["level"]) == ("cassandra.pool", "warning")
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_people_see_tracebacks_of_the_driver_only_when_they_ask(lines, verbose):
+    """It logs one for each node that is away, at each try."""
+    stream = lines(logs.Format.CONSOLE, verbose=verbose)
+    try:
+        int("broken")
+    except ValueError:
+        logging.getLogger("cassandra.cluster").exception("no connection to %s", "10.0.0.1")
+        logging.getLogger("requests").exception("mine")
+    assert "no connection to 10.0.0.1" in stream.getvalue()
+    assert stream.getvalue().count("Traceback") == 1 + verbose
+
+
 def test_verbose_shows_what_the_driver_does(lines):
     stream = lines(logs.Format.JSON, verbose=True)
     logging.getLogger("cassandra.pool").info("connected")

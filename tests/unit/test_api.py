@@ -11,6 +11,7 @@ import random
 import secrets
 import time
 from base64 import urlsafe_b64encode
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -162,8 +163,28 @@ def test_creating_an_existing_queue(client, name):
     with pytest.raises(cqueue.QueueExists):
         client.create_queue(name, SHORT)
     assert client.create_queue(name, SHORT, exist_ok=True).config == SHORT
-    with pytest.raises(cqueue.QueueExists, match="another configuration"):
-        client.create_queue(name, cqueue.QueueConfig(shards=9), exist_ok=True)
+    different = r"another configuration: shards is 4, not 9\. Alter it, or ask for no configuration"
+    with pytest.raises(cqueue.QueueExists, match=different):
+        client.create_queue(name, replace(SHORT, shards=9), exist_ok=True)
+
+
+def test_a_program_that_asks_for_no_configuration_opens_what_an_operator_has_altered(client, name):
+    """It creates its queue and its log at each start. Neither loses what was altered, nor its history."""
+    queue, log = (create(name, exist_ok=True) for create in (client.create_queue, client.create_log))
+    altered = queue.alter(history=timedelta(days=1), shards=8), log.alter(partitions=20)
+    again = client.create_queue(name, exist_ok=True), client.create_log(name, exist_ok=True)
+    assert tuple(one.config for one in again) == altered
+    again[0].send(b"x")
+    assert again[0].config.history == timedelta(days=1)
+    with pytest.raises(cqueue.QueueExists, match="shards is 8, not 4; history is 1d, not None"):
+        client.create_queue(name, cqueue.QueueConfig(), exist_ok=True)
+
+
+@pytest.mark.parametrize("wrong", ["abc", b"abc", {"a": 1}])
+def test_what_is_no_list_of_messages_is_refused(memory_queue, wrong):
+    """Each letter, byte or key would be an entry of its own that fails."""
+    with pytest.raises(cqueue.BadInput, match="send_many takes several messages, not one"):
+        memory_queue.send_many(wrong)
 
 
 @pytest.mark.parametrize("bad", ["", "a b", "ä", "a/b", "a@b", "x" * 201, "a\n", ".", ".."])

@@ -367,6 +367,22 @@ def test_a_scan_that_is_cut_off_says_how_to_go_on_unless_it_goes_back(cli, monke
     assert (said.code, "12 records printed." in said.err, "--from" in said.err) == (130, True, hint)
 
 
+def test_tail_outlives_an_outage(cli, filled, monkeypatch):
+    monkeypatch.setattr("cqueue.cli.outage.PAUSE_S", 0)
+    poll, errors = Follower.poll, [Unavailable("no host is up")]
+
+    def poll_or_fail(follower, *args):
+        if errors:
+            raise errors.pop()
+        return poll(follower, *args)
+
+    monkeypatch.setattr(Follower, "poll", poll_or_fail)
+    interrupt_after(monkeypatch, 2)
+    said = cli("log", "tail", "events", "--from", filled[7], "--partition", "0", "--partition", "1")
+    assert said.out.split() == ["8", "9"]
+    assert "no host is up. Trying again" in said.err
+
+
 def test_tail_goes_on_where_the_last_one_stopped(cli, filled, monkeypatch):
     interrupt_after(monkeypatch, 2)
     said = cli("log", "tail", "events", "--from", filled[7], "--partition", "0", "--partition", "1", "--json")

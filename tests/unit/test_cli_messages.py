@@ -16,7 +16,17 @@ from cqueue.cli import send_lines
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.short_ids import short
 from cqueue.cli.values import counted
-from cqueue.errors import AckUnknown, BodyTooLarge, Closed, LeaseLost, QueueNotFound, SendUnknown, Unavailable
+from cqueue.errors import (
+    AckUnknown,
+    BodyTooLarge,
+    Closed,
+    LeaseLost,
+    OutcomeUnknown,
+    QueueNotFound,
+    Refused,
+    SendUnknown,
+    Unavailable,
+)
 
 pytestmark = pytest.mark.usefixtures("queue")
 
@@ -385,6 +395,29 @@ def test_follow_goes_on_until_ctrl_c(cli, monkeypatch):
     said = cli("receive", "q", "--follow")
     assert (said.code, said.out) == (130, "1\n2\n3\n")
     assert "3 messages printed, 3 of them acked." in said.err
+
+
+def test_follow_outlives_an_outage_and_says_so_once(cli, monkeypatch):
+    """It goes on until Ctrl-C, so a restart of Cassandra does not end it; a refusal does."""
+    monkeypatch.setattr("cqueue.cli.outage.PAUSE_S", 0)
+    receive, errors = Consumer.receive, [Unavailable("no host is up"), OutcomeUnknown("no answer"), None]
+
+    def receive_or_fail(self, *_args, **_options):
+        error = errors.pop(0)
+        if error is not None:
+            raise error
+        errors.append(Refused("no permission"))
+        return receive(self, 1)
+
+    cli("send", "q", "x")
+    monkeypatch.setattr(Consumer, "receive", receive_or_fail)
+    said = cli("receive", "q", "--follow")
+    assert said.out == "x\n"
+    assert said.err.count("no host is up. Trying again until Cassandra answers, or Ctrl-C.") == 1
+    assert "no answer" not in said.err
+    assert "Cassandra answers again." in said.err
+    assert "no permission" in said.err
+    assert said.code == 3
 
 
 def test_ctrl_c_between_printing_and_acking_waits_for_the_ack(cli, monkeypatch):

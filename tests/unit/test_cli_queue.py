@@ -133,7 +133,10 @@ def test_pause_and_resume(cli):
     cli("queue", "create", "q")
     assert cli("queue", "pause", "q", "--json").json["state"] == "paused"
     assert cli("send", "q", "x").code == 0
-    assert cli("receive", "q").out == ""
+    said = cli("receive", "q")
+    assert said.out == ""
+    assert "Queue q is paused; `cqueue queue resume q`" in said.err
+    assert "nothing" not in said.err
     assert cli("--json", "stats", "q").json[0]["state"] == "paused"
     assert cli("queue", "resume", "q", "--json").json["state"] == "active"
     assert cli("receive", "q").out == "x\n"
@@ -249,7 +252,7 @@ def test_a_name_like_no_other_gets_a_way_on(cli):
         (("create", "q", "--shards", "65"), "shards"),
         (("create", "q", "--time-shard", "7s"), "divides an hour"),
         (("create", "there"), "exists already"),
-        (("create", "there", "--exist-ok", "--shards", "1"), "another configuration"),
+        (("create", "there", "--exist-ok", "--shards", "1"), "another configuration: shards is 4, not 1"),
         (("alter", "there", "--shards", "0"), "shards"),
         (("alter", "there", "--max-shards", "9"), "No such option"),
         (("show",), "QUEUE"),

@@ -164,6 +164,13 @@ def test_a_named_file_is_read(tmp_path):
     assert loaded(tmp_path=tmp_path, CQUEUE_CONFIG=str(path)).tls_verify == "none"
 
 
+@pytest.mark.parametrize("toml", ['url = "cassandra://h/k"', "[cqeue]", 'url = "cassandra://h/k"\n[cqueue]'])
+def test_settings_outside_of_their_table_are_refused(tmp_path, toml):
+    """Without them a program would talk to another cluster."""
+    with pytest.raises(ConfigError, match=r"belong into the table \[cqueue\]"):
+        loaded(tmp_path=tmp_path, toml=toml)
+
+
 @pytest.mark.parametrize(
     ("url", "message"),
     [

@@ -1,0 +1,44 @@
+"""Outlive an outage of Cassandra in commands that go on until Ctrl-C."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from cqueue.cli.context import CliContext
+from cqueue.errors import LASTING, NotDone, OutcomeUnknown
+
+T = TypeVar("T")
+
+PAUSE_S = 1.0
+"""Seconds between two tries: an outage costs no processor time, and its end is seen within a second."""
+
+
+class Outage:
+    """Tries a read again while Cassandra does not answer, and says so once."""
+
+    def __init__(self, cli: CliContext) -> None:
+        self._cli = cli
+        self._lasts = False
+
+    def outlive(self, read: Callable[[], list[T]]) -> list[T]:
+        """Return what `read` returns; nothing, after a pause, if Cassandra does not answer.
+
+        Raises:
+            Refused, DamagedRow, WrongDataCentre: at once, because waiting does not help.
+        """
+        try:
+            found = read()
+        except (NotDone, OutcomeUnknown) as exc:
+            if isinstance(exc, LASTING):
+                raise
+            if not self._lasts:
+                self._cli.remark(f"{exc}. Trying again until Cassandra answers, or Ctrl-C.")
+            self._lasts = True
+            time.sleep(PAUSE_S)
+            return []
+        if self._lasts:
+            self._cli.remark("Cassandra answers again.")
+        self._lasts = False
+        return found

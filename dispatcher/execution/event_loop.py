@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
-from typing import Any, Final, TypeVar
+from functools import partial
+from typing import Any, Final
 
 from cqueue.dispatcher.execution.backlog import Backlog
 from cqueue.dispatcher.execution.delivery import STOP, TIME_LIMIT, Delivery
@@ -14,8 +16,6 @@ from cqueue.dispatcher.execution.events import Event, Trouble
 from cqueue.dispatcher.execution.interrupt import Interrupted
 from cqueue.dispatcher.execution.runner import Runner, left_to_timeout
 from cqueue.dispatcher.execution.worker_threads import STUCK_S
-
-T = TypeVar("T")
 
 BLOCKED_S: Final = 5.0
 """Seconds without a turn of the loop after which it counts as blocked: no proper coroutine takes as long."""
@@ -132,18 +132,17 @@ class EventLoop:
         """Run one delivery, as a worker thread does."""
         try:
             try:
-                call = await _off_the_loop_if_firing(self._runner.begin, delivery)
+                await _off_the_loop_if_firing(delivery, partial(self._runner.prepare, delivery))
+                call = self._runner.enter(delivery)
                 if delivery.is_abandoned:  # as in a worker
                     return
                 if call is not None:
                     delivery.answer = await self._limited(delivery, call)
             except BaseException as exc:  # noqa: BLE001 - as in a worker
                 delivery.error = exc
-            delivery.is_ending = True  # said here: the thread that ends a firing may have to wait
-            await _off_the_loop_if_firing(self._runner.end, delivery)
+            settlement = self._runner.decide(delivery)
+            await _off_the_loop_if_firing(delivery, partial(self._runner.finish, delivery, settlement))
             delivery.let_go()
-        except asyncio.CancelledError:
-            return  # the loop is closed; the thread that ends a firing goes on, and settles it
         except BaseException as exc:  # noqa: BLE001 - as in a worker
             self._runner.broken(delivery, exc)
 
@@ -166,15 +165,16 @@ class EventLoop:
             self._called.remove(task)
 
 
-async def _off_the_loop_if_firing(step: Callable[[Delivery], T], delivery: Delivery) -> T:
-    """Do the step here; for a firing, which needs Cassandra, do it and its hooks on a thread.
+async def _off_the_loop_if_firing(delivery: Delivery, step: Callable[[], object]) -> None:
+    """Do the step here; for a firing, which needs Cassandra, on a thread.
 
-    What hooks set in context variables there is set here as well, for the handler and the hooks after it.
+    A cancellation does not end the step: nobody would settle the message, whose lease is extended until then.
     """
     if delivery.message.trigger is None:
-        return step(delivery)
-    context = copy_context()
-    done = await asyncio.get_running_loop().run_in_executor(None, context.run, step, delivery)
-    for variable, value in context.items():
-        variable.set(value)
-    return done
+        step()
+        return
+    done = asyncio.get_running_loop().run_in_executor(None, copy_context().run, step)
+    while not done.done():
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait([done])
+    done.result()

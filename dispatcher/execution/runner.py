@@ -110,23 +110,36 @@ class Runner:
     # ── before ──
 
     def begin(self, delivery: Delivery) -> Callable[[], Any] | None:
-        """Prepare a run: context, schedule and hooks. Return the handler's call, or None to call nothing."""
+        """Prepare a run, and enter it. Return the handler's call, or None to call nothing."""
+        self.prepare(delivery)
+        return self.enter(delivery)
+
+    def prepare(self, delivery: Delivery) -> None:
+        """Make the run's context, and ask the schedule of a firing, which takes requests to Cassandra."""
         context = delivery.context = _RunContext(delivery, self.telemetry.log, self.stopping)
         if delivery.is_lost:
             delivery.lose()
         self.telemetry.count(delivery.poller.name, "started")
-        binding, message = delivery.binding, delivery.message
-        if binding is None or delivery.error is not None:
+        if delivery.binding is None or delivery.error is not None or delivery.message.trigger is None:
+            return
+        try:
+            started = firing.begin(delivery.poller.queue.schedules.store, delivery.message)
+        except BaseException as exc:  # noqa: BLE001 - as below
+            delivery.error = exc
+            return
+        if isinstance(started, Cancel | Snooze):
+            delivery.override = started
+        else:
+            context.firing = started
+
+    def enter(self, delivery: Delivery) -> Callable[[], Any] | None:
+        """Call the hooks before the run. Return the handler's call, or None to call nothing."""
+        binding, message, context = delivery.binding, delivery.message, delivery.context
+        if binding is None or context is None or delivery.error is not None or delivery.override is not None:
             return None
         if binding.timeout is not None:
             context.deadline = datetime.now(UTC) + binding.timeout
         try:
-            if message.trigger is not None:
-                started = firing.begin(delivery.poller.queue.schedules.store, message)
-                if isinstance(started, Cancel | Snooze):
-                    delivery.override = started
-                    return None
-                context.firing = started
             for before in self._before:
                 before(message, context)
         except BaseException as exc:  # noqa: BLE001 - the application's code must not end a worker
@@ -148,8 +161,11 @@ class Runner:
 
     def end(self, delivery: Delivery) -> None:
         """Decide after the handler has answered or failed, and hand the decision on."""
-        delivery.is_ending = True
-        settlement, context = self._decided(delivery), delivery.context
+        self.finish(delivery, self.decide(delivery))
+
+    def finish(self, delivery: Delivery, settlement: Settlement) -> None:
+        """Move the schedule of a firing on, which takes requests to Cassandra, and hand the decision on."""
+        context = delivery.context
         is_ours = delivery.is_settled_by(RUN)  # else `give_up` has settled it, and only a success counts
         is_firing = delivery.message.trigger is not None and delivery.override is None
         if is_firing and context and settlement is not INTERRUPTED and (is_ours or _is_success(settlement)):
@@ -196,8 +212,9 @@ class Runner:
 
     # ── decisions ──
 
-    def _decided(self, delivery: Delivery) -> Settlement:
-        """Return the decision about the message, apart from its schedule."""
+    def decide(self, delivery: Delivery) -> Settlement:
+        """Call the hooks after the run. Return the decision about the message, apart from its schedule."""
+        delivery.is_ending = True
         if delivery.override is not None:
             return self._of_verdict(delivery, delivery.override)
         is_stopped = delivery.told == STOP and isinstance(delivery.error, Interrupted | CancelledError)

@@ -373,7 +373,7 @@ def test_an_error_without_a_text_is_decided_like_any_other(shop):
 def test_what_the_dispatcher_fails_to_decide_waits_out_its_timeout(work, dispatch, monkeypatch):
     """It is given back until then, alone: a neighbour that runs on extends their lease."""
     gate = Gate()
-    decided = runner.Runner._decided
+    decided = runner.Runner.decide
 
     def break_once(self, delivery):
         if delivery.message.body == b"broken":
@@ -383,7 +383,7 @@ def test_what_the_dispatcher_fails_to_decide_waits_out_its_timeout(work, dispatc
     def handle(message, context):
         return gate(message, context) if message.body == b"long" else None
 
-    monkeypatch.setattr(runner.Runner, "_decided", break_once)
+    monkeypatch.setattr(runner.Runner, "decide", break_once)
     work.send_many([cqueue.Message(b"long"), cqueue.Message(b"broken")])
     dispatcher = dispatch(work, handle)
     gate.wait_begun()
@@ -1150,14 +1150,16 @@ def test_hooks_surround_runs_and_acks_in_order(work):
 @pytest.mark.parametrize("trigger", [None, "{}"])
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_handler_sees_the_context_variables_of_its_hooks(work, monkeypatch, is_async, trigger):
-    """Also as a coroutine of a schedule, whose hooks run on a thread."""
+    """Also as a coroutine of a schedule, which asks Cassandra on a thread. The last hook takes all back."""
     tenant, seen = ContextVar("tenant", default="nobody"), []
 
     class Tenant(Middleware):
         def before_run(self, message, context):
-            tenant.set("shop")
+            self.token = tenant.set("shop")
 
         def after_run(self, message, context, answer, error):
+            seen.append(tenant.get())
+            tenant.reset(self.token)
             seen.append(tenant.get())
 
     async def handle_async(*_):
@@ -1167,7 +1169,7 @@ def test_a_handler_sees_the_context_variables_of_its_hooks(work, monkeypatch, is
     monkeypatch.setattr(firing, "finish", lambda _store, _message, _firing, settlement: settlement)
     work.send(b"x") if trigger is None else work.send_many([cqueue.Message(b"x", trigger=trigger)])
     run_all(work, handle_async if is_async else lambda *_: seen.append(tenant.get()), middleware=[Tenant()])
-    assert seen == ["shop", "shop"]
+    assert seen == ["shop", "shop", "nobody"]
 
 
 def test_a_hook_before_the_run_that_fails_is_a_failed_run(work):

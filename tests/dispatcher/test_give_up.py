@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -16,7 +17,6 @@ from cqueue.dispatcher.execution.backlog import Backlog, RunQueue
 from cqueue.dispatcher.execution.delivery import INTERRUPTED, SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.execution.event_loop import EventLoop
 from cqueue.dispatcher.execution.events import Event
-from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.dispatcher.execution.runner import Runner
 from cqueue.dispatcher.execution.telemetry import Telemetry
@@ -137,23 +137,25 @@ def test_a_decision_that_cannot_be_handed_on_still_frees_the_thread():
 # ── coroutines ──
 
 
-class Gate(Middleware):
-    """Holds each run where it is told to, on the thread of a firing."""
+class Gate:
+    """Holds what is done for a firing on a thread, before its handler or after it."""
 
     def __init__(self, where):
         self.where = where
         self.reached, self.opened = threading.Event(), threading.Event()
 
-    def _hold(self, where):
-        if where == self.where:
-            self.reached.set()
-            assert self.opened.wait(SOON_S)
+    def hold(self):
+        self.reached.set()
+        assert self.opened.wait(SOON_S)
 
-    def before_run(self, _message, _context):
-        self._hold("before")
+    def begin(self, _store, _message):
+        if self.where == "before":
+            self.hold()
 
-    def after_run(self, _message, _context, _answer, _error):
-        self._hold("after")
+    def finish(self, _store, _message, _firing, settlement):
+        if self.where == "after":
+            self.hold()
+        return settlement
 
 
 @pytest.fixture
@@ -201,10 +203,10 @@ def test_a_stop_cancels_a_coroutine_while_its_handler_is_called_only(
     start_loop, settled, monkeypatch, where, outcome
 ):
     """What is done on a thread before and after the handler of a firing goes on, with all that it needs."""
-    monkeypatch.setattr(firing, "begin", lambda *_: object())
-    monkeypatch.setattr(firing, "finish", lambda _store, _message, _firing, settlement: settlement)
     gate = Gate(where)
-    loop, backlog = start_loop(Runner(Telemetry(), [gate], lambda _, one: settled.append(one)))
+    monkeypatch.setattr(firing, "begin", gate.begin)
+    monkeypatch.setattr(firing, "finish", gate.finish)
+    loop, backlog = start_loop(Runner(Telemetry(), [], lambda _, one: settled.append(one)))
 
     async def fail(*_):
         assert where == "after", "the handler is called though the dispatcher stops"
@@ -217,6 +219,31 @@ def test_a_stop_cancels_a_coroutine_while_its_handler_is_called_only(
     gate.opened.set()
     assert backlog.wait_calm(SOON_S)
     assert [one.outcome for one in settled] == [outcome]
+
+
+def test_a_firing_whose_handler_is_cancelled_once_it_has_ended_is_settled(
+    start_loop, runner, settled, monkeypatch
+):
+    """As by a time limit of the handler's own that nobody takes back, while all threads are busy."""
+    gate = Gate("nowhere")
+    monkeypatch.setattr(firing, "begin", gate.begin)
+    monkeypatch.setattr(firing, "finish", gate.finish)
+    loop, backlog = start_loop(runner)
+    loop._loop.set_default_executor(ThreadPoolExecutor(1))
+
+    async def handle(*_):
+        running = asyncio.get_running_loop()
+        running.run_in_executor(None, gate.hold)
+        running.call_soon(asyncio.current_task().cancel)
+
+    backlog.put([make_coroutine(handle, trigger="x")])
+    assert gate.reached.wait(SOON_S)
+    backlog.close()
+    turn(loop, 5)
+    assert not backlog.wait_calm(0)  # its place is taken until it is settled
+    gate.opened.set()
+    assert backlog.wait_calm(SOON_S)
+    assert settled == [SUCCEEDED]
 
 
 def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop, runner, settled):

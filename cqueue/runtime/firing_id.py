@@ -20,6 +20,7 @@ class FiringId:
         number: number of the firing, from 1.
         time_ms: the time that is fired.
         previous_ms: the time fired before.
+        is_redriven: a dead letter of the firing was sent back.
     """
 
     key: str
@@ -27,16 +28,23 @@ class FiringId:
     number: int
     time_ms: int
     previous_ms: int = 0
+    is_redriven: bool = False
 
     @property
     def is_manual(self) -> bool:
         """Whether `run_now` asked for the firing."""
         return self.generation == 0
 
+    @property
+    def runs_on_its_own(self) -> bool:
+        """Whether somebody asked for the firing, so that it runs though its schedule waits for another."""
+        return self.is_manual or self.is_redriven
+
     def to_json(self) -> str:
         """Return the text that the message carries."""
         values = [self.generation, self.number, self.time_ms, self.previous_ms]
-        return json.dumps({"schedule": self.key, "firing": values}, ensure_ascii=False)
+        redriven = {"redriven": True} if self.is_redriven else {}
+        return json.dumps({"schedule": self.key, "firing": values, **redriven}, ensure_ascii=False)
 
     @classmethod
     def parse(cls, text: str | None) -> FiringId | None:
@@ -48,6 +56,7 @@ class FiringId:
         try:
             values: dict[str, Any] = json.loads(text)
             generation, number, time_ms, previous_ms = (int(value) for value in values["firing"])
-            return cls(str(values["schedule"]), generation, number, time_ms, previous_ms)
+            is_redriven = bool(values.get("redriven"))
+            return cls(str(values["schedule"]), generation, number, time_ms, previous_ms, is_redriven)
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None

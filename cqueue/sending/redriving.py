@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final, NamedTuple, TypeVar
 
@@ -35,6 +36,7 @@ from cqueue.protocol.dead import (
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.listing import still_at
 from cqueue.store import waiting
 from cqueue.store.operations import MessageRow, SlotState, WideRow
@@ -179,9 +181,11 @@ def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:
 def as_message(letter: Letter, due_us: int) -> Message:
     """Rebuild the message that the letter was, without the burial's headers, and with one redrive more.
 
-    A message whose own headers leave no room for the count goes without it.
+    A message whose own headers leave no room for the count goes without it. So a firing says in its `trigger`
+    that it was sent back: its schedule may wait for another.
     """
     row = letter.row
+    firing_id = FiringId.parse(row.trigger)
     return Message(
         letter.body or b"",
         due=to_datetime(0) + timedelta(microseconds=due_us),
@@ -190,7 +194,7 @@ def as_message(letter: Letter, due_us: int) -> Message:
         task=row.task,
         key=row.key,
         codec=row.codec,
-        trigger=row.trigger,
+        trigger=row.trigger if firing_id is None else replace(firing_id, is_redriven=True).to_json(),
         source=f"redrive {letter.id}",
     )
 

@@ -30,7 +30,6 @@ from cqueue.dispatcher.schedules.store import TRIES, ScheduleStore, jitter_of
 from cqueue.dispatcher.schedules.triggers import choose
 from cqueue.errors import LASTING, BadInput, NotDone, OutcomeUnknown
 from cqueue.message import to_datetime
-from cqueue.protocol.dead import HEADER_REDRIVES
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.logs import DISPATCHER, describe, logger
 from cqueue.store.control import ScheduleRow
@@ -65,7 +64,7 @@ def begin(store: ScheduleStore, message: ReceivedMessage) -> StartedFiring | Can
         return _started(firing_id, firing_id.time_ms, None)  # a dead letter runs apart from its schedule
     try:
         row = store.read(firing_id.key)
-        if firing_state(firing_id, row) is FiringState.OVER and _runs_on_its_own(firing_id, message):
+        if firing_state(firing_id, row) is FiringState.OVER and firing_id.runs_on_its_own:
             return _started(firing_id, firing_id.time_ms, None if row is None else row.next_at)
         return _decide(store, firing_id, row)
     except (NotDone, OutcomeUnknown, BadInput) as exc:
@@ -74,11 +73,6 @@ def begin(store: ScheduleStore, message: ReceivedMessage) -> StartedFiring | Can
         say = log.error if is_lasting else log.warning
         say("schedule_unavailable", queue=store.queue, schedule=firing_id.key, error=describe(exc))
         return Snooze(MUCH_LATER if is_lasting else AGAIN)
-
-
-def _runs_on_its_own(firing_id: FiringId, message: ReceivedMessage) -> bool:
-    """Return whether somebody asked for the firing, so that it runs though its schedule waits for another."""
-    return firing_id.is_manual or HEADER_REDRIVES in message.headers
 
 
 def _decide(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow | None) -> StartedFiring | Cancel:
@@ -168,7 +162,7 @@ def _move(store: ScheduleStore, wanted: ScheduleRow) -> None:
 def _reason_to_drop(store: ScheduleStore, message: ReceivedMessage) -> Cancel | None:
     """Return why a firing of an unknown task is obsolete; None: it waits for its task, or is no firing."""
     firing_id = FiringId.parse(message.trigger)
-    if firing_id is None or store.queue.endswith(DEAD_SUFFIX) or _runs_on_its_own(firing_id, message):
+    if firing_id is None or store.queue.endswith(DEAD_SUFFIX) or firing_id.runs_on_its_own:
         return None
     try:
         row = store.read(firing_id.key)

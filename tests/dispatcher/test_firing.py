@@ -12,6 +12,7 @@ from cqueue.dispatcher.execution.delivery import SUCCEEDED, Settlement, Verb
 from cqueue.dispatcher.execution.firing import begin, finish
 from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
+from cqueue.message import MAX_HEADERS
 from tests.fix_schedules import NOON, Died, World
 
 SECOND = timedelta(seconds=1)
@@ -375,10 +376,13 @@ CHANGES = {
 }
 
 
+@pytest.mark.parametrize("headers", [{}, {f"h{n}": "" for n in range(MAX_HEADERS)}], ids=["few", "full"])
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_dead_letter_that_is_sent_back_runs_whatever_became_of_its_schedule(process, world, change):
-    """It runs with all its attempts, and leaves the schedule alone."""
-    process.schedules.add("k", EVERY_TEN)
+def test_a_dead_letter_that_is_sent_back_runs_whatever_became_of_its_schedule(
+    process, world, change, headers
+):
+    """It runs with all its attempts, and leaves the schedule alone; no header need say that it came back."""
+    process.schedules.add("k", EVERY_TEN, headers=headers)
     world.advance(10)
     (message,) = process.consumer.receive(10)
     store = process.schedules.store

@@ -1,5 +1,6 @@
 """Schedules as people and applications use them: made, looked at and changed while everything runs."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -349,3 +350,5 @@ def test_standing(firing_id, row, expected):
     """The row is the authority: by generation, number and time a message is current, a repeat, or over."""
     assert firing_state(firing_id, row) is expected
     assert FiringId.parse(firing_id.to_json()) == firing_id
+    redriven = replace(firing_id, is_redriven=True)
+    assert FiringId.parse(redriven.to_json()) == redriven

@@ -52,7 +52,7 @@ def is_too_new(message: ReceivedMessage, error: BaseException, binding: Binding 
 def waiting_schedule(message: ReceivedMessage, binding: Binding | None) -> str | None:
     """Return the key of the schedule that waits for this firing of an unknown task, or None."""
     firing_id = None if binding is not None else FiringId.parse(message.trigger)
-    return None if firing_id is None or firing_id.is_manual else firing_id.key
+    return None if firing_id is None or firing_id.runs_on_its_own else firing_id.key
 
 
 def pause_for(wait: timedelta, waited: timedelta) -> Snooze | None:

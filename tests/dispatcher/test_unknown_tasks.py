@@ -285,3 +285,17 @@ def test_a_firing_by_hand_of_an_unknown_task_waits_as_a_message_does(letters, cl
     clock.advance(3601)
     until_dead(old, clock)
     assert len(letters()) == 1
+
+
+def test_a_redriven_firing_of_an_unknown_task_waits_as_a_message_does(letters, work, clock, orphan, dispatch):
+    """No schedule waits for it any more, so nothing else would end its wait."""
+    clock.advance(10.1)
+    with Dispatcher(work, {"resize": lambda *_: cqueue.Dead("bad")}) as new:
+        assert new.drain(SOON)
+    orphan.pause("nightly")
+    work.dead_letters.redrive(everything=True)
+    old = dispatch(work, {"mail": lambda *_: None})
+    settled(old, snoozed=1)
+    clock.advance(3601)
+    until_dead(old, clock)
+    assert len(letters()) == 1

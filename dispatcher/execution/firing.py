@@ -64,8 +64,8 @@ def begin(store: ScheduleStore, message: ReceivedMessage) -> StartedFiring | Can
         return _started(firing_id, firing_id.time_ms, None)  # a dead letter runs apart from its schedule
     try:
         row = store.read(firing_id.key)
-        if firing_state(firing_id, row) is FiringState.OVER and firing_id.runs_on_its_own:
-            return _started(firing_id, firing_id.time_ms, None if row is None else row.next_at)
+        if firing_id.runs_on_its_own and firing_state(firing_id, row) is not FiringState.REPEAT:
+            return _started(firing_id, firing_id.time_ms, _next_after(firing_id, row))
         return _decide(store, firing_id, row)
     except (NotDone, OutcomeUnknown, BadInput) as exc:
         is_lasting = isinstance(exc, LASTING)
@@ -73,6 +73,13 @@ def begin(store: ScheduleStore, message: ReceivedMessage) -> StartedFiring | Can
         say = log.error if is_lasting else log.warning
         say("schedule_unavailable", queue=store.queue, schedule=firing_id.key, error=describe(exc))
         return Snooze(MUCH_LATER if is_lasting else AGAIN)
+
+
+def _next_after(firing_id: FiringId, row: ScheduleRow | None) -> int | None:
+    """Return the time after a firing that runs on its own; a monitor may yet have to move the row past it."""
+    if row is None or row.next_at != firing_id.time_ms:
+        return None if row is None else row.next_at
+    return ScheduleDefinition.from_json(row.definition).timetable.next_after(row.next_at)
 
 
 def _decide(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow | None) -> StartedFiring | Cancel:

@@ -399,6 +399,36 @@ def test_a_dead_letter_that_is_sent_back_runs_whatever_became_of_its_schedule(
     assert store.rows() == before
 
 
+@pytest.mark.parametrize(
+    ("trigger", "after"),
+    [
+        (Repeating(10 * SECOND, misfire="skip", grace=SECOND), 20),
+        (RunOnce(10 * SECOND, grace=SECOND), None),
+    ],
+)
+def test_a_dead_letter_whose_schedule_still_waits_for_it_runs_whatever_its_lateness(
+    process, world, trigger, after
+):
+    """It killed its workers, so nobody has moved the schedule on. A monitor does, as without it."""
+    store = process.schedules.store
+    process.schedules.add("k", trigger)
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    assert begin(store, message).moved is not None
+    message.dead("killed its workers")
+    world.advance(3)
+    process.queue.dead_letters.redrive(everything=True)
+    before = store.rows()
+    assert process.work() == 1
+    assert (world.seconds, process.dropped, store.rows()) == ([10], [], before)
+    assert world.fired[0].next_trigger == (None if after is None else NOON + after * SECOND)
+    world.advance(7.5)
+    process.watch()
+    process.run(20)
+    assert world.seconds == ([10] if after is None else [10, 20, 30, 40])
+    assert process.schedules.get("k").state == ("done" if after is None else "active")
+
+
 # ── As a step of a dispatcher ──
 
 

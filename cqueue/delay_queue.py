@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cqueue.client import Client
 from cqueue.consumer import MAX_WAIT, Consumer
-from cqueue.errors import CqueueError, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
+from cqueue.errors import BadInput, CqueueError, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.message import (
     MAX_DELAY,
     MAX_EXTENSION,
@@ -39,6 +39,7 @@ from cqueue.where import Where
 
 if TYPE_CHECKING:
     from cqueue.receiving.settler import Settler
+    from cqueue.store.operations import WideRow
 
 READY, CLAIMED = Where(state="ready"), Where(state="claimed")
 
@@ -259,8 +260,7 @@ class DelayQueue:
     def remove(self, message_id: str) -> bool:
         """Delete the message with this id, popped or not; see `Queue.cancel`."""
         removed = self._queue.cancel(message_id)
-        self._popped.pop(message_id, None)
-        self._until.pop(message_id, None)
+        self._forget([message_id])
         return removed
 
     def _held(self, message_id: str) -> ReceivedMessage | None:
@@ -310,33 +310,40 @@ class DelayQueue:
         now = self._queue.now
         popped = list(self._popped.items())
         late = {id_: one for id_, one in popped if self._until.get(id_, one.visible_again) <= now}
-        over = [id_ for id_, one in late.items() if one.is_held and one.visible_again <= now]
-        extended = self._invisible(over, now)
-        for id_ in late.keys() - extended:
-            self._popped.pop(id_, None)
-            self._until.pop(id_, None)
-        by_settler: dict[Settler, list[ReceivedMessage]] = {}
+        by_row: dict[tuple[Settler, WideRow], list[ReceivedMessage]] = {}
         for id_, one in late.items():
-            if one.is_held and id_ not in extended:
-                by_settler.setdefault(one._settler, []).append(one)  # noqa: SLF001 - of its own consumer
+            if one.is_held:
+                settler = one._settler  # noqa: SLF001 - of its own consumer
+                by_row.setdefault((settler, one.id.locate().wide_row), []).append(one)
+            else:
+                self._forget([id_])
         failure: CqueueError | None = None
-        for settler, some in by_settler.items():
-            try:
-                settler.nack(some)
-            except LeaseLost:
-                continue  # another consumer has received a message already
-            except CqueueError as exc:
-                failure = failure or exc
+        for (settler, _), those in by_row.items():
+            for start in range(0, len(those), MAX_RECEIVE):
+                try:
+                    over = self._over(those[start : start + MAX_RECEIVE], now)
+                    self._forget(one.id for one in over)
+                    settler.nack(over)
+                except LeaseLost:
+                    continue  # another consumer has received a message already
+                except CqueueError as exc:
+                    failure = failure or exc
         if failure is not None:
             raise failure
 
-    def _invisible(self, ids: list[str], now: datetime) -> set[str]:
-        """Return those of these messages that are invisible until later, as they are stored."""
-        found: set[str] = set()
-        for start in range(0, len(ids), MAX_RECEIVE):
-            stored = self._queue.find_many(ids[start : start + MAX_RECEIVE])
-            found |= {id_ for id_, one in stored.items() if one.next_at > now}
-        return found
+    def _over(self, late: list[ReceivedMessage], now: datetime) -> list[ReceivedMessage]:
+        """Return those of these messages whose timeouts nobody has extended, as they are stored."""
+        try:
+            stored = self._queue.find_many(one.id for one in late)
+        except BadInput:  # the queue has been deleted and made again, and these are of the old one
+            return late
+        extended = {id_ for id_, one in stored.items() if one.next_at > now}
+        return [one for one in late if one.visible_again > now or one.id not in extended]
+
+    def _forget(self, ids: Iterable[str]) -> None:
+        for id_ in ids:
+            self._popped.pop(id_, None)
+            self._until.pop(id_, None)
 
     # ── close ──
 

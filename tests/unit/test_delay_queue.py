@@ -212,6 +212,42 @@ def test_forgotten_messages_come_again_together(clock, queue):
     assert {message.id for message in pop_all(queue, 5)} == {message.id for message in first}
 
 
+def test_what_was_popped_of_a_queue_that_was_made_again_is_forgotten(clock, client, queue):
+    """It comes no more, and no later pop goes by it."""
+    queue.push([Message(b"old")])
+    pop_all(queue, 1)
+    client.delete_queue(queue.name)
+    client.create_queue(queue.name, cqueue.QueueConfig(visibility=UNACK, shards=1))
+    wait_out(queue, clock)
+    assert queue._popped == {}
+    queue.push([Message(b"new")])
+    assert [message.body for message in pop_all(queue, 1)] == [b"new"]
+
+
+def test_a_wide_row_that_cannot_be_read_keeps_no_others_popped(monkeypatch, clock, queue):
+    """Its own messages may have been extended: they stay popped until they can be looked up."""
+    first = queue.push([Message(b"1"), Message(b"2")])
+    clock.advance(queue._queue.config.time_shard.total_seconds() * 2)
+    (other,) = queue.push([Message(b"3")])
+    pop_all(queue, 3)
+    find_many = queue._queue.find_many
+
+    def find(ids):
+        ids = list(ids)
+        if other in ids:
+            raise cqueue.NotDone("no replica")
+        return find_many(ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue._queue, "find_many", find)
+        with pytest.raises(cqueue.NotDone, match="no replica"):
+            wait_out(queue, clock)
+    assert queue._popped.keys() == {other}
+    assert {one.id for one in pop_all(queue, 2)} == {*first}
+    wait_out(queue, clock)
+    assert [one.id for one in pop_all(queue, 3) if one.id == other] == [other]
+
+
 def test_clear(queue):
     ids = queue.push([Message(b"%d" % number, delay=timedelta(hours=number)) for number in range(10)])
     pop_all(queue, 1)

@@ -337,8 +337,11 @@ class DelayQueue:
             stored = self._queue.find_many(one.id for one in late)
         except BadInput:  # the queue has been deleted and made again, and these are of the old one
             return late
-        extended = {id_ for id_, one in stored.items() if one.next_at > now}
-        return [one for one in late if one.visible_again > now or one.id not in extended]
+        own = {
+            one.id: one.visible_again for one in late
+        }  # later than now if this object shortened the timeout
+        extended = {id_ for id_, one in stored.items() if one.next_at > max(now, own[id_])}
+        return [one for one in late if one.id not in extended]
 
     def _forget(self, ids: Iterable[str]) -> None:
         for id_ in ids:

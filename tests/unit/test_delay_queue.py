@@ -305,7 +305,7 @@ def test_another_consumer_acknowledges_by_id(client, queue):
     assert queue.get(id_) is None
 
 
-@pytest.mark.parametrize("own", [None, UNACK + SECOND])
+@pytest.mark.parametrize("own", [None, UNACK + SECOND, SECOND])
 def test_another_process_extends_an_unack_timeout(clock, client, queue, own):
     """The object that popped the message does not give it back before, whatever it was told itself."""
     (id_,) = queue.push([Message(b"x")])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,18 +139,35 @@ def _lost(everything: list[Call], sent: list[Sent], claims: list[Claim]) -> Iter
         elif call.operation == "left":
             accounted.update(one.get("origin", one["id"]) for one in call.answered)
     end_ns = max((call.ended_ns for call in everything if call.ended_ns != NEVER), default=0)
-    replacing: dict[tuple[str, str | None], list[Sent]] = defaultdict(list)
-    for entry in sent:
+    replaced = _replaced(
+        sent,
         # One that is lost itself excuses no other: the two may have been sent at once.
-        is_known = entry.outcome == UNKNOWN or entry.expires_ns <= end_ns or accounted & {*entry.ids}
-        if entry.replaces and is_known:
-            replacing[entry.queue, entry.unique].append(entry)
+        lambda one: one.outcome == UNKNOWN or one.expires_ns <= end_ns or bool(accounted & {*one.ids}),
+    )
     for entry in sent:
-        replaced = any(other.may_replace(entry) for other in replacing.get((entry.queue, entry.unique), ()))
-        if entry.outcome == OK and entry.expires_ns > end_ns and not replaced:
+        if entry.outcome == OK and entry.expires_ns > end_ns and entry not in replaced:
             for id_ in entry.ids:
                 if id_ not in accounted:
                     yield Finding(id_, entry.key, "acknowledged, then neither acked, dead, expired nor left")
+
+
+def _replaced(sent: list[Sent], is_known: Callable[[Sent], bool]) -> set[Sent]:
+    """Return the messages that others of their unique key may have ended.
+
+    is_known: return whether it is known what became of a message, apart from its being replaced.
+    """
+    by_unique: dict[tuple[str, str], list[Sent]] = defaultdict(list)
+    for entry in sent:
+        if entry.unique is not None:
+            by_unique[entry.queue, entry.unique].append(entry)
+    replaced: set[Sent] = set()
+    for entries in by_unique.values():
+        replacing = [one for one in entries if one.replaces and is_known(one)]
+        for other in replacing:  # grows: one that was replaced may have replaced others before
+            found = {one for one in entries if one not in replaced and other.may_replace(one)}
+            replaced |= found
+            replacing += [one for one in found if one.replaces and not is_known(one)]
+    return replaced
 
 
 def _may_have_happened(call: Call) -> bool:

@@ -201,6 +201,16 @@ def test_what_was_sent_too_long_before_was_not_replaced(story, at, verdict):
     assert verdicts(story.judged()) == verdict
 
 
+@pytest.mark.parametrize(("left", "lost"), [("o", set()), (None, {"m", "n", "o"})])
+def test_what_was_replaced_itself_had_replaced_others(story, left, lost):
+    """So a chain ends with its last message, though that came too late to replace the first one."""
+    for when, id_ in ((1, "m"), (9, "n"), (17, "o")):
+        asked = [{"key": id_, "unique": "k", "replaces": True, "within_ms": 10_000}]
+        story.call("send", when, "producer", asked=asked, answered=[{"ids": [id_]}])
+    story.left(30, *filter(None, [left]))
+    assert {finding.id for finding in story.judged().lost} == lost
+
+
 # ── unexpected ──
 
 

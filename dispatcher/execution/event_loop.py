@@ -86,9 +86,10 @@ class EventLoop:
         """End the thread. Coroutines that still run are not waited for."""
         with self._mutex:
             self._closed = True
+            if not self._thread.is_alive():  # perhaps there is no loop either
+                return
             self._loop.call_soon_threadsafe(self._loop.stop)
-        if self._thread.is_alive():
-            self._thread.join(seconds)
+        self._thread.join(seconds)
 
     # ── on the loop's thread ──
 

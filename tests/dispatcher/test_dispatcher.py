@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import gc
 import signal
@@ -948,6 +949,21 @@ def test_a_start_that_the_system_refuses_is_undone(shop, work, monkeypatch, refu
     dispatcher.stop()
     assert dispatcher.state == "stopped"
     until(lambda: threading.active_count() <= before)
+    assert shop._wakeups["work"]._inboxes == []
+
+
+def test_a_start_without_file_descriptors_is_undone(shop, work, monkeypatch):
+    """There is no event loop then, and the consumers are closed all the same."""
+
+    def refuse():
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "new_event_loop", refuse)
+    dispatcher = Dispatcher(work, fail)
+    with pytest.raises(OSError, match="open files"):
+        dispatcher.start()
+    assert dispatcher.join(SOON)
+    assert all(poller.consumer._closed for poller in dispatcher.engine.poll_schedule.pollers)
     assert shop._wakeups["work"]._inboxes == []
 
 

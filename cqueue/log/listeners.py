@@ -24,6 +24,7 @@ from cqueue.log.log import Log
 from cqueue.log.records import LogRecord
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.texts import storable
 
 if TYPE_CHECKING:
     from cqueue.runtime.tracing import Tracing
@@ -255,8 +256,7 @@ def _call(listener: Listener, size: int, pending: list[Waiting]) -> None:
 
 
 def _words(error: Exception) -> str:
-    text = "".join(traceback.format_exception_only(error)).strip()[:MAX_WORDS]
-    return text.encode(errors="backslashreplace").decode()
+    return storable("".join(traceback.format_exception_only(error)).strip()[:MAX_WORDS])
 
 
 class DeadLetters:

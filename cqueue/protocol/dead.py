@@ -18,6 +18,7 @@ from cqueue.protocol.lease import Lease, Taken
 from cqueue.protocol.parallel import together
 from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.runtime.texts import storable
 from cqueue.store.operations import (
     InsertBodies,
     InsertMessages,
@@ -78,11 +79,6 @@ def why_dead(reason: str, queue: str, attempts: int, message_id: str) -> dict[st
         HEADER_ATTEMPTS: str(attempts),
         HEADER_ID: message_id,
     }
-
-
-def storable(text: str) -> str:
-    """Return the text with lone surrogates escaped: no encoding has them, and a burial must not fail."""
-    return text.encode(errors="backslashreplace").decode()
 
 
 def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:

@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cqueue.client import Client
@@ -76,7 +75,8 @@ class DelayQueue:
         self.name = name
         self._client = client
         self._queue = client.queue(name)
-        self._consumers: list[tuple[Consumer, Lock]] = []  # each with a lock that its `pop` holds
+        self._consumers: list[Consumer] = []
+        self._free: list[Consumer] = []  # those that no `pop` has
         self._closed = False
         self._popped: dict[str, ReceivedMessage] = {}
         self._process_at_s = time.monotonic() + self.unack_time.total_seconds()
@@ -134,22 +134,22 @@ class DelayQueue:
 
     @contextmanager
     def _consumer(self) -> Iterator[Consumer]:
-        """Lend the oldest consumer that no `pop` has, or a new one: a consumer is busy while it waits."""
-        free = (pair for pair in list(self._consumers) if pair[1].acquire(blocking=False))
-        consumer, busy = next(free, None) or self._new_consumer()
+        """Lend the consumer that came back last, or a new one: a consumer is busy while its `pop` waits."""
+        try:
+            consumer = self._free.pop()
+        except IndexError:
+            consumer = self._new_consumer()
         try:
             yield consumer
         finally:
-            busy.release()
+            self._free.append(consumer)
 
-    def _new_consumer(self) -> tuple[Consumer, Lock]:
-        """Add a consumer. Return it with its lock, which the caller has."""
-        consumer, busy = self._queue.consumer(), Lock()
-        busy.acquire()
-        self._consumers.append((consumer, busy))
+    def _new_consumer(self) -> Consumer:
+        consumer = self._queue.consumer()
+        self._consumers.append(consumer)
         if self._closed:  # `close` may have been too early to see this one
             consumer.close()
-        return consumer, busy
+        return consumer
 
     def _pop(self, consumer: Consumer, count: int, deadline_s: float) -> list[ReceivedMessage]:
         popped: list[ReceivedMessage] = []
@@ -353,7 +353,7 @@ class DelayQueue:
     def close(self) -> None:
         """Give popped messages back (the attempt counts), and pop no more. Never raises."""
         self._closed = True
-        for consumer, _ in list(self._consumers):
+        for consumer in list(self._consumers):
             consumer.close()
 
     def __enter__(self) -> Self:

@@ -35,38 +35,31 @@ class Snooze:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class _WithReason:
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the reason."""
+        if not isinstance(self.reason, str):
+            raise BadInput(f"a reason is text, not {type(self.reason).__name__}: str(…)")
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(_WithReason):
     """Drop the message: it is acked, and the reason is logged.
 
     Raises:
         BadInput: the reason is no text.
     """
 
-    reason: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the reason."""
-        _check_reason(self.reason)
-
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class Dead(_WithReason):
     """Move the message to the dead-letter queue now.
 
     Raises:
         BadInput: the reason is no text.
     """
-
-    reason: str = ""
-
-    def __post_init__(self) -> None:
-        """Check the reason."""
-        _check_reason(self.reason)
-
-
-def _check_reason(reason: str) -> None:
-    if not isinstance(reason, str):
-        raise BadInput(f"a reason is text, not {type(reason).__name__}: str(…)")
 
 
 @dataclass(frozen=True, slots=True)

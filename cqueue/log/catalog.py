@@ -132,6 +132,7 @@ class LogCatalog:
         Raises:
             InvalidQueueName: the name breaks the rules, which are those of queues.
             LogExists: the log exists; with `exist_ok`, only if it differs from `config`.
+            NotDone: another client has deleted it meanwhile.
             OutcomeUnknown: the log may exist now.
         """
         check_queue_name(name)
@@ -139,7 +140,10 @@ class LogCatalog:
         if not isinstance(wanted, LogConfig):
             raise ConfigError(f"config is {config!r}; it takes a LogConfig")
         row = self._driver.run(_new_row(name, wanted))
-        if not self._insert(row) and (stored := self._driver.ask(ReadLog(name))) is not None:
+        if not self._insert(row):
+            stored = self._driver.ask(ReadLog(name))
+            if stored is None:
+                raise NotDone(f"log {name!r} has been deleted meanwhile; create it again")
             if stored.state == DELETING:
                 raise LogExists(f"log {name!r} exists no more, but is being deleted")
             if not exist_ok:
@@ -154,7 +158,9 @@ class LogCatalog:
             created: bool = self._driver.ask(CreateLog(row))
         except OutcomeUnknown:
             stored = self._driver.ask(ReadLog(row.name))
-            return stored is not None and stored.incarnation == row.incarnation
+            if stored is None:
+                raise
+            return bool(stored.incarnation == row.incarnation)
         return created
 
     def alter(self, name: str, changes: Mapping[str, Any]) -> LogEntry:

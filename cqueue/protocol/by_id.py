@@ -186,6 +186,12 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
         changed.failed |= edited.failed
         live = {row.id for row in rows if row.expires is None or row.expires * 1000 > now_us}
         by_others = listing.keys() - edited.done
+        now_us = yield from Now()
+        unsure = OutcomeUnknown("deleted, but by this call or by another one")
+        for id_ in live & by_others - changed.failed.keys():
+            # A claim may have found the row deleted, and taken the id out of its slot.
+            if listing[id_].due_ms * 1000 <= now_us + spec.skew_us:
+                changed.failed[id_] = unsure
         changed.done = live - by_others - changed.failed.keys()
     return changed
 

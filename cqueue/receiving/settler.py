@@ -135,7 +135,13 @@ class Settler:
         *,
         holder: str | None = None,
     ) -> None:
-        """Bury a message. headers: more of them, as far as they fit. holder: its holder, if that is known."""
+        """Bury a message. headers: more of them, as far as they fit. holder: its holder, if that is known.
+
+        Raises:
+            LeaseLost: the queue has been deleted; one of its name that was made again is another one.
+        """
+        if taken.lease.wide_row.queue != spec.partition:
+            raise LeaseLost(f"the message is of a queue {spec.name!r} that has been deleted")
         dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
         id_ = MessageId.of(taken.lease.wide_row, taken.row.priority, taken.row.id)
         why = why_dead(reason, spec.name, taken.lease.attempt, id_)

@@ -256,6 +256,7 @@ class Catalog:
 
         Raises:
             QueueExists: the queue exists; with `exist_ok`, only if it differs from `config`.
+            NotDone: another client has deleted it meanwhile; its dead-letter queue may be left.
             OutcomeUnknown: it may exist now.
         """
         wanted = QueueConfig() if config is None else config
@@ -264,13 +265,13 @@ class Catalog:
         self._check_fit(wanted)
         if not self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=wanted.keyed)):
             dead = self._check_not_deleting(name + DEAD_SUFFIX)
-            if wanted.keyed and dead is not None and not self._config_of(dead).keyed:
+            if wanted.keyed and not self._config_of(dead).keyed:
                 self.alter(name + DEAD_SUFFIX, {"keyed": True})  # left by a creation that broke off
         if not self._insert(name, wanted):
             row = self._check_not_deleting(name)
-            if row is not None and not exist_ok:
+            if not exist_ok:
                 raise QueueExists(f"queue {name!r} exists already")
-            if row is not None and config is not None:
+            if config is not None:
                 found = self._config_of(row)
                 # Schedules and redrives turn it on.
                 wanted = replace(config, derived_sends=config.derived_sends or found.derived_sends)
@@ -278,10 +279,12 @@ class Catalog:
                     raise QueueExists(f"queue {name!r} exists {with_other_settings(found, wanted)}")
         return self.entry(name)
 
-    def _check_not_deleting(self, name: str) -> QueueRow | None:
+    def _check_not_deleting(self, name: str) -> QueueRow:
         row: QueueRow | None = self._driver.ask(ReadQueue(name))
-        if row is not None and row.state == DELETING:
-            queue = name.removesuffix(DEAD_SUFFIX)
+        queue = name.removesuffix(DEAD_SUFFIX)
+        if row is None:
+            raise NotDone(f"queue {queue!r} has been deleted meanwhile; create it again")
+        if row.state == DELETING:
             raise QueueExists(f"queue {queue!r} is being deleted; delete it again to finish that")
         return row
 
@@ -302,7 +305,9 @@ class Catalog:
             created: bool = self._driver.ask(CreateQueue(row))
         except OutcomeUnknown:
             stored = self._driver.ask(ReadQueue(name))
-            return stored is not None and stored.incarnation == row.incarnation
+            if stored is None:
+                raise
+            return bool(stored.incarnation == row.incarnation)
         return created
 
     def alter(self, name: str, changes: Mapping[str, Any]) -> QueueEntry:

@@ -6,12 +6,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import cqueue
+from cqueue.client import Client
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.message import MessageId
 from cqueue.protocol import dead
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.sending import changes
+from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate, ReadHead, ReadMessages
+from cqueue.testing.clock import ManualClock
 from tests.faulty_store import FaultyStore
 from tests.unit.holding import held
 
@@ -239,6 +243,59 @@ def test_of_two_calls_that_cancel_what_waits_one_does(queue, monkeypatch):
     monkeypatch.setattr(queue._driver, "store", FaultyStore(store, trouble=cancel_first))
     assert not queue.cancel(id_)
     assert cancelled == [True]
+
+
+def test_a_cancel_beside_a_claim_that_frees_its_slot_is_unknown(queue, monkeypatch):
+    """The claim has found the message deleted. Nobody can tell by which call."""
+    id_ = queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = held(consumer)
+        message.nack()
+        store, received = queue._driver.store, []
+
+        def claim_then(operation, do):
+            done = do()
+            if type(operation) is DeleteMessages:
+                monkeypatch.setattr(queue._driver, "store", store)
+                received.extend(consumer.receive())
+            return done
+
+        monkeypatch.setattr(queue._driver, "store", FaultyStore(store, around=claim_then))
+        with pytest.raises(OutcomeUnknown, match="by this call or by another one"):
+            queue.cancel(id_)
+    assert received == []
+    assert queue.find(id_) is None
+
+
+def test_a_change_that_stands_still_beside_a_claim_loses_no_message():
+    """The claim frees the slot of the deleted original. The copy stays, as nobody knows who deleted it."""
+    clock = ManualClock(datetime(2031, 5, 1, 12, tzinfo=UTC))
+    store = MemoryStore(clock.now_us)
+
+    def client_of(store):
+        return Client(store, driver=BlockingDriver(store, clock, pause=clock.pause))
+
+    config = cqueue.QueueConfig(shards=1, time_shard=timedelta(hours=1))
+    queue = client_of(store).create_queue("q", config)
+    received = []
+    with queue.consumer() as consumer:
+        id_ = queue.send(b"moved", priority=3)
+        queue.send(b"urgent")
+
+        def stand_still(operation, do):
+            done = do()
+            if type(operation) is DeleteMessages and not received:
+                clock.pause(changes.COPY_MS / 1000 + 1)
+                received.extend(message.body for message in consumer.receive(1))
+            return done
+
+        slow = client_of(FaultyStore(store, around=stand_still)).queue("q")
+        with pytest.raises(OutcomeUnknown, match="stored as"):
+            slow.set_priority(id_, 5)
+        for _ in range(5):
+            clock.pause(60)
+            received += [message.body for message in consumer.receive()]
+    assert set(received) == {b"urgent", b"moved"}
 
 
 def test_a_cancel_without_an_answer_whose_slot_was_overwritten_is_unknown(queue, monkeypatch):

@@ -7,7 +7,9 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.store.operations import BumpDeployment, ReadDeployment, ReadQueue
+from cqueue.store.log_operations import CreateLog
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import BumpDeployment, CreateQueue, ReadDeployment, ReadQueue
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 
@@ -184,3 +186,46 @@ def test_a_change_of_which_nobody_could_be_told_is_neither_done_nor_not_done(cli
     queue.pause()
     with Client(client._driver.store) as other:
         assert other.queue("q").paused
+
+
+@pytest.mark.parametrize(
+    ("make", "row", "nth"),
+    [
+        (Client.create_queue, CreateQueue, 1),
+        (Client.create_queue, CreateQueue, 2),
+        (Client.create_log, CreateLog, 1),
+    ],
+)
+def test_a_creation_without_an_answer_that_stored_nothing_is_unknown(make, row, nth):
+    """Of the row of the dead-letter queue, too: a queue must not do without one. The call can be repeated."""
+    seen = []
+
+    def trouble(operation):
+        if type(operation) is row:
+            seen.append(operation)
+            return cqueue.OutcomeUnknown("no answer") if len(seen) == nth else None
+        return None
+
+    with Client(FaultyStore(trouble=trouble)) as client:
+        with pytest.raises(cqueue.OutcomeUnknown):
+            make(client, "new", exist_ok=True)
+        made = make(client, "new", exist_ok=True)
+        assert "new.dead" in client.queues() or made.name in client.logs()
+
+
+def test_a_creation_beside_a_deletion_is_not_done():
+    """Else the queue would be there without its dead-letter queue."""
+    store, looks = MemoryStore(), []
+    with Client(store) as one:
+        one.create_queue("q")
+
+        def delete_first(operation):
+            if type(operation) is ReadQueue and not looks:
+                looks.append(operation)
+                one.delete_queue("q")
+
+        with Client(FaultyStore(store, trouble=delete_first)) as other:
+            with pytest.raises(cqueue.NotDone, match="deleted meanwhile"):
+                other.create_queue("q")
+            other.create_queue("q")
+        assert one.queues() == ["q", "q.dead"]

@@ -698,3 +698,15 @@ def test_a_purge_takes_what_a_consumer_has_heard_of(queue):
         consumer._driver.run(receiver._poll.begin(receiver._entry().spec, receiver._hints(receiver._poll)))
         assert queue.purge() == 1
         assert consumer.receive() == []
+
+
+def test_a_message_of_a_deleted_queue_is_not_buried_in_one_of_its_name(client, queue):
+    """A queue deleted and made again is another one."""
+    queue.send(b"of the old one")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        client.delete_queue(queue.name)
+        again = client.create_queue(queue.name)
+        with pytest.raises(cqueue.LeaseLost, match="has been deleted"):
+            message.dead("late")
+    assert list(again.dead_letters) == []

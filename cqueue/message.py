@@ -47,6 +47,8 @@ MIN_EXTENSION, MAX_EXTENSION = timedelta(seconds=2), timedelta(hours=12)
 """Range of what a visibility timeout may be extended by."""
 MAX_PREFETCH = 4000
 """Upper bound of a consumer's `prefetch`: all of these messages are held in memory."""
+SHORT_ID = re.compile(r"[a-z2-7]{4,8}")
+"""A short form of an id, or the beginning of one: see `cqueue.cli.short_ids`."""
 
 _NO_OPTIONS = (None, None, 0, *(None,) * 8)
 _NO_TEXTS = (None, None, None, None)
@@ -160,15 +162,20 @@ class MessageId(str):
             version, time_shard, shard, priority = struct.unpack_from(">BqiB", packed)
             id_, queue = ids.from_bytes(packed[14:30]), packed[30:].decode("ascii")
         except (ValueError, struct.error) as exc:
-            raise InvalidMessageId(f"{str(self)!r} is not a message id") from exc
+            raise InvalidMessageId(self._refusal()) from exc
         if (
             version != 1
             or priority > MAX_PRIORITY
             or "@" not in queue
             or self.of(WideRow(queue, time_shard, shard), priority, id_) != str(self)
         ):
-            raise InvalidMessageId(f"{str(self)!r} is not a message id")
+            raise InvalidMessageId(self._refusal())
         return Location(WideRow(queue, time_shard, shard), priority, id_)
+
+    def _refusal(self) -> str:
+        is_short = SHORT_ID.fullmatch(self) is not None
+        hint = "; give a whole id: only the command line takes short ones" if is_short else ""
+        return f"{str(self)!r} is not a message id{hint}"
 
 
 class SkippedId(MessageId):
@@ -178,8 +185,8 @@ class SkippedId(MessageId):
     skipped = True
 
 
-def check_queue_name(name: str) -> str:
-    """Return the name of a queue or log unchanged, if it is valid.
+def check_queue_name(name: str, kind: str = "queue") -> str:
+    """Return the name of a queue or log unchanged, if it is valid. kind: what it is of, for the error.
 
     Raises:
         InvalidQueueName: the name is not 1 to 200 of the characters `A-Z a-z 0-9 . _ -`, or is `.` or `..`,
@@ -187,7 +194,7 @@ def check_queue_name(name: str) -> str:
     """
     if not isinstance(name, str) or not _QUEUE_NAME.match(name) or name in {".", ".."}:
         raise InvalidQueueName(
-            f"{name!r} is not a queue name; use 1 to 200 characters of A-Z a-z 0-9 . _ -, but not . or .."
+            f"{name!r} is not a {kind} name; use 1 to 200 characters of A-Z a-z 0-9 . _ -, but not . or .."
         )
     return name
 
@@ -319,11 +326,10 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
     if not isinstance(headers, Mapping):
         raise BadInput(f"headers is a {type(headers).__name__}; it takes a mapping of text to text")
     for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            raise BadInput(
-                f"a header is a {type(value).__name__} under a {type(name).__name__}; "
-                "names and values are text"
-            )
+        if not isinstance(name, str):  # neither is quoted: headers are the application's
+            raise BadInput(f"the name of a header is text, not {type(name).__name__}")
+        if not isinstance(value, str):
+            raise BadInput(f"the value of a header is text, not {type(value).__name__}")
         try:
             total += len(name.encode()) + len(value.encode())
         except UnicodeEncodeError as exc:

@@ -6,7 +6,6 @@ which name the queue. A short form is looked for among all ids that there are; a
 
 from __future__ import annotations
 
-import re
 from base64 import b32encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cqueue.cli.opening import find_queue
 from cqueue.errors import BadInput, CqueueError, InvalidMessageId, LetterNotFound, QueueNotFound
-from cqueue.message import MessageId
+from cqueue.message import SHORT_ID, MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetters
     from cqueue.queue import Queue
 
-_SHORT = re.compile(r"[a-z2-7]{4,8}")
 SHOWN = 3
 """Ids with the same short form that an error names."""
 GROUPS = 5
@@ -37,7 +35,7 @@ def short(id_: str) -> str:
 
 def is_short(text: str) -> bool:
     """Return whether the text is a short form, or at least its first four characters."""
-    return _SHORT.fullmatch(text) is not None
+    return SHORT_ID.fullmatch(text) is not None
 
 
 def check(text: str) -> str:

@@ -77,7 +77,7 @@ class LogCatalog:
         if known is not None and time.monotonic() - known[1] < FRESH_S:
             return known[0]
         try:
-            row: LogRow | None = self._driver.ask(ReadLog(check_queue_name(name)))
+            row: LogRow | None = self._driver.ask(ReadLog(check_queue_name(name, "log")))
         except NotDone:
             if known is None:
                 raise
@@ -135,7 +135,7 @@ class LogCatalog:
             NotDone: another client has deleted it meanwhile.
             OutcomeUnknown: the log may exist now.
         """
-        check_queue_name(name)
+        check_queue_name(name, "log")
         wanted = LogConfig() if config is None else config
         if not isinstance(wanted, LogConfig):
             raise ConfigError(f"config is {config!r}; it takes a LogConfig")
@@ -203,7 +203,7 @@ class LogCatalog:
         Raises:
             LogNotFound: there is no log of that name.
         """
-        row = self._driver.ask(ReadLog(check_queue_name(name), as_stored=True))
+        row = self._driver.ask(ReadLog(check_queue_name(name, "log"), as_stored=True))
         if row is None:
             raise LogNotFound(f"there is no log {name!r}")
         if row.state != DELETING:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from cqueue import ids
-from cqueue.errors import BadInput, PositionExpired
+from cqueue.errors import BadInput, InvalidLogId, PositionExpired
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogId, check_partition
 from cqueue.message import to_datetime
@@ -59,7 +59,10 @@ def _after(spec: LogSpec, point: Point, partition: int, now_us: int, on_expired:
         return earliest
     if point == LATEST:
         return spec.horizon(now_us)
-    after = id_at(spec, point)
+    try:
+        after = id_at(spec, point)
+    except InvalidLogId as exc:
+        raise InvalidLogId(f"{exc}; a start may also be a datetime, 'earliest' or 'latest'") from exc
     if after < earliest:
         if spec.has_forgotten(now_us) and on_expired == "error":
             forgotten = to_datetime(spec.oldest_us(now_us) // 1000)

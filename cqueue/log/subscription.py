@@ -113,7 +113,7 @@ class Subscription:
         time_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.log = log
-        self.name = check_queue_name(name)
+        self.name = check_queue_name(name, "subscription")
         self._specs = _Specs(catalog, log, time_s)
         self._driver = driver
         spec, on_expired = self._specs(), check_on_expired(on_expired)

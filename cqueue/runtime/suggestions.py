@@ -9,6 +9,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Final
 
+from cqueue.errors import ConfigError
+
 CUTOFF: Final = 0.6
 """Likeness, of 0 to 1, from which a name is near: one or two letters of a short name may differ."""
 
@@ -34,3 +36,15 @@ def suggest_or_list(word: str, names: Iterable[str]) -> str:
     """Return the question with the nearest of these names; if none is near, all of them."""
     names = tuple(names)
     return suggest(word, names, f"There are: {', '.join(names)}.")
+
+
+def check_known(call: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse options that a call does not have. call: as its users write it.
+
+    Raises:
+        ConfigError: one is not known; the text suggests the nearest.
+    """
+    known = tuple(known)
+    for name in given:
+        if name not in known:
+            raise ConfigError(f"{call} has no option {name!r}.{suggest_or_list(name, known)}")

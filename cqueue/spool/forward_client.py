@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cqueue.errors import BadInput
 from cqueue.log.catalog import LogCatalog
@@ -18,9 +18,7 @@ from cqueue.spool.forward_log import LogTarget, SpooledLog
 from cqueue.spool.forward_message import QueueTarget
 from cqueue.spool.forward_queue import SpooledQueue
 from cqueue.spool.forwarder import Forwarder
-
-if TYPE_CHECKING:
-    from cqueue.spool import Spool
+from cqueue.spool.spool import Spool
 
 
 class Spools:
@@ -50,6 +48,7 @@ class Spools:
 
     def queue(self, spool: Spool, name: str, make: Callable[..., Any]) -> SpooledQueue:
         """Return the queue of this name; `make` makes one of a class."""
+        _check(spool)
         with self._mutex:
             key = id(spool), name
             if key not in self._open_queues:
@@ -60,6 +59,7 @@ class Spools:
 
     def log(self, spool: Spool, name: str) -> SpooledLog:
         """Return the log of this name."""
+        _check(spool)
         with self._mutex:
             key = id(spool), name
             if key not in self._open_logs:
@@ -94,3 +94,9 @@ class Spools:
         with self._mutex:
             for each in (*self._open_queues.values(), *self._open_logs.values()):
                 each.close()
+
+
+def _check(spool: Any) -> None:
+    """Raise `BadInput` unless it is a spool."""
+    if not isinstance(spool, Spool):
+        raise BadInput(f"spool is {spool!r}; it takes a Spool: Spool('/var/spool/app')")

@@ -13,6 +13,7 @@ from urllib.parse import quote, unquote
 
 from cqueue.errors import BadInput, Closed
 from cqueue.runtime.conditions import Future
+from cqueue.runtime.suggestions import check_known
 from cqueue.spool.damage import Finding
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake
@@ -50,7 +51,7 @@ class Spool:
 
     Raises:
         SpoolLocked: another process has it open.
-        ConfigError: an option is out of its range.
+        ConfigError: there is no such option, or it is out of its range.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Spool:
         **options: Unpack[OptionValues],
     ) -> None:
         self.path = root = Path(path)
+        check_known("Spool", options, OptionValues.__annotations__)
         self.options = SpoolOptions(**options)
         self._disk = disk or Disk()
         self._opening = Lock()

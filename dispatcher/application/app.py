@@ -32,6 +32,7 @@ from cqueue.errors import BadInput, Closed, ConfigError, QueueExists, QueueNotFo
 from cqueue.message import Message, MessageId, check_duration
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
+from cqueue.runtime.suggestions import check_known
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.execution.dispatcher import Dispatcher
@@ -92,7 +93,8 @@ class App:
             application that has its task or takes its arguments; 0 to 10 years, by default an hour.
 
     Raises:
-        BadInput: `target` is neither a URL nor a `Client`, or `unknown_task_wait` is out of range.
+        BadInput: `target` is neither a URL nor a `Client`, or `unknown_task_wait` is out of range. The parts
+            of a URL are checked at first need.
     """
 
     def __init__(
@@ -108,6 +110,10 @@ class App:
     ) -> None:
         if target is not None and not isinstance(target, str | Client):
             raise BadInput(f"an App takes a URL or a Client, not {type(target).__name__}")
+        if isinstance(target, str) and target and "://" not in target:  # not quoted: it may hold a password
+            raise ConfigError(
+                "an App takes a URL such as cassandra://db1/shop?local_dc=dc1; did you mean queue=…?"
+            )
         self._url = target if isinstance(target, str) else None
         client = target if isinstance(target, Client) else None
         self._link = _Link(client, is_ours=client is None)
@@ -147,8 +153,9 @@ class App:
                 as any other, and does not leave the message to its timeout.
 
         Raises:
-            ConfigError: another task has the name, or a value is wrong.
+            ConfigError: another task has the name, a value is wrong, or there is no such option.
         """
+        check_known("App.task", options, TaskOptions.__annotations__)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
             task = Task(function, self._outbox, **self._completed(function, options))
@@ -176,8 +183,10 @@ class App:
                 `result_ttl`.
 
         Raises:
-            ConfigError: another task has the name, the function takes other parameters, or a value is wrong.
+            ConfigError: another task has the name, the function takes other parameters, a value is wrong, or
+                there is no such option.
         """
+        check_known("App.periodic", options, PeriodicOptions.__annotations__)
         given: dict[str, Any] = {**options}
         key = given.pop("key", None)
         trigger = trigger_of(when, {name: given.pop(name, None) for name in CronOptions.__annotations__})
@@ -192,7 +201,13 @@ class App:
         return decorate
 
     def _completed(self, function: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a task's options: from the decorator, and what it leaves out from the application."""
+        """Return a task's options: from the decorator, and what it leaves out from the application.
+
+        Raises:
+            ConfigError: the function is none.
+        """
+        if not callable(function):
+            raise ConfigError(f"a task is a function, not {function!r}; name a queue with queue=…")
         given = {name: value for name, value in options.items() if value is not None}
         if "name" not in given:
             given["name"] = task_name(function)

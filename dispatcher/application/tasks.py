@@ -35,7 +35,7 @@ from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
 from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
 from cqueue.producer import SendResult
-from cqueue.runtime.suggestions import suggest
+from cqueue.runtime.suggestions import check_known, suggest
 from cqueue.runtime.texts import check_text
 from cqueue.unique import Unique
 
@@ -136,8 +136,6 @@ class Task(Generic[P, R_co]):
         result_ttl: timedelta | None = None,
     ) -> None:
         """Check all values where they are written, not where they are first used."""
-        if not callable(function):
-            raise ConfigError(f"a task is a function, not {function!r}")
         check_runs(function, getattr(function, "__qualname__", type(function).__qualname__))
         if not isinstance(retry, Retry):
             raise ConfigError(f"retry is {retry!r}; it takes a Retry(...)")
@@ -262,10 +260,11 @@ class Task(Generic[P, R_co]):
                 `key`, else by the task's name and its arguments.
 
         Raises:
-            BadInput: a value exceeds a limit, or both delay and due are given. Limits that depend on the time
-                of sending are checked there: a due time more than 10 years ahead, a source without a due
-                time.
+            BadInput: there is no such option, a value exceeds a limit, or both delay and due are given.
+                Limits that depend on the time of sending are checked there: a due time more than 10 years
+                ahead, a source without a due time.
         """
+        check_known("Task.options", options, SendOptions.__annotations__)
         changes: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         unique = changes.get("unique")
         if isinstance(unique, Unique):

@@ -236,7 +236,7 @@ def _checked(queues: Source | Iterable[Source]) -> list[Source]:
     Raises:
         ConfigError: an entry is no queue, a queue is given twice, or there is none.
     """
-    sources = list(queues) if isinstance(queues, Iterable) else [queues]
+    sources = [queues] if isinstance(queues, str) or not isinstance(queues, Iterable) else list(queues)
     for source in sources:
         if not isinstance(source, Source):
             raise ConfigError(f"{source!r} is not a queue; open it with client.queue(…)")

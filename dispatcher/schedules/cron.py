@@ -36,6 +36,7 @@ _FAR = timedelta(hours=48)
 
 It exceeds every step back that local time ever made, and no zone changes twice in 48 h.
 """
+FIELDS = ("second", "minute", "hour", "day", "month", "weekday")
 _RANDOM = re.compile(r"(?<![A-Za-z])[HR](?![A-Za-z])", re.IGNORECASE)
 """Matches the fields H and R: croniter fills them in at random, so each process would compute other times."""
 
@@ -65,8 +66,20 @@ def check_expression(expression: str) -> str:
     try:
         croniter(usual, datetime(2024, 1, 1), second_at_beginning=True)  # noqa: DTZ001 - wall time
     except (ValueError, KeyError, IndexError) as exc:
-        raise ConfigError(f"cron expression {usual!r}: {exc}") from exc
+        raise ConfigError(f"cron expression {usual!r}{_wrong_field(usual)}: {exc}") from exc
     return usual
+
+
+def _wrong_field(expression: str) -> str:
+    """Return which field of an expression is wrong on its own; nothing if none is."""
+    from croniter import croniter  # noqa: PLC0415 - as above
+
+    fields = expression.split()
+    for place, name in enumerate(FIELDS[-len(fields) :]):
+        alone = ["*" if other != place else field for other, field in enumerate(fields)]
+        if not croniter.is_valid(" ".join(alone), second_at_beginning=True):
+            return f" has a wrong {name}, {fields[place]!r}"
+    return ""
 
 
 def check_zone(name: str) -> ZoneInfo:

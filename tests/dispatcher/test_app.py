@@ -79,6 +79,13 @@ def test_threads_connect_once(connections):
     app.close()
 
 
+def test_the_name_of_a_queue_is_not_a_url():
+    """The application says so when it is made; it may hold a password, so it is not quoted."""
+    with pytest.raises(cqueue.ConfigError, match="did you mean queue=") as caught:
+        cqueue.App("work")
+    assert "work" not in str(caught.value)
+
+
 def test_a_client_that_was_given_stays_open():
     """The caller who gave the client closes it."""
     with cqueue.connect("memory://") as client:

@@ -158,6 +158,8 @@ def test_what_expressions_may_say(expression, start, expected):
         ("", "0 field"),
         ("@reboot", "1 field"),
         ("60 * * * *", "out of range"),
+        ("0 25 * * *", "has a wrong hour, '25'"),
+        ("* 0 0 0 1 *", "has a wrong day, '0'"),
         ("* * * * blursday", "blursday"),
         ("H * * * *", "H or R"),
         ("0 R(0-7) * * *", "H or R"),

@@ -1274,6 +1274,12 @@ def test_queues_are_checked(queues):
         Dispatcher(queues, fail)
 
 
+def test_a_name_is_not_a_queue():
+    """Nor are its letters."""
+    with pytest.raises(cqueue.ConfigError, match="'work' is not a queue"):
+        Dispatcher("work", fail)
+
+
 @pytest.mark.parametrize("handler", [None, 3, {}, {3: fail}, object()])
 def test_handlers_are_checked(work, handler):
     """An object that cannot be called is refused at once."""

@@ -238,6 +238,7 @@ def test_both_delay_and_due_at_once_are_refused(app):
         ({"headers": {"k": "v" * (16 << 10)}}, cqueue.HeadersTooLarge),
         ({"key": ""}, cqueue.BadInput),
         ({"source": "x" * 1001}, cqueue.BadInput),
+        ({"dealy": timedelta(minutes=5)}, cqueue.ConfigError),
     ],
 )
 def test_wrong_options_are_refused_where_they_are_given(app, options, error):
@@ -347,6 +348,16 @@ def test_what_would_run_nothing_is_no_task(app, wrong):
     assert not app.tasks
 
 
+def test_a_decorator_says_which_option_was_meant(app):
+    """A queue's name where the function belongs, and a misspelt option."""
+    with pytest.raises(cqueue.ConfigError, match="queue="):
+        app.task("mail")
+    with pytest.raises(cqueue.ConfigError, match=r"App\.task has no option .retries.* mean .retry."):
+        app.task(retries=5)
+    with pytest.raises(cqueue.ConfigError, match=r"App\.periodic has no option .timezon.* mean .timezone."):
+        app.periodic("@daily", timezon="UTC")
+
+
 @pytest.mark.parametrize(
     "options",
     [
@@ -357,6 +368,7 @@ def test_what_would_run_nothing_is_no_task(app, wrong):
         {"timeout": 5},
         {"timeout": timedelta()},
         {"codec": "pickle"},
+        {"retries": 5},
     ],
 )
 def test_wrong_settings_are_found_where_they_stand(app, options):

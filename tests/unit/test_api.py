@@ -192,7 +192,8 @@ def test_queue_names_have_limits(bad):
     """1 to 200 of `A-Z a-z 0-9 . _ -` and no directory, else InvalidQueueName; so do those of logs."""
     with cqueue.connect("memory://") as client:
         for create in (client.create_queue, client.create_log):
-            with pytest.raises(cqueue.InvalidQueueName):
+            kind = "log" if create == client.create_log else "queue"
+            with pytest.raises(cqueue.InvalidQueueName, match=f"is not a {kind} name"):
                 create(bad)
 
 
@@ -409,20 +410,20 @@ def test_headers_up_to_their_limits(queue):
 
 
 @pytest.mark.parametrize(
-    ("headers", "error"),
+    ("headers", "error", "why"),
     [
-        ({str(i): "" for i in range(65)}, cqueue.HeadersTooLarge),
-        ({"k": "x" * (16 * KIB)}, cqueue.HeadersTooLarge),
-        ({"k": "ü" * (8 * KIB)}, cqueue.HeadersTooLarge),
-        ({"k": 1}, cqueue.BadInput),
-        ({1: "v"}, cqueue.BadInput),
-        ({"k": None}, cqueue.BadInput),
+        ({str(i): "" for i in range(65)}, cqueue.HeadersTooLarge, "65 headers"),
+        ({"k": "x" * (16 * KIB)}, cqueue.HeadersTooLarge, "16,385 bytes"),
+        ({"k": "ü" * (8 * KIB)}, cqueue.HeadersTooLarge, "16,385 bytes"),
+        ({"k": 1}, cqueue.BadInput, "the value of a header is text, not int"),
+        ({1: "v"}, cqueue.BadInput, "the name of a header is text, not int"),
+        ({"k": None}, cqueue.BadInput, "the value of a header is text, not NoneType"),
     ],
     ids=["count", "bytes", "bytes of UTF-8", "number", "number as name", "none"],
 )
-def test_headers_have_limits(memory_queue, headers, error):
+def test_headers_have_limits(memory_queue, headers, error, why):
     """More than 64 or 16 KiB: HeadersTooLarge; anything but text: BadInput."""
-    with pytest.raises(error):
+    with pytest.raises(error, match=why):
         memory_queue.send(b"x", headers=headers)
 
 
@@ -953,6 +954,12 @@ def test_ids_of_other_queues_and_garbage(client, queue, name):
     for garbage in ("", "x", "ä", "a" * 400, mine + "A", mine[1:], mine.lower()):
         with pytest.raises(cqueue.InvalidMessageId):
             queue.find(garbage)
+
+
+def test_a_short_id_is_for_the_command_line(memory_queue):
+    """An id that a table shows is none for a program, and the error says why."""
+    with pytest.raises(cqueue.InvalidMessageId, match="only the command line takes short ones"):
+        memory_queue.find("73vjgefe")
 
 
 def test_a_message_id_is_text_that_survives_a_round_trip(memory_queue):

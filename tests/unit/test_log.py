@@ -326,6 +326,15 @@ def test_a_scan_of_what_cannot_be_is_refused(log, arguments, error):
         log.scan(**arguments)
 
 
+def test_a_misspelt_start_is_told_what_starts_there_are(client, log):
+    with pytest.raises(InvalidLogId, match="'earliest' or 'latest'"):
+        log.scan("earlest")
+    with pytest.raises(InvalidLogId, match="'earliest' or 'latest'"):
+        log.follow("lates")
+    with pytest.raises(cqueue.InvalidQueueName, match="is not a subscription name"):
+        client.subscribe(log.name, name="a/b", listeners=[print])
+
+
 def test_one_text_is_not_several_topics(log):
     """The error shows what was given, and not its first letter."""
     for one in ("t1", b"t1"):

@@ -312,6 +312,12 @@ def test_options_out_of_range_are_refused(options):
         SpoolOptions(**options)
 
 
+def test_a_misspelt_option_is_answered_with_the_nearest(root):
+    with pytest.raises(errors.ConfigError, match=r"Spool has no option .max_byte.* mean .max_bytes."):
+        Spool(root, max_byte=1)
+    assert not root.exists()
+
+
 def test_what_it_holds_is_shown_to_prometheus(tmp_path):
     """Of each queue what waits, its age, its bytes and what was lost; and whether it is full."""
     registry = CollectorRegistry()

@@ -540,6 +540,13 @@ def test_a_progress_that_cannot_be_written_appends_nothing_again(client, spool, 
     assert sorted(record.body for record in read(client, 8)) == [b"%d" % place for place in range(8)]
 
 
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_a_path_is_not_a_spool(client, kind):
+    client.create_log("events")
+    with pytest.raises(BadInput, match="it takes a Spool"):
+        getattr(client, kind)("events" if kind == "log" else "mail", spool="mail-spool")
+
+
 def test_records_are_checked_before_they_are_spooled(client, spool):
     """Also that their headers have room for the one that is added."""
     client.create_log("events")

@@ -17,7 +17,7 @@ OnConflict = Literal["raise", "skip", "replace", "debounce", "throttle"]
 SHORTEST_WITHIN: Final = timedelta(milliseconds=1)
 LONGEST_WITHIN: Final = timedelta(days=3650)
 """Range of `within`: up to ten years, as a delay."""
-_WHILE: Final = {"debounce": "pending", "throttle": "ever"}
+USUAL_WHILE: Final = {"debounce": "pending", "throttle": "ever"}
 """What `while_` is by default, by `on_conflict`; otherwise "running"."""
 
 
@@ -68,7 +68,7 @@ class Unique:
             not isinstance(self.within, timedelta) or not SHORTEST_WITHIN <= self.within <= LONGEST_WITHIN
         ):
             raise BadInput(f"within is {given(self.within)}; it takes a timedelta from 1 ms to 10 years")
-        usual = _WHILE.get(self.on_conflict)
+        usual = USUAL_WHILE.get(self.on_conflict)
         if usual is not None and self.while_ not in {None, usual}:
             raise BadInput(f"{self.on_conflict} is for while_={usual!r}, not {self.while_!r}")
         if self.on_conflict == "throttle" and self.within is None:
@@ -84,7 +84,7 @@ class Unique:
         """Return the rule for the protocol."""
         return Rule(
             key=key,
-            while_=self.while_ or _WHILE.get(self.on_conflict, "running"),  # type: ignore[arg-type]
+            while_=self.while_ or USUAL_WHILE.get(self.on_conflict, "running"),  # type: ignore[arg-type]
             within_us=None if self.within is None else self.within // timedelta(microseconds=1),
             replace=self.on_conflict in {"replace", "debounce"},
         )

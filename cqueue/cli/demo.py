@@ -74,8 +74,8 @@ def _run_somewhere(
         raise BadInput("--dir is of the embedded Cassandra, and a URL names another one: give one of them.")
     with ExitStack() as stack:
         if url is None:
-            cli.remark("Starting the embedded Cassandra, which takes a while the first time.")
-            url = stack.enter_context(cassandra.embedded(directory, cli.status, interrupts.step, keep=keep))
+            told = cli.status, cli.remark
+            url = stack.enter_context(cassandra.embedded(directory, *told, interrupts.step, keep=keep))
         with cli.status("Preparing the keyspace") as say:
             cassandra.apply_schema(url, say)
             client = stack.enter_context(connect(url))

@@ -99,6 +99,7 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.TyperException as exc:
+            exc.message = exc.message.replace("Value error, ", "")  # a word of the library that checks values
             message = exc.format_message()
             if not ctx.obj.json or not message:  # without a message, help was printed
                 raise

@@ -17,7 +17,7 @@ from cqueue.cli.options import ExistOk, QueueName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.values import counted
 from cqueue.config import FIXED, QueueConfig
-from cqueue.errors import BadInput, DamagedRow, QueueNotFound
+from cqueue.errors import BadInput, DamagedRow, QueueExists, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.durations import show_duration
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Make, look at, change and remove queues.", no_args_is_help=True)
 
 DEFAULTS = QueueConfig()
+_Fixed = Annotated[str | None, typer.Option(hidden=True)]
+"""An option of `create` that `alter` takes only to say why it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,13 @@ def create(
     fixed = given(time_shard=time_shard, max_shards=max_shards, open_shards=open_shards)
     options = settings.given() | fixed
     with open_client(cli) as client:
-        queue = client.create_queue(name, QueueConfig(**options) if options else None, exist_ok=exist_ok)
+        try:
+            queue = client.create_queue(name, QueueConfig(**options) if options else None, exist_ok=exist_ok)
+        except QueueExists as exc:
+            if exist_ok or name.endswith(DEAD_SUFFIX) or name not in client.queues():  # or being deleted
+                raise
+            how = f"--exist-ok alone takes it as it is, and `cqueue queue alter {name}` changes it"
+            raise QueueExists(f"{exc}; {how}") from exc
         cli.emit(
             queue_fields(queue), f"Queue {name} is there; its dead letters go to {queue.dead_letter_name}."
         )
@@ -122,16 +130,29 @@ def show(cli: CliContext, name: QueueName) -> None:
 
 
 @command(app)
-def alter(cli: CliContext, name: QueueName, settings: Changeable) -> None:
+def alter(
+    cli: CliContext,
+    name: QueueName,
+    settings: Changeable,
+    *,
+    time_shard: _Fixed = None,
+    max_shards: _Fixed = None,
+    open_shards: _Fixed = None,
+) -> None:
     """Change a queue while it runs; what is not given stays. All clients follow within two seconds.
 
     What is fixed cannot be changed: make a new queue and move over.
     """
     changes = settings.given()
+    if given(time_shard=time_shard, max_shards=max_shards, open_shards=open_shards):
+        raise BadInput(
+            "--time-shard, --max-shards and --open-shards are fixed when a queue is made: make a new queue "
+            "and move over."
+        )
     if not changes:
         raise BadInput(
-            "Nothing to change: give --shards, --visibility, --max-attempts, --lease, --derived-sends or "
-            "--history, --keyed."
+            "Nothing to change: give --shards, --visibility, --max-attempts, --lease, --derived-sends, "
+            "--history or --keyed."
         )
     with open_queue(cli, name) as queue:
         queue.alter(**changes)

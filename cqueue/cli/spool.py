@@ -32,6 +32,7 @@ app = typer.Typer(help="Look into a spool, check it, forward what its producer l
 LOOK_S = 0.2
 """Seconds between two looks at what is left: a progress line that a reader can follow."""
 MEGABYTE = 1 << 20
+NOTHING = "Nothing waits."
 
 
 def _checked(path: Path) -> Path:
@@ -119,11 +120,15 @@ def dump(
     limit: Annotated[int | None, number("At most N of each topic.", 1)] = None,
 ) -> None:
     """Print what waits in a spool, one a line, also while its producer runs. Changes nothing."""
+    printed = False
     with _look(path) as spool:
         for one in _chosen(spool, topic):
             start = one.first if all_ else one.progress
             for record in islice(spool.records(one.topic, 0, start), limit):
                 _print_record(cli, one.topic, record)
+                printed = True
+    if not printed:
+        cli.remark(NOTHING)
 
 
 def _print_record(cli: CliContext, topic: str, record: SpoolRecord) -> None:
@@ -164,8 +169,11 @@ def forward(
 
     end_s = None if wait is None else time.monotonic() + wait.total_seconds()
     with Spool(path) as spool, open_client(cli) as client:
-        for one in _chosen(spool, topic):
+        chosen = list(_chosen(spool, topic))
+        for one in chosen:
             _forward(cli, client, spool, one.topic, again=again, end_s=end_s)
+    if not chosen:
+        cli.remark(NOTHING)
 
 
 def _forward(

@@ -136,7 +136,7 @@ def run(
     from cqueue.dispatcher.application.import_string import load  # noqa: PLC0415 - not for --help
 
     log_lines.configure(cli, log_format)
-    listeners = [_listener(target, load(target, app_dir)) for target in targets]
+    listeners = [_listener(target, load(target, app_dir, default=None)) for target in targets]
     with open_client(cli) as client:
         find_log(client, log)
         subscription = client.subscribe(

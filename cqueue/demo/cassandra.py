@@ -33,8 +33,10 @@ def named_url(url: str | None) -> str | None:
 
 
 @contextmanager
-def embedded(directory: Path | None, status: Status, step: Step, *, keep: bool) -> Iterator[str]:
+def embedded(directory: Path | None, status: Status, remark: Say, step: Step, *, keep: bool) -> Iterator[str]:
     """The URL of the embedded Cassandra. One that was started for this is stopped, unless `keep`.
+
+    remark: told that it has to be started.
 
     Raises:
         DevError: it does not start.
@@ -43,6 +45,8 @@ def embedded(directory: Path | None, status: Status, step: Step, *, keep: bool) 
 
     cluster = DevCluster(directory)
     ours = cluster.status().state is ClusterState.STOPPED
+    if ours:
+        remark("Starting the embedded Cassandra, which takes a while the first time.")
     try:
         with status("Starting Cassandra") as say:
             url = cluster.start(say).url

@@ -217,7 +217,8 @@ class Site:
         rows = self.read(cql.SELECT_KEYSPACE, self.settings.keyspace)
         if not rows:
             raise SchemaMismatch(
-                f"There is no keyspace {self.settings.keyspace!r} in this cluster. Run `cqueue schema apply`."
+                f"There is no keyspace {self.settings.keyspace!r} in this cluster. Correct the URL, or run "
+                "`cqueue schema apply`."
             )
         copies = dict(rows[0].replication)
         strategy = copies.pop("class").rpartition(".")[2]

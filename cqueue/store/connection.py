@@ -160,7 +160,8 @@ def _use_keyspace(session: Session, settings: Settings) -> None:
         if not outcome.is_absent(exc):
             raise outcome.error(exc, Kind.READ) from exc
         raise SchemaMismatch(
-            f"There is no keyspace {settings.keyspace!r} in this cluster. Run `cqueue schema apply`."
+            f"There is no keyspace {settings.keyspace!r} in this cluster. Correct the URL, or run "
+            "`cqueue schema apply`."
         ) from exc
     except DRIVER_ERRORS as exc:
         raise outcome.refusal(exc) or Unavailable(f"{settings.address} did not answer: {exc}.") from exc

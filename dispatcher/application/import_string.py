@@ -28,11 +28,12 @@ class TargetError(BadInput):
     """`module:name` cannot be loaded; the message says why, and suggests a name."""
 
 
-def load(target: str, app_dir: Path | None = None) -> Any:
-    """Return the object that `module:name` names. The name may have dots; without a name it is `app`.
+def load(target: str, app_dir: Path | None = None, *, default: str | None = DEFAULT_NAME) -> Any:
+    """Return the object that `module:name` names. The name may have dots.
 
     Args:
         target: `module:name`, or `module`.
+        default: the name of the object if the target has none; None: it must have one.
         app_dir: folder to put first on the path; None: the current folder. With None the module must have the
             same name from every folder, because tasks are named after it.
 
@@ -48,7 +49,10 @@ def load(target: str, app_dir: Path | None = None) -> Any:
     folder = str(app_dir or Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    return _attribute(_module(module_name, folder), name or DEFAULT_NAME)
+    module = _module(module_name, folder)
+    if not (wanted := name or default):
+        raise TargetError(f"{target!r} is a module: write {target}:NAME, with the name of what it has.")
+    return _attribute(module, wanted)
 
 
 # ── Folders ──

@@ -26,6 +26,7 @@ def options(command):
     return {
         option
         for param in command.params
+        if not getattr(param, "hidden", False)  # taken only to say why it is refused
         for option in (*param.opts, *param.secondary_opts)
         if option.startswith("-")
     }

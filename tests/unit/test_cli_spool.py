@@ -93,6 +93,17 @@ def test_forward_sends_what_was_left_and_nothing_twice(client, url, path, capsys
     assert [message.body for message in client.queue("mail").peek()] == [b"first", b"second", b"\xff"]
 
 
+def test_what_has_nothing_to_do_says_so(url, path, tmp_path, capsys):
+    """Beside the result: what dump prints is data."""
+    Spool(tmp_path / "empty").close()
+    run("--url", url, "spool", "forward", path)
+    capsys.readouterr()
+    for args in (("dump", path), ("dump", str(tmp_path / "empty")), ("forward", str(tmp_path / "empty"))):
+        run("--url", url, "spool", *args)
+        said = capsys.readouterr()
+        assert (said.out, said.err) == ("", "Nothing waits.\n")
+
+
 def test_forward_leaves_a_spool_alone_that_a_producer_has(url, path, capsys):
     """Not done, exit code 3: it forwards itself."""
     with Spool(path):

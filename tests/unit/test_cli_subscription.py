@@ -188,6 +188,7 @@ def test_ctrl_c_ends_a_run_that_waits(cli, listeners, monkeypatch):
     [
         (("nowhere:listen",), "no module"),
         (("listening:lisen",), "Did you mean 'listen'?"),
+        (("listening",), "write listening:NAME"),
         (("listening.listen",), "Did you mean 'listening:listen'?"),
         (("listening:number",), "is not a function"),
         (("listening:listen", "--partition", "2"), "the log has 0 to 1"),

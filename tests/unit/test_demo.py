@@ -351,19 +351,20 @@ class FakeCluster:
 )
 def test_only_a_cassandra_that_it_started_is_stopped(monkeypatch, state, keep, calls):
     """Also when the demo ends by an exception."""
-    cluster = FakeCluster(state)
+    cluster, remarks = FakeCluster(state), []
     monkeypatch.setattr(dev, "DevCluster", lambda _directory: cluster)
 
     with pytest.raises(KeyboardInterrupt):
-        interrupt_in_cluster(keep=keep)
+        interrupt_in_cluster(remarks.append, keep=keep)
     assert cluster.calls == calls
+    assert len(remarks) == (state is ClusterState.STOPPED)  # that it is started
 
 
-def interrupt_in_cluster(*, keep):
+def interrupt_in_cluster(remark, *, keep):
     def status(_text):
         return nullcontext(lambda _: None)
 
-    with cassandra.embedded(None, status, Interrupts().step, keep=keep) as url:
+    with cassandra.embedded(None, status, remark, Interrupts().step, keep=keep) as url:
         assert url == "cassandra://fake/cqueue"
         raise KeyboardInterrupt
 

@@ -10,7 +10,9 @@ from cassandra import ConsistencyLevel, WriteType, cluster, connection, pool, pr
 from cassandra.cluster import NoHostAvailable
 
 from cqueue.errors import OutcomeUnknown, Refused, SchemaMismatch, TooManyTombstones, Unavailable
+from cqueue.settings import load
 from cqueue.store import outcome
+from cqueue.store.connection import _use_keyspace
 from cqueue.store.driver import LoginRefused
 from cqueue.store.statements import Kind
 
@@ -165,6 +167,17 @@ def test_a_missing_schema_is_named(text, kind):
     error = outcome.error(cassandra.InvalidRequest(f'[Invalid query] message="{text}"'), kind)
     assert type(error) is SchemaMismatch
     assert "cqueue schema apply" in str(error)
+
+
+def test_a_keyspace_that_is_not_there_may_be_a_misspelt_url():
+    """So the message names both: the URL and what to run."""
+
+    class Session:
+        def set_keyspace(self, name):
+            raise invalid(f"Keyspace '{name}' does not exist")
+
+    with pytest.raises(SchemaMismatch, match=r"'cqueu' .* Correct the URL, or run `cqueue schema apply`"):
+        _use_keyspace(Session(), load("cassandra://db/cqueu?local_dc=dc1"))
 
 
 def invalid(text):

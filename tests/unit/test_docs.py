@@ -57,6 +57,17 @@ def test_python_runs(path, monkeypatch, tmp_path):
     _run_all(path)
 
 
+@pytest.mark.parametrize("has", ["app.testing()", "Spool("])
+def test_a_program_of_the_first_page_stands_alone(monkeypatch, tmp_path, has):
+    """A reader copies it to a file of its own, so it imports what it needs."""
+    page = markdown.ROOT / "README.md"
+    monkeypatch.chdir(tmp_path)
+    _connect_to(monkeypatch, f"memory://page-{secrets.token_hex(4)}")
+    _write_files(page, tmp_path, monkeypatch)
+    (block,) = [block for block in markdown.blocks(page, "python") if has in block.text]
+    assert _run(block, {"__name__": "__main__"}) == _expected(block)
+
+
 @pytest.mark.cassandra
 @pytest.mark.parametrize("page", ["docs/how-to/asyncio.md", "docs/how-to/receive.md", "docs/how-to/tasks.md"])
 def test_python_runs_on_cassandra(page, monkeypatch, new_keyspace):

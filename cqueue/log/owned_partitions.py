@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from cqueue.errors import LogNotFound
 from cqueue.log.backlogs import PartitionBacklog, PartitionBacklogs
 from cqueue.log.member import Member
 from cqueue.log.protocol.following import Following
@@ -78,6 +79,7 @@ class OwnedPartitions:
         """Write position changes in one mutation, and note the rows that are stored then.
 
         Raises:
+            LogNotFound: the subscription has been deleted, and perhaps made again.
             NotDone, OutcomeUnknown: the positions may be changed or not.
         """
         if not changes:
@@ -87,6 +89,8 @@ class OwnedPartitions:
             stored = found[wanted.row.partition]
             if stored is not None:
                 self._note(stored, wanted)
+            elif wanted.row.partition in self:
+                raise LogNotFound(f"subscription {self.member.key.name!r} has been deleted")
 
     def _note(self, stored: PositionRow, wanted: PositionChange) -> None:
         if stored.partition in self:

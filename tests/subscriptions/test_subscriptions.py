@@ -442,6 +442,20 @@ def test_a_deleted_subscription_ends_its_members_and_begins_anew(client, log, st
     assert sorted(numbers(again.handled)) == list(range(10))
 
 
+def test_a_subscription_that_is_made_again_at_once_ends_its_old_members(client, log, store):
+    """A member that saw no read without the definition learns of the deletion from its own position."""
+    fill(log, store, 10)
+    member = Member(client)
+    member.live()
+    client.delete_subscription(log.name, "billing")
+    again = Member(client)
+    with pytest.raises(LogNotFound, match="deleted"):
+        member.live(120)
+    member.leave()
+    again.live()
+    assert sorted(numbers(again.handled)) == list(range(10))
+
+
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_deletion_without_an_answer_is_made_again(client, log, store, applied):
     fill(log, store, 1)

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import timedelta
 from itertools import chain
 from random import Random
@@ -520,6 +520,24 @@ def test_a_forgotten_position_is_an_error_or_the_earliest(client, store):
     easy = Member(client, on_expired="earliest")
     easy.live(10)
     assert sorted(numbers(easy.handled)) == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("on_expired", ["error", "earliest"])
+def test_records_that_expire_before_a_running_member_reads_them_are_an_error_too(client, store, on_expired):
+    """A member that is paused, or whose listeners are slow, may fall behind what the log remembers."""
+    log = made_log(client, ttl=timedelta(minutes=1))
+    member = Member(client, on_expired=on_expired)
+    fill(log, store, 4)
+    member.live()
+    member.subscription.pause()
+    member.live(3)
+    fill(log, store, 4, start=4)
+    member.live(120)
+    member.subscription.resume()
+    fill(log, store, 4, start=8)
+    with pytest.raises(PositionExpired) if on_expired == "error" else nullcontext():
+        member.live(10)
+    assert sorted(numbers(member.handled)) == [0, 1, 2, 3] + [8, 9, 10, 11] * (on_expired == "earliest")
 
 
 def test_a_position_does_not_grow_old_where_no_records_come(client):

@@ -157,32 +157,36 @@ class ListenerCalls:
         self._about = about  # fields of log events that name the subscription
         self.chunk_size = max(getattr(each, "batch_size", 1) for each in self._listeners)
 
-    def deliver(self, backlog: PartitionBacklog, chunk: list[Waiting], now_s: float) -> None:
-        """Call the listeners that have not handled the chunk. Afterwards the chunk is done, or waits again.
+    def deliver(
+        self, backlog: PartitionBacklog, chunk: list[Waiting], now_s: float, may_call: Callable[[], bool]
+    ) -> None:
+        """Call the listeners that have not handled the chunk. Afterwards each record is done, or waits again.
+
+        may_call: asked before each call.
 
         Raises:
             CqueueError: a dead letter could not be stored; the record waits.
         """
         if not chunk[0].reason:
-            failure = self._call_all(chunk)
+            failure = self._call_all(chunk, may_call)
             if failure is not None and not self._is_dead(backlog, chunk, failure, now_s):
                 return
         self._bury_dead(backlog, chunk[0], now_s)
-        backlog.finish(chunk)
+        backlog.finish(one for one in chunk if one.reason or one.stage == len(self._listeners))
 
-    def _call_all(self, chunk: list[Waiting]) -> Failure | None:
+    def _call_all(self, chunk: list[Waiting], may_call: Callable[[], bool]) -> Failure | None:
         for stage, listener in enumerate(self._listeners):
             try:
-                self._call(listener, [one for one in chunk if one.stage == stage])
+                self._call(listener, [one for one in chunk if one.stage == stage], may_call)
             except Exception as exc:  # noqa: BLE001 - whatever a listener raises is a failure of this record
                 return Failure(exc, listener, next((one for one in chunk if one.stage == stage), chunk[0]))
         return None
 
-    def _call(self, listener: Listener, pending: list[Waiting]) -> None:
+    def _call(self, listener: Listener, pending: list[Waiting], may_call: Callable[[], bool]) -> None:
         """Call a listener with the records that it has not handled, in spans if somebody traces."""
         tracing = self._driver.tracing
         call = listener if tracing is None else partial(self._traced, tracing, listener)
-        _call(call, getattr(listener, "batch_size", 0), pending)
+        _call(call, getattr(listener, "batch_size", 0), pending, may_call)
 
     def _traced(self, tracing: Tracing, listener: Listener, told: LogRecord | list[LogRecord]) -> None:
         records = told if isinstance(told, list) else [told]
@@ -241,17 +245,14 @@ class ListenerCalls:
         backlog.until_s = 0.0
 
 
-def _call(listener: Listener, size: int, pending: list[Waiting]) -> None:
-    """Call a listener with records, `size` at a time; 0: with each record."""
-    records = [one.record for one in pending]
-    if not size:
-        for one, record in zip(pending, records, strict=True):
-            listener(record)
-            one.stage += 1
-        return
-    for start in range(0, len(records), size):
-        listener(records[start : start + size])
-        for one in pending[start : start + size]:
+def _call(listener: Listener, size: int, pending: list[Waiting], may_call: Callable[[], bool]) -> None:
+    """Call a listener with records while it may be called, `size` at a time; 0: with each record."""
+    for start in range(0, len(pending), size or 1):
+        if not may_call():
+            return
+        some = pending[start : start + (size or 1)]
+        listener([one.record for one in some] if size else some[0].record)
+        for one in some:
             one.stage += 1
 
 

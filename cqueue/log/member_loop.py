@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Event
 from typing import Final
 
 from cqueue.log.backlogs import PartitionBacklog
@@ -32,6 +33,9 @@ class MemberLoop:
         topics: of the records that listeners want; None for all.
         hints: notifications of appends, for low latency.
         time_s: a monotonic clock.
+
+    Attributes:
+        stopping: set once no further listener call should be made.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class MemberLoop:
         hints: AppendHints,
         time_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.stopping = Event()
         self._member = owned.member
         self._owned = owned
         self._rebalancer = rebalancer
@@ -79,8 +84,11 @@ class MemberLoop:
 
     def _hand_out(self, backlog: PartitionBacklog) -> None:
         chunk = backlog.chunk(self._calls.chunk_size)
-        self._calls.deliver(backlog, chunk, self._time_s())
+        self._calls.deliver(backlog, chunk, self._time_s(), self._may_call)
         self._checkpoints.since += sum(one.record is None for one in chunk)
+
+    def _may_call(self) -> bool:
+        return not self.stopping.is_set() and self._owned.is_trusted()
 
     # ── reading ──
 

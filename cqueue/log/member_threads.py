@@ -41,7 +41,7 @@ class MemberThreads:
         self._loop = loop
         self._wake = wake
         self._listening = listening
-        self._stop = Event()
+        self._stop = loop.stopping
         self._mutex = Lock()
         self._began = False
         self._failure: BaseException | None = None

@@ -34,6 +34,11 @@ class OwnedPartitions:
     def __iter__(self) -> Iterator[PartitionBacklog]:
         return iter(list(self.backlogs.by_partition.values()))
 
+    def is_trusted(self) -> bool:
+        """Return whether no other member can have taken over a partition since `is_confirmed` found out."""
+        trust_period = self.member.trust_period()
+        return trust_period is not None and trust_period == self._trust_period
+
     def is_confirmed(self) -> bool:
         """Return whether no other member can have taken over a partition; if that is uncertain, find out.
 
@@ -42,12 +47,11 @@ class OwnedPartitions:
         Raises:
             NotDone, OutcomeUnknown: the ownership is still uncertain.
         """
-        trust_period = self.member.trust_period()
-        if trust_period is not None and trust_period == self._trust_period:
+        if self.is_trusted():
             return True
-        if trust_period is None:
+        if self.member.trust_period() is None:
             self.member.heartbeat()
-            trust_period = self.member.trust_period()
+        trust_period = self.member.trust_period()
         self.change([self.moved(backlog) for backlog in self])
         self._trust_period = trust_period
         return False

@@ -319,7 +319,7 @@ def test_a_batch_that_fails_is_tried_one_by_one_though_its_last_record_is_older(
     for _ in range(100):
         backlog = backlogs.next(now_s)
         if backlog is not None:
-            delivery.deliver(backlog, backlog.chunk(delivery.chunk_size), now_s)
+            delivery.deliver(backlog, backlog.chunk(delivery.chunk_size), now_s, lambda: True)
         now_s += 1.0
     assert calls[:2] == [[b"10", b"11", b"12", b"5"], [b"10"]]
     assert (len(calls), buried) == (15, [b"10", b"11", b"12", b"5"])
@@ -671,6 +671,22 @@ def test_a_paused_owner_whose_heart_beats_before_it_looks_is_no_safer(client, lo
     assert paused.handled == before
 
 
+def test_a_paused_owner_asks_before_each_of_several_calls_for_the_records_in_hand(client, log, store):
+    """Beside a listener that takes batches, another one is called for each record of the batch."""
+    fill(log, store, 6, partition=1)
+
+    def handle(record):
+        paused.handle(record)
+        store.pass_time(seconds=10)
+        other.live(8)
+
+    paused, other = Member(client, listeners=[batched(100)(list), handle]), Member(client)
+    paused.pulse()
+    paused.work(50)
+    assert numbers(paused.handled) == [0]
+    assert numbers(other.handled) == list(range(6))
+
+
 def test_a_paused_owner_that_nobody_missed_goes_on(client, log, store):
     """The owner renews its fences, so that no other member takes over in that moment."""
     member = half_way(client, log, store)
@@ -694,7 +710,7 @@ def _try_many(count):
 
 
 def without_confirming(monkeypatch):
-    monkeypatch.setattr(OwnedPartitions, "is_confirmed", lambda _: True)
+    monkeypatch.setattr(OwnedPartitions, "is_trusted", lambda _: True)
 
 
 def without_noticing_gaps(monkeypatch):
@@ -990,6 +1006,25 @@ def test_run_ends_when_a_listener_says_stop(live_log):
     runs.start()
     runs.join(30)
     assert not runs.is_alive()
+
+
+def test_no_listener_is_called_after_stop_and_what_all_have_handled_is_done(live_log):
+    client, log = live_log
+    log.append_many([cqueue.Record("t", b"%d" % n, partition=0) for n in range(50)])
+    batches, calls = [], []
+
+    def handle(record):
+        calls.append(record)
+        subscription.stop()
+
+    def subscribe():
+        return client.subscribe("events", name="b", listeners=[batched(100)(batches.append), handle])
+
+    for number in range(2):
+        subscription = subscribe()
+        subscription.run()
+        assert numbers(calls) == list(range(number + 1))
+    assert [numbers(batch)[0] for batch in batches] == [0, 1]
 
 
 def test_a_listener_may_end_a_subscription_that_has_a_thread_of_its_own(live_log):

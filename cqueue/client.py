@@ -387,6 +387,7 @@ class Client:
         Raises:
             LogNotFound: there is no such log.
             BadInput: an argument is out of range, or names a partition that does not exist.
+            InvalidQueueName: the log's name has over 195 characters, which leaves no room for `<log>.dead`.
             PositionExpired: `start` lies before the oldest record that the log remembers.
         """
         return Subscription(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tenacity import RetryCallState, Retrying
 from tenacity.wait import wait_base, wait_random_exponential
 
-from cqueue.errors import BadInput, LogExists, LogNotFound, RecordRejected
+from cqueue.errors import BadInput, LogExists, LogNotFound, NotDone, RecordRejected
 from cqueue.log.backlogs import PartitionBacklog, Waiting
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
@@ -284,7 +284,11 @@ class DeadLetters:
             HEADER_PARTITION: str(record.partition),
             HEADER_ATTEMPTS: str(attempts),
         }
-        self._dead.append(record.topic, record.body, key=record.key, headers=_fitting(record.headers, why))
+        headers = _fitting(record.headers, why)
+        try:
+            self._dead.append(record.topic, record.body, key=record.key, headers=headers)
+        except LogNotFound as exc:
+            raise NotDone(f"log {self._dead.name!r} is being deleted, so a dead letter waits") from exc
 
     def _create(self) -> None:
         try:

@@ -120,10 +120,11 @@ class Subscription:
         self._key = SubscriptionKey(spec.partition, name)
         self._on_event = on_event
         readable = check_partitions(partitions, spec.partitions)
+        dead = Log(check_queue_name(log + DEAD_SUFFIX), catalog, driver, notifier)
         delivery = ListenerCalls(
             listeners,
             policy,
-            DeadLetters(catalog, Log(log + DEAD_SUFFIX, catalog, driver, notifier), log, name).bury,
+            DeadLetters(catalog, dead, log, name).bury,
             about={"log": log, "subscription": name},
             driver=driver,
         )

@@ -15,6 +15,7 @@ import cqueue
 from cqueue.errors import (
     BadInput,
     Closed,
+    InvalidQueueName,
     LogNotFound,
     NotDone,
     OutcomeUnknown,
@@ -30,7 +31,7 @@ from cqueue.log.member_options import MemberOptions
 from cqueue.log.owned_partitions import OwnedPartitions
 from cqueue.log.protocol import progress
 from cqueue.log.protocol.subscription_definition import Origin
-from cqueue.store.log_operations import RecordRow
+from cqueue.store.log_operations import ChangeLog, RecordRow
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.subscriptions import (
     BeatMember,
@@ -348,6 +349,34 @@ def test_a_dead_letter_that_cannot_be_stored_waits(client, log, store):
     member.live(10)
     assert calls == [0, 1, 2]
     assert numbers(client.log("events.dead").scan()) == [1]
+
+
+def test_a_dead_letter_waits_while_its_log_is_being_deleted(client, log, store):
+    """The member goes on, and stores the letter in a new log once the old one is gone."""
+    fill(log, store, 1)
+    client.create_log("events.dead")
+    row = client._logs.entry("events.dead").row
+    client._driver.ask(ChangeLog(row._replace(state="deleting"), row.version))
+    client._logs._entries.clear()
+
+    def listener(_):
+        raise RecordRejected("no")
+
+    member = Member(client, listener)
+    member.pulse()
+    with pytest.raises(NotDone, match="being deleted"):
+        member.work()
+    client.delete_log("events.dead")
+    member.live(10)
+    assert numbers(client.log("events.dead").scan()) == [0]
+
+
+def test_a_log_whose_name_leaves_no_room_for_its_dead_letters_is_refused(client):
+    client.create_log("e" * 196)
+    with pytest.raises(InvalidQueueName, match=r"e\.dead"):
+        client.subscribe("e" * 196, name="billing", listeners=[print])
+    client.create_log("e" * 195)
+    client.subscribe("e" * 195, name="billing", listeners=[print])
 
 
 def test_a_dead_letter_with_too_many_headers_keeps_what_fits(client, log, store):

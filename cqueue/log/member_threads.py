@@ -44,20 +44,28 @@ class MemberThreads:
         self._stop = loop.stopping
         self._mutex = Lock()
         self._began = False
+        self._runs_on: Thread | None = None
+        self._ended = Event()
+        self._ended.set()
         self._failure: BaseException | None = None
 
     def run(self) -> None:
         """Run on this thread until `stop`; raise the error that ended the member earlier."""
-        self._begin()
+        self._begin(current_thread())
         self._run()
         if self._failure is not None:
             raise self._failure
 
     def start(self) -> None:
         """Run on a thread of its own."""
-        self._begin()
-        self.thread = Thread(target=self._run, name=f"cqueue-{self._name}", daemon=True)
-        self.thread.start()
+        thread = Thread(target=self._run, name=f"cqueue-{self._name}", daemon=True)
+        self._begin(thread)
+        self.thread = thread
+        try:
+            thread.start()
+        except BaseException:
+            self._ended.set()
+            raise
 
     def stop(self, timeout_s: float | None) -> bool:
         """Ask the member to end; return whether it ended within `timeout_s`.
@@ -67,21 +75,27 @@ class MemberThreads:
         """
         self._stop.set()
         self._wake.set()
-        if self.thread is None or self.thread is current_thread():
-            return self.thread is None
-        self.thread.join(timeout_s)
-        if self._failure is not None:
+        has_ended = self._ended.wait(0 if self._runs_on is current_thread() else timeout_s)
+        if has_ended and self.thread is not None and self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        return not self.thread.is_alive()
+        return has_ended
 
-    def _begin(self) -> None:
+    def _begin(self, thread: Thread) -> None:
         with self._mutex:
             if self._began or self._stop.is_set():
                 raise Closed(f"subscription {self._name!r} has been run already; subscribe again")
             self._began = True
+            self._runs_on = thread
+            self._ended.clear()
 
     def _run(self) -> None:
+        try:
+            self._run_both()
+        finally:
+            self._ended.set()
+
+    def _run_both(self) -> None:
         living = Thread(target=self._send_heartbeats, name=f"cqueue-{self._name}-member", daemon=True)
         living.start()
         try:

@@ -1037,6 +1037,29 @@ def test_run_ends_when_a_listener_says_stop(live_log):
     assert not runs.is_alive()
 
 
+def test_stop_waits_for_a_member_that_runs_on_a_thread_of_the_caller(live_log):
+    client, log = live_log
+    log.append("t", b"x")
+    busy, go_on, handled = threading.Event(), threading.Event(), []
+
+    def handle(record):
+        busy.set()
+        go_on.wait(30)
+        handled.append(record)
+
+    subscription = client.subscribe("events", name="b", listeners=[handle])
+    runs = threading.Thread(target=subscription.run)
+    runs.start()
+    assert busy.wait(30)
+    assert subscription.stop(timedelta()) is False
+    threading.Timer(0.1, go_on.set).start()
+    assert subscription.stop() is True
+    assert [record.body for record in handled] == [b"x"]
+    assert subscription.members() == []
+    runs.join(30)
+    assert subscription.stop() is True
+
+
 def test_no_listener_is_called_after_stop_and_what_all_have_handled_is_done(live_log):
     client, log = live_log
     log.append_many([cqueue.Record("t", b"%d" % n, partition=0) for n in range(50)])

@@ -7,14 +7,18 @@ header `cqueue-spool`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cqueue.errors import AppendUnknown, OutcomeUnknown
 from cqueue.log.log import Log
+from cqueue.log.protocol.append import ROW_BYTES
+from cqueue.log.protocol.spec import partition_of
 from cqueue.log.records import Record, entry_of
 from cqueue.message import check_headers
+from cqueue.protocol.writing import BYTES_IN_FLIGHT, PART_BYTES, PART_ROWS
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.sending.results import listed
 from cqueue.sending.spans import sent
@@ -80,17 +84,49 @@ class LogTarget:
         They come again if they stand behind one that failed, or if the progress could not be written.
         """
         self.partitions = self._looked_up()
-        left = [place for place, record in enumerate(records) if record.offset not in self._stored]
-        result = self._log.append_many([_record(records[place].payload) for place in left])
-        failed = {left[place]: error for place, error in result.failed}
-        done = min(failed, default=len(records))
-        self._stored = {record.offset for place, record in enumerate(records) if place not in failed}
-        return Stored(done, failed.get(done))
+        left = [
+            (place, _record(one.payload))
+            for place, one in enumerate(records)
+            if one.offset not in self._stored
+        ]
+        self._stored &= {one.offset for one in records}
+        for some in _in_turn(left, self.partitions):
+            result = self._log.append_many([record for _, record in some])
+            failed = {some[index][0]: error for index, error in result.failed}
+            self._stored |= {records[place].offset for place, _ in some if place not in failed}
+            if failed:
+                done = min(failed)
+                return Stored(done, failed[done])
+        return Stored(len(records))
 
 
 def _record(payload: bytes) -> Record:
     frame = Frame.unpack(payload)
     return Record(body=frame.body, **frame.more)
+
+
+def _in_turn(found: list[tuple[int, Record]], partitions: int) -> Iterator[list[tuple[int, Record]]]:
+    """Split records into stretches in which those of each partition are written at once: all, or none.
+
+    So if each stretch waits for the one before it, the records of a key are appended in order.
+    """
+    some: list[tuple[int, Record]] = []
+    size, sizes = 0, Counter[int]()  # bytes of all bodies; shares of what one write to a partition takes
+    for place, record in found:
+        body, partition = len(record.body), record.partition
+        if partition is None and record.key is not None:
+            partition = partition_of(record.key, partitions)
+        share = body + ROW_BYTES + PART_BYTES // PART_ROWS
+        is_full = partition is not None and sizes[partition] + share > PART_BYTES
+        if some and (is_full or size + body > BYTES_IN_FLIGHT):
+            yield some
+            some, size, sizes = [], 0, Counter()
+        some.append((place, record))
+        size += body
+        if partition is not None:
+            sizes[partition] += share
+    if some:
+        yield some
 
 
 class SpooledLog(Forwarded):

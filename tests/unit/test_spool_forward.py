@@ -521,6 +521,30 @@ def test_a_record_that_failed_alone_is_appended_alone(client, spool):
     assert sorted(record.body for record in read(client, 8)) == [b"%d" % place for place in range(8)]
 
 
+@pytest.mark.parametrize(("count", "size"), [(1000, 10), (20, 300_000)])
+def test_records_of_a_key_stay_in_order_though_a_part_of_them_fails(client, spool, count, size):
+    """A batch of many rows, or of many bytes, is written in parts."""
+    client.create_log("events")
+    failed, wanted = [], [b"%0*d" % (size, place) for place in range(count)]
+
+    def fate(operation):
+        if isinstance(operation, AppendRecords) and not failed:
+            failed.append(operation)
+            return cqueue.Refused("not this one")
+        return None
+
+    with mock.patch.object(Forwarder, "start"):
+        log = client.log("events", spool=spool)
+        for at in range(0, count, 10):
+            log.append_many([cqueue.Record("t", body, key="k") for body in wanted[at : at + 10]])
+    client.store.fate = fate
+    records = list(spool.records("log.events"))
+    first = log._target.store(records)
+    assert (first.done, type(first.error)) == (0, cqueue.Refused)
+    assert log._target.store(records) == Stored(count)
+    assert [record.body for record in read(client, count)] == wanted
+
+
 def test_a_progress_that_cannot_be_written_appends_nothing_again(client, spool, monkeypatch):
     """The disk may be full for hours; the forwarder tries again all the while."""
     client.create_log("events")

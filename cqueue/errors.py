@@ -20,7 +20,7 @@ The second level says what is known about the effect of the call, so it is the l
     │   ├── ResultTimeout       the task has no result yet
     │   ├── NoResult            the task has no result, and will have none
     │   ├── SpoolFull           the spool's backlog is at its limit, or its disk is full
-    │   ├── SpoolLocked         another process has the spool open
+    │   ├── SpoolLocked         another process has the spool open, or another client forwards from it
     │   └── DevError            the embedded Cassandra could not do what was asked
     ├── OutcomeUnknown          the call may or may not have taken effect
     │   ├── SendUnknown         the messages may be stored; `ids` names them
@@ -167,7 +167,7 @@ class SpoolFull(NotDone):
 
 
 class SpoolLocked(NotDone):
-    """Another process has the spool open; one process at a time may write to it."""
+    """Another process has the spool open, or another client forwards this topic of it; one at a time may."""
 
 
 class DevError(NotDone):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import tenacity
 
-from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused
+from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused, SpoolLocked
 from cqueue.message import check_duration
 from cqueue.runtime import logs
 from cqueue.runtime.conditions import Condition
@@ -86,7 +86,17 @@ class Forwarder:
         return max(0, self._end() - self._at)
 
     def start(self) -> None:
-        """Start a thread that forwards until `close`."""
+        """Start a thread that forwards until `close`.
+
+        Raises:
+            SpoolLocked: another client forwards the topic; two would store it twice, and out of order.
+        """
+        if self._spool.forwarders.setdefault(self.topic, self) is not self:
+            raise SpoolLocked(
+                f"topic {self.topic!r} of the spool {self._spool.path} is forwarded by another client; "
+                "use that one, or close it first"
+            )
+        self._at = self._spool.progress(self.topic)  # another one may have ended only now
         self._thread = Thread(target=self._run, name=f"cqueue-spool-{self.topic}", daemon=True)
         self._thread.start()
 
@@ -105,6 +115,8 @@ class Forwarder:
             self._moved.notify_all()
         if self._thread is not None and drained:  # else it may wait for Cassandra, which ends with the client
             self._thread.join()
+        if self._spool.forwarders.get(self.topic) is self:
+            del self._spool.forwarders[self.topic]
 
     def _end(self) -> int:
         """Return the offset behind the last record; a closed spool has nothing left to forward."""

@@ -75,6 +75,7 @@ class Spool:
         self._writer = Writer(self.options, self._disk, self._intake)
         self._queues: dict[tuple[str, int], StoredQueue] = {}
         self.forwarding: defaultdict[str, Forwarding] = defaultdict(Forwarding)
+        self.forwarders: dict[str, object] = {}  # of each topic the one that runs
         try:
             for key in _keys(root):
                 self._queue(key)

@@ -11,7 +11,7 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.errors import BadInput, HeadersTooLarge, SpoolTooOld, Unavailable
+from cqueue.errors import BadInput, HeadersTooLarge, SpoolLocked, SpoolTooOld, Unavailable
 from cqueue.runtime.clock import ClusterClock
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool import Spool
@@ -583,6 +583,25 @@ def test_records_are_checked_before_they_are_spooled(client, spool):
     with pytest.raises(HeadersTooLarge):
         log.append("t", b"", headers={str(place): "" for place in range(64)})
     assert spool.queues() == [] or spool.status()[0].end == 0
+
+
+def test_a_second_client_does_not_forward_what_another_one_forwards(client, cluster, spool):
+    """Two would deliver records twice, out of order; the second may begin once the first is closed."""
+    client.create_log("events")
+    client.log("events", spool=spool).append("t", b"1", key="k")
+    client.queue("mail", spool=spool).send(b"1")
+    second = cluster.connect()
+    for open_ in (second.log, second.queue):
+        for _ in range(2):
+            with pytest.raises(SpoolLocked, match="another client"):
+                open_("events" if open_ == second.log else "mail", spool=spool)
+    assert client.queue("mail", spool=spool).flush(SOON)
+    assert client.log("events", spool=spool).flush(SOON)
+    client.close()
+    log = second.log("events", spool=spool)
+    log.append("t", b"2", key="k")
+    assert log.flush(SOON)
+    assert [record.body for record in read(second, 2)] == [b"1", b"2"]
 
 
 # ── parts ──

@@ -64,7 +64,8 @@ class StoredQueue:
 
     def _load(self, disk: Disk, *, readonly: bool) -> None:
         found = recovery.examine(self.directory)
-        self.segments = [segment for segment, _ in found]
+        # Beside an empty segment that a failed creation left, a reader sees the one of the same first offset.
+        self.segments = [segment for segment, _ in found if not readonly or segment.end > segment.first]
         if found and not self.progress.is_known:
             # What was consumed is unknown, so everything that is there comes again.
             self.progress.offset = self.first

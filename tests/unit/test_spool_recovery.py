@@ -7,10 +7,14 @@ import random
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from uuid import UUID
 
 import pytest
 
+from cqueue.errors import SpoolFull
 from cqueue.spool import Spool, segment
+from cqueue.spool.disk import Disk
 from tests.spool.images import TOPIC, check, crashed, only_segment, payloads, read_back
 
 
@@ -362,6 +366,32 @@ def test_what_a_killed_creation_left_is_removed(image):
     assert (reading.end, reading.lost) == (5, [])
     assert len(list(queue.glob("*.seg"))) == 1
     assert not list(queue.glob("*.new"))
+
+
+def test_a_reader_sees_what_is_stored_beside_what_a_failed_creation_left(tmp_path, monkeypatch):
+    """The empty file has the same first offset, and its name may sort behind that of the other one."""
+
+    class Once(Disk):
+        """Fails to sync the first directory of segments."""
+
+        has_failed = False
+
+        def sync_directory(self, path):
+            if path.name == "0" and not self.has_failed:
+                self.has_failed = True
+                raise OSError(errno.EIO, "no")
+            super().sync_directory(path)
+
+    numbers = iter([UUID(int=(1 << 128) - 1), UUID(int=1)])
+    monkeypatch.setattr(segment, "uuid", SimpleNamespace(uuid4=lambda: next(numbers), UUID=UUID))
+    with Spool(tmp_path / "spool", disk=Once(), disk_reserve=0, segment_bytes=8192) as spool:
+        with pytest.raises(SpoolFull):
+            spool.append(TOPIC, b"lost").result(10)
+        for payload in payloads(5):
+            spool.append(TOPIC, payload).result(10)
+        with Spool.open_readonly(spool.path) as reader:
+            assert reader.end(TOPIC) == 5
+            assert [record.payload for record in reader.records(TOPIC)] == payloads(5)
 
 
 def test_recovery_may_be_cut_off_and_begin_again(image):

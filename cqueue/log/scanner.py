@@ -49,7 +49,8 @@ class Scanner(Reader):
         # Backwards, all partitions are read to the earliest start, so that they can be merged.
         self._first = first
         self._end = min(first.values()) if reverse else last
-        positions = {each: max(last, self._end) for each in first} if reverse else first
+        self._upto = max(last, self._end)
+        positions = dict.fromkeys(first, self._upto) if reverse else first
         self._merge = Merge(spec, positions, reverse=reverse)
         self._reads = ThreadPoolExecutor(1, thread_name_prefix="cqueue-scan")
         self._next: Future[list[Stretch] | None] | None = None
@@ -149,7 +150,7 @@ class Scanner(Reader):
     # ── moving ──
 
     def seek(self, start: Start, *, on_expired: str = "error") -> None:
-        """Continue behind another position, or with `reverse` below it.
+        """Continue behind another position, or with `reverse` below it; the scan's own bounds stay.
 
         Raises:
             BadInput, PositionExpired: `start` is refused, as by `Log.scan`.
@@ -164,7 +165,7 @@ class Scanner(Reader):
             self._given(-len(self._kept))
             self._kept.clear()
             for partition, position in positions.items():
-                self._merge.sources[partition].seek(position)
+                self._merge.sources[partition].seek(min(position, self._upto))
 
     def close(self) -> None:
         """Stop reading. Never raises."""

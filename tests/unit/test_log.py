@@ -473,6 +473,21 @@ def test_a_scan_that_is_left_loses_nothing(log, store, reverse):
     assert found == (ids[:9:-1] if reverse else ids[:30])
 
 
+def test_a_move_keeps_the_end_of_the_scan(log, store):
+    """Also backwards, where reading begins at the end: beyond it records may not be stable."""
+    ids = fill(log, store, 6, step_ms=1000)
+    scanner = log.scan(end=ids[2], reverse=True)
+    for start in ("latest", ids[4], store.now):
+        assert [record.id for record in scanner] == ids[2::-1]
+        scanner.seek(start)
+    whole = log.scan(reverse=True)
+    log.append("t", b"not stable yet")
+    whole.seek(store.now + timedelta(seconds=1))
+    assert [record.id for record in whole] == ids[::-1]
+    whole.seek(ids[3])
+    assert [record.id for record in whole] == ids[3::-1]
+
+
 def test_a_refused_move_loses_nothing(log, store):
     ids = fill(log, store, 3000)
     scanner = log.scan()

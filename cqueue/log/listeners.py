@@ -203,7 +203,8 @@ class ListenerCalls:
 
         Records that failed together are handed out one by one, to find the one that fails.
         """
-        backlog.alone_upto = max(one.id for one in chunk)  # with low latency the last one may be older
+        # With low latency the last one may be older; after a failure of one, others still have to be alone.
+        backlog.alone_upto = max(backlog.alone_upto, *(one.id for one in chunk))
         if len(chunk) > 1:
             self._tell("listener_batch_failed", failure, records=len(chunk))
             return False

@@ -104,7 +104,7 @@ class Forwarder:
         """Wait until all records of now are in Cassandra; return False after `limit_s`."""
         end = self._end()
         with self._moved:
-            self._moved.wait_for(lambda: self._at >= end or self._stop.is_set(), limit_s)
+            self._moved.wait_for(lambda: self._at >= end or self._has_ended(), limit_s)
             return self._at >= end
 
     def close(self, limit_s: float | None = None) -> None:
@@ -119,8 +119,12 @@ class Forwarder:
             del self._spool.forwarders[self.topic]
 
     def _end(self) -> int:
-        """Return the offset behind the last record; a closed spool has nothing left to forward."""
-        return self._spool.end(self.topic) if self._spool.is_open else self._at
+        """Return the offset behind the last record."""
+        return self._spool.end(self.topic)
+
+    def _has_ended(self) -> bool:
+        """Return whether nothing more is forwarded, also because the spool is closed."""
+        return self._stop.is_set() or not self._spool.is_open
 
     def _run(self) -> None:
         try:

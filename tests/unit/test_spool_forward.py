@@ -585,6 +585,19 @@ def test_records_are_checked_before_they_are_spooled(client, spool):
     assert spool.queues() == [] or spool.status()[0].end == 0
 
 
+def test_what_a_closed_spool_still_holds_waits(client, spool):
+    """Nothing forwards it, so that a flush gives False at once."""
+    queue = client.queue("mail", spool=spool)
+    client.store.away = True
+    queue.send(b"x")
+    spool.close()
+    began = time.monotonic()
+    assert queue.flush(SOON) is False
+    assert queue.waiting == 1
+    client.close()
+    assert time.monotonic() - began < 30
+
+
 def test_a_second_client_does_not_forward_what_another_one_forwards(client, cluster, spool):
     """Two would deliver records twice, out of order; the second may begin once the first is closed."""
     client.create_log("events")

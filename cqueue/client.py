@@ -378,7 +378,8 @@ class Client:
             checkpoint_records: number of records after which positions are stored sooner.
             poll_interval: the first pause after a read that found nothing; each further pause is doubled.
             max_poll_interval: the longest such pause.
-            buffer: records that may wait for listeners before reading stops.
+            buffer: records that may wait for listeners before the partitions that they are in are read no
+                further. Others are: a listener that fails holds up its own partition only.
             low_latency: hand records out as soon as they can be read. Records that become readable out of
                 order are then handed out out of order, and the next member may hand out those of the last 2.5
                 s again.

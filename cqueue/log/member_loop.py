@@ -94,10 +94,10 @@ class MemberLoop:
 
     def _read(self) -> float:
         now_s, backlogs = self._time_s(), self._owned.backlogs
-        if not backlogs.by_partition or len(backlogs) >= self._options.buffer:
-            wait_s = self._options.longest_poll_s
-        else:
-            wait_s = self._read_on(now_s)
+        is_full = len(backlogs) >= self._options.buffer
+        # What waits now has failed, and must not hold up the other partitions.
+        self._owned.following.hold([each.partition for each in self._owned if is_full and each.waiting])
+        wait_s = self._read_on(now_s) if self._owned.following.reading else self._options.longest_poll_s
         retry_s = backlogs.next_s()
         return wait_s if retry_s is None else max(0.0, min(wait_s, retry_s - now_s))
 

@@ -60,14 +60,14 @@ class Rebalancer:
         self._seen = membership
 
     def check_remembered(self) -> None:
-        """Check that the log remembers all that this member has not read yet, as when it took over.
+        """Check that the log remembers all that this member reads next, as when it took over.
 
         Raises:
             PositionExpired: it may not, and `on_expired` is "error".
         """
-        positions = self._owned.following.positions()
-        furthest_back = min(positions, key=positions.__getitem__)
-        self._begin(furthest_back, positions[furthest_back], self._member.driver.clock.now_us())
+        following = self._owned.following
+        furthest_back = min(following.reading, key=following.position)
+        self._begin(furthest_back, following.position(furthest_back), self._member.driver.clock.now_us())
 
     def _release(self, membership: Membership, mine: set[int]) -> None:
         """Release partitions of other members, also those taken by a mutation that seemed to fail."""

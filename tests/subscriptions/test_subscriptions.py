@@ -593,6 +593,32 @@ def test_a_position_does_not_grow_old_where_no_records_come(client):
     assert member.partitions == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("low_latency", [False, True])
+def test_a_full_buffer_of_one_partition_holds_up_no_other(client, log, store, low_latency):
+    """The partition is read on, each record once and in order, when its first record succeeds."""
+    log.append_many([cqueue.Record("t", b"%d" % number, partition=0) for number in range(30)])
+    store.pass_time(seconds=5)
+    is_broken = True
+
+    def listener(record):
+        if is_broken and record.partition == 0:
+            raise ValueError("not now")
+        member.handled.append(record)
+
+    policy, pace = RetryPolicy(0, lambda _: 5.0), MemberOptions(buffer=10)
+    member = Member(client, listener, policy=policy, pace=pace, low_latency=low_latency)
+    member.live()
+    fill(log, store, 30, start=30, partition=1)
+    fill(log, store, 30, start=60, partition=0)
+    member.live()
+    assert by_partition(member.handled) == {1: list(range(30, 60))}
+    member.subscription._loop.checkpoint()
+    is_broken = False
+    member.live(20)
+    assert by_partition(member.handled)[0] == [*range(30), *range(60, 90)]
+    assert {each.count for each in member.subscription.lag().values()} == {0}
+
+
 def test_no_more_is_read_while_many_wait(client, log, store):
     """A slow listener does not fill the memory."""
     fill(log, store, 2000)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from cqueue.errors import NotDone
 from cqueue.log.protocol.early_records import EarlyRecords
 from cqueue.log.protocol.merge import Merge
-from cqueue.log.protocol.source import Record, in_order
+from cqueue.log.protocol.source import Record, Source, in_order
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.spec import Proto
 from cqueue.store.operations import Now
@@ -30,14 +30,21 @@ class Following:
     def __init__(self, spec: LogSpec, positions: Mapping[int, int], *, beyond_horizon: bool = False) -> None:
         self.is_at_end = False
         self._merge = Merge(spec, dict(positions))
+        self._held: dict[int, Source] = {}
         self._early = EarlyRecords() if beyond_horizon else None
         self._goal: tuple[int, int] | None = None  # (horizon, its time) that a read is still on the way to
 
     def __contains__(self, partition: int) -> bool:
-        return partition in self._merge.sources
+        return partition in self._merge.sources or partition in self._held
+
+    @property
+    def reading(self) -> list[int]:
+        """Return the partitions that are not on hold."""
+        return list(self._merge.sources)
 
     def open(self, spec: LogSpec, partition: int, position: int) -> None:
         """Add a partition, or read it from another position."""
+        self._held.pop(partition, None)
         self._merge.add(spec, partition, position)
         self.is_at_end = False
         if self._early is not None:
@@ -45,17 +52,25 @@ class Following:
 
     def close(self, partition: int) -> None:
         """Stop reading a partition."""
-        del self._merge.sources[partition]
+        del (self._held if partition in self._held else self._merge.sources)[partition]
         if self._early is not None:
             self._early.forget(partition)
 
+    def hold(self, partitions: Collection[int]) -> None:
+        """Read these partitions no further for now, and go on where others were on hold."""
+        for partition in self._held.keys() - set(partitions):
+            self._merge.sources[partition] = self._held.pop(partition)
+            self.is_at_end = False
+        for partition in self._merge.sources.keys() & set(partitions):
+            self._held[partition] = self._merge.sources.pop(partition)
+
     def position(self, partition: int) -> int:
         """Return the position up to which all records are stable and were handed out."""
-        return self._merge.sources[partition].handed_out
+        return (self._held if partition in self._held else self._merge.sources)[partition].handed_out
 
     def positions(self) -> dict[int, int]:
         """Return the position of every partition."""
-        return {partition: self.position(partition) for partition in self._merge.sources}
+        return {partition: self.position(partition) for partition in (*self._merge.sources, *self._held)}
 
     def read(self, spec: LogSpec, hinted: Collection[int] = ()) -> Proto[ReadResult]:
         """Return the next records. hinted: partitions in which an append beyond the horizon was notified.
@@ -73,7 +88,7 @@ class Following:
             return ReadResult(found, is_all=False)
         self._goal, self.is_at_end = None, True
         try:
-            found += yield from self._beyond(spec, self.positions(), hinted)
+            found += yield from self._beyond(spec, self.reading, hinted)
         except NotDone:
             if not found:
                 raise
@@ -87,14 +102,14 @@ class Following:
         Raises:
             NotDone: Cassandra did not answer.
         """
-        some = [partition for partition in hinted if partition in self and self.is_at_end]
-        positions = {partition: self.position(partition) for partition in some}
-        return ReadResult((yield from self._beyond(spec, positions, hinted)), is_all=True)
+        some = [partition for partition in hinted if partition in self._merge.sources and self.is_at_end]
+        return ReadResult((yield from self._beyond(spec, some, hinted)), is_all=True)
 
     def _beyond(
-        self, spec: LogSpec, positions: Mapping[int, int], hinted: Collection[int]
+        self, spec: LogSpec, partitions: Collection[int], hinted: Collection[int]
     ) -> Proto[list[Record]]:
-        if self._early is None or not positions:
+        if self._early is None or not partitions:
             return []
+        positions = {partition: self.position(partition) for partition in partitions}
         now_us = yield from Now()
         return (yield from self._early.read(spec, positions, now_us, hinted))

@@ -118,6 +118,8 @@ def _fire(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow) -> Starte
 def _pass_over(store: ScheduleStore, row: ScheduleRow, next_ms: int | None) -> Cancel:
     """Skip a time that is too late to be fired."""
     if store.go_on(waiting_for(next_ms, row)) is None and (moved := store.read(row.key)) is not None:
+        if moved == row:  # an unknown outcome was none
+            raise NotDone(f"schedule {row.key!r} could not be moved on")
         store.send_next(moved)
     left_out = to_datetime(row.next_at)
     return Cancel(f"the firing of {left_out.isoformat()} is later than its schedule allows")

@@ -54,7 +54,10 @@ def _is_overdue(store: ScheduleStore, row: ScheduleRow) -> bool:
 def _restart(store: ScheduleStore, key: str) -> bool:
     """Restart a schedule if it has stopped; on a paused or slow queue its firing still exists."""
     row = store.read(key)
-    if row is None or not _is_overdue(store, row) or store.is_live(row):
+    if row is None or not _is_overdue(store, row):
+        return False
+    if store.is_live(row):
+        store.send_again(row)
         return False
     if store.read(key) != row:  # it fired, and was acked, between the two reads
         return False

@@ -254,14 +254,16 @@ class Schedules:
         return self._change(key, paused)
 
     def resume(self, key: str) -> Schedule:
-        """Undo `pause`: go on with the next time from now; times in between are left out.
+        """Undo `pause`: go on with the next time from now.
 
-        A `RunOnce` whose time has passed meanwhile fires at once, and once more if its handler still runs.
+        Times in between are left out, and so is a firing from before the pause that no handler has begun. A
+        `RunOnce` whose time has passed meanwhile fires at once, and once more if its handler still runs.
         Firings from before the pause are no longer retried.
 
         Raises:
             ScheduleNotFound: there is no such key.
         """
+        self.store.enable()  # what this client knows of the queue may be older than the schedule
         return self._change(key, lambda row: self._resumed(row) if row.state == PAUSED else row)
 
     def _resumed(self, row: ScheduleRow) -> ScheduleRow:

@@ -13,7 +13,7 @@ from typing import Final
 from cqueue import ids
 from cqueue.dispatcher.schedules.definition import ACTIVE, FiringId, ScheduleDefinition, next_firing
 from cqueue.dispatcher.schedules.triggers import jitter_ms
-from cqueue.errors import OutcomeUnknown
+from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.message import Message, MessageId, outgoing, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.shards import open_row
@@ -105,7 +105,7 @@ class ScheduleStore:
     def remove(self, row: ScheduleRow) -> bool:
         """Delete the row; return False if it has changed meanwhile."""
         remove = RemoveSchedule(row.queue, row.key, row.version)
-        return self._apply(remove, row.key, lambda stored: not _is_of(stored, row.generation))
+        return self._apply(remove, row.key, lambda stored: stored is None)
 
     def _apply(self, change: Operation[bool], key: str, shows: Callable[[ScheduleRow | None], bool]) -> bool:
         """Change a row on a condition; return whether it was changed.
@@ -114,11 +114,18 @@ class ScheduleStore:
             change: the conditional operation.
             key: key of the row.
             shows: return whether the row as stored shows that the change was applied.
+
+        Raises:
+            OutcomeUnknown: the change got no answer, and the row cannot be read now.
         """
         try:
             return self._driver.ask(change)
-        except OutcomeUnknown:
-            return shows(self.read(key, as_stored=True))
+        except OutcomeUnknown as unknown:
+            try:
+                stored = self.read(key, as_stored=True)
+            except NotDone as exc:
+                raise unknown from exc
+            return shows(stored)
 
     def dated(self, row: ScheduleRow) -> ScheduleRow:
         """Return a row that is about to wait for another firing, with the due time of that firing.
@@ -142,12 +149,25 @@ class ScheduleStore:
         message = _next_message(row)
         if message is None:
             return
-        if self.now_us() - due_ms(row) * 1000 > self.spec.gc_grace_us // 2:
+        if self._is_old(row):
             # The store may have forgotten that the firing's id was used. If another process changes the row
             # first, that process sends the firing.
             self.go_on(row)
         else:
             self._producer.send(message)
+
+    def send_again(self, row: ScheduleRow) -> None:
+        """Send a firing that is stored once more: who sent it may have died before consumers could find it.
+
+        Raises:
+            NotDone, SendUnknown: as `send_next`.
+        """
+        message = _next_message(row)
+        if message is not None and not self._is_old(row):
+            self._producer.send(message)
+
+    def _is_old(self, row: ScheduleRow) -> bool:
+        return self.now_us() - due_ms(row) * 1000 > self.spec.gc_grace_us // 2
 
     def go_on(self, row: ScheduleRow) -> ScheduleRow | None:
         """Store a row that waits for another firing, and send that firing; None if the row had changed."""

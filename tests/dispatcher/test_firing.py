@@ -150,6 +150,24 @@ def test_unknown_outcomes_lose_and_double_nothing(trigger, made, times):
         judge(world, process, trigger, duplicates=0 if times == 1 else 20)
 
 
+def test_a_skip_of_which_nothing_was_stored_is_tried_again(world):
+    """Else the schedule would wait for a monitor, and leave out more than was late."""
+
+    def fault(operation, do):
+        if fault.is_on and type(operation).__name__ == "ChangeSchedule":
+            fault.is_on = False
+            raise OutcomeUnknown("the coordinator says nothing")
+        return do()
+
+    fault.is_on = False
+    process = world.process(fault)
+    process.schedules.add("k", Repeating(10 * SECOND, misfire="skip", grace=3 * SECOND))
+    world.advance(15)
+    fault.is_on = True
+    process.run(20)
+    assert world.seconds == [20, 30]
+
+
 # ── Two at once ──
 
 

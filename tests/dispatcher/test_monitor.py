@@ -60,6 +60,27 @@ def test_a_firing_that_was_never_sent_is_sent(world):
     assert process.schedules.get("k").state == "done"
 
 
+def test_a_firing_that_was_sent_where_no_consumer_looks_is_found(world):
+    """Its wide row was not registered when the schedule's maker died."""
+
+    def fault(operation, do):
+        if fault.is_on and type(operation).__name__ == "RegisterShard":
+            raise Unavailable("no replica")
+        return do()
+
+    fault.is_on = False
+    maker = world.process(fault)
+    fault.is_on = True
+    maker.schedules.add("k", RunOnce(5 * SECOND))
+    process = world.process()
+    process.run(16)
+    assert world.fired == []
+    process.watch()
+    process.run(60)
+    assert world.seconds == [5]
+    assert process.schedules.get("k").state == "done"
+
+
 @pytest.mark.parametrize("why", ["paused queue", "backlog", "held", "paused schedule"])
 def test_a_firing_that_waits_is_left_alone(process, world, why):
     """A stored firing is left alone, however late it is."""

@@ -18,6 +18,7 @@ from cqueue.errors import (
     PriorityOutOfRange,
     ScheduleExists,
     ScheduleNotFound,
+    Unavailable,
 )
 from cqueue.store.control import ScheduleRow
 from tests.fix_schedules import NOON
@@ -352,3 +353,62 @@ def test_standing(firing_id, row, expected):
     assert FiringId.parse(firing_id.to_json()) == firing_id
     redriven = replace(firing_id, is_redriven=True)
     assert FiringId.parse(redriven.to_json()) == redriven
+
+
+@pytest.mark.parametrize("call", ["add", "pause", "resume", "remove"])
+def test_a_change_without_an_answer_whose_row_cannot_be_read_is_unknown(world, call):
+    """It was done, so `NotDone` would be wrong."""
+
+    def fault(operation, do):
+        if not fault.is_on:
+            return do()
+        if type(operation).__name__ == "ReadSchedule" and fault.is_lost:
+            raise Unavailable("no replica")
+        if type(operation).__name__ in {"CreateSchedule", "ChangeSchedule", "RemoveSchedule"}:
+            do()
+            fault.is_lost = True
+            raise OutcomeUnknown("the coordinator says nothing")
+        return do()
+
+    fault.is_on = fault.is_lost = False
+    schedules = world.process(fault).schedules
+    if call != "add":
+        schedules.add("k", EVERY_TEN)
+    if call == "resume":
+        schedules.pause("k")
+    fault.is_on = True
+    with pytest.raises(OutcomeUnknown):
+        schedules.add("k", EVERY_TEN) if call == "add" else getattr(schedules, call)("k")
+
+
+def test_a_schedule_that_is_resumed_while_it_is_removed_is_removed(world):
+    """The removal got no answer. What another process has made of the row meanwhile goes, too."""
+    world.process().queue.alter(derived_sends=True)
+    other = world.process()
+
+    def fault(operation, do):
+        if fault.is_on and type(operation).__name__ == "RemoveSchedule":
+            fault.is_on = False
+            other.schedules.resume("k")
+            do()
+            raise OutcomeUnknown("the coordinator says nothing")
+        return do()
+
+    fault.is_on = True
+    process = world.process(fault)
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.pause("k")
+    world.advance(1)
+    process.schedules.remove("k")
+    with pytest.raises(ScheduleNotFound):
+        other.schedules.get("k")
+
+
+def test_a_client_that_does_not_know_of_derived_sends_yet_resumes(world):
+    other, process = world.process(), world.process()
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.pause("k")
+    world.advance(1)
+    assert other.schedules.resume("k").state == "active"
+    process.run(25)
+    assert world.seconds == [10, 20]

@@ -156,7 +156,7 @@ def test_a_rate_is_kept_by_all_tasks_together(save, numbers, queue):
         ("body, 10 as priority", {}, "PriorityOutOfRange", "priority not of 0 to 9"),
         ("body, -1 as delay", {}, "DelayOutOfRange", "delay not of 0 to 10 years"),
         ("body, repeat('k', 1001) as key", {}, "BadInput", "longer than 1,000"),
-        ("body, map('a', cast(null as string)) as headers", {}, "BadInput", "names and values are text"),
+        ("body, map('a', cast(null as string)) as headers", {}, "BadInput", "value of a header is text"),
         ("body, timestamp'2020-01-01' as expires", {}, "BadInput", "has expired already"),
         ("body, now() as due, 1 as delay", {}, "BadInput", "a due and a delay"),
         (

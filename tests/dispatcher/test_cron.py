@@ -159,7 +159,7 @@ def test_what_expressions_may_say(expression, start, expected):
         ("@reboot", "1 field"),
         ("60 * * * *", "out of range"),
         ("0 25 * * *", "has a wrong hour, '25'"),
-        ("* 0 0 0 1 *", "has a wrong day, '0'"),
+        ("* 0 0 32 1 *", "has a wrong day, '32'"),
         ("* * * * blursday", "blursday"),
         ("H * * * *", "H or R"),
         ("0 R(0-7) * * *", "H or R"),

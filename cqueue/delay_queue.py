@@ -337,9 +337,8 @@ class DelayQueue:
             stored = self._queue.find_many(one.id for one in late)
         except BadInput:  # the queue has been deleted and made again, and these are of the old one
             return late
-        own = {
-            one.id: one.visible_again for one in late
-        }  # later than now if this object shortened the timeout
+        # Later than now if this object shortened the timeout.
+        own = {one.id: one.visible_again for one in late}
         extended = {id_ for id_, one in stored.items() if one.next_at > max(now, own[id_])}
         return [one for one in late if one.id not in extended]
 

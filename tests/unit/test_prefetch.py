@@ -543,10 +543,16 @@ def test_a_receive_beside_a_close_gives_no_prefetched_message(store, queue):
     store.around = around
     consumer.receive(5, wait=SOON)
     assert claiming.wait(SOON_S)
+    is_closed, close = threading.Event(), consumer._prefetch.close
+
+    def close_then():
+        is_closed.set()
+        close()
+
+    consumer._prefetch.close = close_then
     closing = threading.Thread(target=consumer.close)
     closing.start()
-    while not consumer._closed:
-        time.sleep(0.001)
+    assert is_closed.wait(SOON_S)
     with pytest.raises(Closed):
         consumer.receive(2)
     go_on.set()

@@ -486,6 +486,15 @@ def test_a_search_that_fails_is_followed_by_one_of_other_wide_rows():
     assert taken.lease.wide_row in good
 
 
+def started_with_two_priorities(table: Table) -> tuple[Poll, WideRow]:
+    """Begin with a wide row that has priorities 0 and 5, and no message left."""
+    poll, row = started(table), put(table, 0)
+    for registration in shards.registration(table.spec, row, 5):
+        table.store.execute(registration)
+    work_off(table, poll)
+    return poll, row
+
+
 def work_off(table: Table, poll: Poll, hook: Hook = nothing) -> list[int]:
     """One round, whose messages are acked; return their ids."""
     table.run(poll.begin(table.spec), hook)
@@ -578,11 +587,7 @@ def test_a_purge_whose_tombstones_cassandra_refuses_to_cross_stops_no_wide_row(i
 def test_a_purge_of_one_priority_does_not_stop_the_others():
     """A claim reads the urgent one first; what it took there is delivered though the next read is refused."""
     table = Table(width_ms=3_600_000)
-    poll = started(table)
-    row = put(table, 0)
-    for registration in shards.registration(table.spec, row, 5):
-        table.store.execute(registration)
-    work_off(table, poll)
+    poll, row = started_with_two_priorities(table)
     purged(table, row, 12_000, priority=5)
     late = {*table.put(table.time_us, row=row), *table.put(table.time_us, priority=5, row=row)}
     got: set[int] = set()
@@ -596,11 +601,7 @@ def test_a_purge_of_one_priority_does_not_stop_the_others():
 def test_a_refused_purge_leaves_pieces_of_the_sweep_as_long_as_before():
     """The refused read crossed minutes. The sweep finds messages that land late, under traffic, too."""
     table = Table(width_ms=3_600_000)
-    poll = started(table)
-    row = put(table, 0)
-    for registration in shards.registration(table.spec, row, 5):
-        table.store.execute(registration)
-    work_off(table, poll)
+    poll, row = started_with_two_priorities(table)
     table.pass_time(120 * SECOND_US)
     purged(table, row, 12_000, priority=5, every_us=500)
     table.pass_time(180 * SECOND_US)

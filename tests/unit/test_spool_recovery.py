@@ -262,12 +262,16 @@ def test_a_wrong_index_is_noticed_and_written_anew(image):
     assert list(read_back(target).records.values()) == payloads(5)
 
 
-def test_readers_that_meet_a_wrong_index_together_get_every_record(image, monkeypatch):
-    """The second one scans the segment just after the first one has looked in vain."""
+def with_a_wrong_index(image):
     target = sealed(image)
     (path,) = target.glob("*/*/index")
     path.write_bytes(path.read_bytes()[:16] + b"\1\2\3\4" * 5)
-    with Spool(target, disk_reserve=0) as spool:
+    return target
+
+
+def test_readers_that_meet_a_wrong_index_together_get_every_record(image, monkeypatch):
+    """The second one scans the segment just after the first one has looked in vain."""
+    with Spool(with_a_wrong_index(image), disk_reserve=0) as spool:
         (queue,) = spool._queues.values()
         look, second = queue._look, []
 
@@ -284,10 +288,7 @@ def test_readers_that_meet_a_wrong_index_together_get_every_record(image, monkey
 
 def test_a_reader_beside_the_scan_of_another_gets_every_record(image, monkeypatch):
     """Nobody takes the segment for scanned before the right index stands."""
-    target = sealed(image)
-    (path,) = target.glob("*/*/index")
-    path.write_bytes(path.read_bytes()[:16] + b"\1\2\3\4" * 5)
-    with Spool(target, disk_reserve=0) as spool:
+    with Spool(with_a_wrong_index(image), disk_reserve=0) as spool:
         (queue,) = spool._queues.values()
         put, second = queue.index.put, []
 

@@ -1,7 +1,7 @@
 """What surrounds the handler of a firing, so that the schedule goes on, exactly once.
 
 First the row moves to the next time, then the next firing is sent, and only then the present firing is acked.
-If a process dies in between, the redelivered message is a repeat by the row's number, and its next consumer
+If a process dies in between, the redelivered message is a repeat by the row's time, and its next consumer
 sends the same next firing under the same id. In the opposite order, the firing sent would have to be held
 back until the row follows, and a repeat that chooses another time would leave a second firing behind.
 
@@ -23,8 +23,9 @@ from cqueue.dispatcher.schedules.definition import (
     FiringId,
     FiringState,
     ScheduleDefinition,
+    fired_for,
     firing_state,
-    waiting_for,
+    moved_on,
 )
 from cqueue.dispatcher.schedules.store import TRIES, ScheduleStore, jitter_of
 from cqueue.dispatcher.schedules.triggers import choose
@@ -64,9 +65,7 @@ def begin(store: ScheduleStore, message: ReceivedMessage) -> StartedFiring | Can
         return _started(firing_id, firing_id.time_ms, None)  # a dead letter runs apart from its schedule
     try:
         row = store.read(firing_id.key)
-        if firing_id.runs_on_its_own and firing_state(firing_id, row) is not FiringState.REPEAT:
-            return _started(firing_id, firing_id.time_ms, _next_after(firing_id, row))
-        return _decide(store, firing_id, row)
+        return _on_its_own(firing_id, row) if firing_id.runs_on_its_own else _decide(store, firing_id, row)
     except (NotDone, OutcomeUnknown, BadInput) as exc:
         is_lasting = isinstance(exc, LASTING)
         log = logger(DISPATCHER)
@@ -75,11 +74,16 @@ def begin(store: ScheduleStore, message: ReceivedMessage) -> StartedFiring | Can
         return Snooze(MUCH_LATER if is_lasting else AGAIN)
 
 
-def _next_after(firing_id: FiringId, row: ScheduleRow | None) -> int | None:
-    """Return the time after a firing that runs on its own; a monitor may yet have to move the row past it."""
-    if row is None or row.next_at != firing_id.time_ms:
-        return None if row is None else row.next_at
-    return ScheduleDefinition.from_json(row.definition).timetable.next_after(row.next_at)
+def _on_its_own(firing_id: FiringId, row: ScheduleRow | None) -> StartedFiring:
+    """Return the run of a firing that somebody asked for, whatever its schedule waits for."""
+    if row is None:
+        return _started(firing_id, firing_id.time_ms, None)
+    next_ms: int | None = row.next_at
+    if next_ms == firing_id.time_ms:  # a monitor may yet have to move the row past the firing
+        next_ms = ScheduleDefinition.from_json(row.definition).timetable.next_after(next_ms)
+    is_repeat = firing_state(firing_id, row) is FiringState.REPEAT
+    fired_ms = fired_for(firing_id.time_ms, row) if is_repeat else None
+    return _started(firing_id, fired_ms or firing_id.time_ms, next_ms)
 
 
 def _decide(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow | None) -> StartedFiring | Cancel:
@@ -88,10 +92,8 @@ def _decide(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow | None) 
         return _drop(store, row)
     if found is FiringState.CURRENT:
         return _fire(store, firing_id, row)
-    if firing_id.number < row.fired:
-        return _started(firing_id, firing_id.time_ms, row.next_at)
     store.send_next(row)  # the process that moved the row may have died before it sent the next firing
-    return _started(firing_id, row.previous, row.next_at)  # a misfire may have chosen a later time
+    return _started(firing_id, fired_for(firing_id.time_ms, row) or firing_id.time_ms, row.next_at)
 
 
 def _drop(store: ScheduleStore, row: ScheduleRow | None) -> Cancel:
@@ -108,16 +110,16 @@ def _fire(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow) -> Starte
     choice = choose(definition.timetable, row.next_at, now_ms)
     if choice.fire_ms is None:
         return _pass_over(store, row, choice.next_ms)
-    next_ms = None if trigger.count is not None and firing_id.number >= trigger.count else choice.next_ms
-    moved = waiting_for(next_ms, row)._replace(fired=firing_id.number, previous=choice.fire_ms)
+    is_last = trigger.count is not None and row.fired + 1 >= trigger.count
+    moved = moved_on(row, choice.fire_ms, None if is_last else choice.next_ms)
     if trigger.auto_commit:
-        _move(store, moved)
-    return _started(firing_id, choice.fire_ms, next_ms, moved=None if trigger.auto_commit else moved)
+        _move(store, firing_id, moved)
+    return _started(firing_id, choice.fire_ms, moved.next_at, moved=None if trigger.auto_commit else moved)
 
 
 def _pass_over(store: ScheduleStore, row: ScheduleRow, next_ms: int | None) -> Cancel:
     """Skip a time that is too late to be fired."""
-    if store.go_on(waiting_for(next_ms, row)) is None and (moved := store.read(row.key)) is not None:
+    if store.go_on(moved_on(row, None, next_ms)) is None and (moved := store.read(row.key)) is not None:
         if moved == row:  # an unknown outcome was none
             raise NotDone(f"schedule {row.key!r} could not be moved on")
         store.send_next(moved)
@@ -142,8 +144,9 @@ def finish(
         over = _reason_to_drop(store, message) if settlement.verb is Verb.SNOOZE else None
         return settlement if over is None else Settlement(Verb.ACK, "cancelled", reason=over.reason)
     try:
-        if firing.moved is not None:
-            _move(store, firing.moved)
+        firing_id = FiringId.parse(message.trigger)
+        if firing.moved is not None and firing_id is not None:
+            _move(store, firing_id, firing.moved)
     except (NotDone, OutcomeUnknown) as exc:
         reason = f"its schedule could not be moved on: {describe(exc)}"
         later = MUCH_LATER if isinstance(exc, LASTING) else AGAIN
@@ -151,7 +154,8 @@ def finish(
     return settlement
 
 
-def _move(store: ScheduleStore, wanted: ScheduleRow) -> None:
+def _move(store: ScheduleStore, firing_id: FiringId, wanted: ScheduleRow) -> None:
+    """Move the row on from a firing, unless somebody else has; then send the next firing for them."""
     row = wanted
     for _ in range(TRIES):
         if store.go_on(row) is not None:
@@ -159,10 +163,10 @@ def _move(store: ScheduleStore, wanted: ScheduleRow) -> None:
         stored = store.read(wanted.key)
         if stored is None or stored.generation != wanted.generation:
             return  # replaced or resumed while this ran: the new generation goes on
-        if stored.fired >= wanted.fired:  # another consumer moved it, and may have died since
+        if stored.next_at != firing_id.time_ms:  # another consumer moved it, and may have died since
             store.send_next(stored)
             return
-        row = wanted._replace(version=stored.version, definition=stored.definition)
+        row = moved_on(stored, wanted.previous, wanted.next_at or None)
         if wanted.next_at:
             row = row._replace(state=stored.state)  # a schedule that was paused meanwhile stays paused
     raise NotDone(f"schedule {wanted.key!r} is being changed by too many at once")

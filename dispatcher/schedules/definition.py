@@ -1,8 +1,9 @@
 """The stored definition of a schedule, and how a firing's message relates to the schedule's row.
 
-The row is the authority. A message may come late, twice, or after its schedule was changed. Generation,
-number and time tell whether the message is the firing that the row waits for, a repeat of an earlier firing,
-or obsolete.
+The row is the authority. A message may come late, twice, or after its schedule was changed. Generation and
+time tell whether the message is the firing that the row waits for, a repeat of an earlier one, or obsolete:
+within a generation the row goes from time to time and never back. The number does not tell it, because a
+time that is left out has no number.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -25,6 +26,8 @@ MAX_BODY = 64 << 10
 """Bytes of a scheduled message's body; 64 KiB, because every firing rewrites the row that holds the body."""
 MAX_KEY = 200
 """Characters of a schedule's key; short enough for a log line."""
+MOST_LATE = 20
+"""Late times that a row remembers; more than are delivered again before their acks: each costs 30 bytes."""
 _TEXTS = ("task", "codec", "message_key")
 
 
@@ -39,6 +42,8 @@ class ScheduleDefinition:
         task, codec, message_key, headers, priority: of the messages, as in `Message`.
         due_ms: when the next firing is due, in ms since 1970, if its own time had passed when the row moved
             to it; else 0.
+        late: the last 20 times that were not fired as themselves, in order: each with the time that was
+            fired in its place, or 0 if none was; all in ms since 1970.
     """
 
     trigger: Trigger
@@ -50,6 +55,7 @@ class ScheduleDefinition:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     priority: int = 0
     due_ms: int = 0
+    late: tuple[tuple[int, int], ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         """Check what `Message` does not check itself.
@@ -79,7 +85,8 @@ class ScheduleDefinition:
     def to_json(self) -> str:
         """Return the text that the row stores."""
         due = {"due": self.due_ms} if self.due_ms else {}
-        return json.dumps({"start": self.start_ms, **due, **self._values()}, sort_keys=True)
+        late = {"late": self.late} if self.late else {}
+        return json.dumps({"start": self.start_ms, **due, **late, **self._values()}, sort_keys=True)
 
     def _values(self) -> dict[str, Any]:
         values: dict[str, Any] = {name: getattr(self, name) for name in _TEXTS}
@@ -101,7 +108,8 @@ class ScheduleDefinition:
             values["trigger"] = triggers.from_values(values["trigger"])
             values["body"] = base64.b64decode(values.get("body", ""))
             start_ms, due_ms = _moment_ms(values.pop("start")), _moment_ms(values.pop("due", 0))
-            return cls(start_ms=start_ms, due_ms=due_ms, **values)
+            late = tuple((_moment_ms(time), _moment_ms(fired)) for time, fired in values.pop("late", ()))
+            return cls(start_ms=start_ms, due_ms=due_ms, late=late, **values)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as exc:
             # The message leaves the text out: it holds the messages' body, and errors are logged
             raise ConfigError(
@@ -149,14 +157,34 @@ def waiting_for(next_ms: int | None, row: ScheduleRow) -> ScheduleRow:
     return row._replace(state=ACTIVE if next_ms else DONE, next_at=next_ms or 0)
 
 
+def moved_on(row: ScheduleRow, fired_ms: int | None, next_ms: int | None) -> ScheduleRow:
+    """Return the row after the firing that it waits for.
+
+    Args:
+        row: the row before.
+        fired_ms: the time that was fired, in ms since 1970: a misfire may choose a later one than the row's.
+            None if the time was left out.
+        next_ms: the next time; None if there is none.
+    """
+    moved = waiting_for(next_ms, row)
+    if fired_ms != row.next_at:
+        definition = ScheduleDefinition.from_json(row.definition)
+        late = (*definition.late, (row.next_at, fired_ms or 0))[-MOST_LATE:]
+        moved = moved._replace(definition=replace(definition, late=late).to_json())
+    return moved if fired_ms is None else moved._replace(fired=row.fired + 1, previous=fired_ms)
+
+
+def fired_for(time_ms: int, row: ScheduleRow) -> int | None:
+    """Return the time that was fired for one that the row has left behind; None if that was left out."""
+    late = dict(ScheduleDefinition.from_json(row.definition).late)
+    return late.get(time_ms, time_ms) or None
+
+
 def firing_state(firing_id: FiringId, row: ScheduleRow | None) -> FiringState:
     """Return how the message of a firing relates to the row; None for a row that is gone."""
     if row is None or firing_id.generation != row.generation:
         return FiringState.OVER
-    if firing_id.number > row.fired:
-        waited_for = (
-            firing_id.time_ms == row.next_at and row.state == ACTIVE and firing_id.number == row.fired + 1
-        )
-        return FiringState.CURRENT if waited_for else FiringState.OVER
-    ahead = firing_id.number == row.fired and firing_id.time_ms > row.previous  # the schedule skipped it
-    return FiringState.OVER if ahead else FiringState.REPEAT
+    if firing_id.time_ms == row.next_at:
+        return FiringState.CURRENT if row.state == ACTIVE else FiringState.OVER
+    is_behind = firing_id.time_ms < row.next_at or row.state == DONE
+    return FiringState.REPEAT if is_behind and fired_for(firing_id.time_ms, row) else FiringState.OVER

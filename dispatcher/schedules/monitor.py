@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from cqueue.dispatcher.schedules.definition import ScheduleDefinition, next_firing, waiting_for
+from cqueue.dispatcher.schedules.definition import ScheduleDefinition, moved_on, next_firing
 from cqueue.dispatcher.schedules.store import ScheduleStore, due_ms
 from cqueue.errors import BadInput, Closed, CqueueError, DamagedRow
 from cqueue.runtime.logs import DISPATCHER, describe, logger, trace
@@ -66,7 +66,7 @@ def _restart(store: ScheduleStore, key: str) -> bool:
         return True
     # The firing was acked or purged, and will not come again
     next_ms = ScheduleDefinition.from_json(row.definition).timetable.next_after(row.next_at)
-    return store.go_on(waiting_for(next_ms, row)) is not None
+    return store.go_on(moved_on(row, None, next_ms)) is not None
 
 
 class ScheduleMonitor:

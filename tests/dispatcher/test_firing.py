@@ -10,6 +10,7 @@ from cqueue import Message
 from cqueue.dispatcher.execution.actions import Cancel
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Settlement, Verb
 from cqueue.dispatcher.execution.firing import begin, finish
+from cqueue.dispatcher.schedules.definition import MOST_LATE
 from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
 from cqueue.message import MAX_HEADERS
@@ -333,6 +334,59 @@ def test_a_firing_that_is_retried_runs_again_though_others_have_fired_since(proc
     assert process.dropped == []
 
 
+def test_a_late_firing_that_is_retried_runs_as_the_time_that_was_chosen_for_it(process, world):
+    """The handler saw 13 at its first attempt. It sees 13 again, whatever has fired since."""
+    process.schedules.add("k", Repeating(SECOND))
+    world.advance(13.2)
+    (message,) = process.consumer.receive(10)
+    store = process.schedules.store
+    assert finish(store, message, first := begin(store, message), SUCCEEDED) is SUCCEEDED
+    message.nack(2 * SECOND)
+    process.run(3)
+    again = [firing for firing in world.fired if firing.execution_count == 1]
+    assert [firing.fired_at for firing in (first, *again)] == [NOON + 13 * SECOND] * 2
+
+
+def test_a_time_that_was_left_out_stays_so_when_its_message_comes_again(process, world):
+    """Its ack was lost. The time behind it has fired meanwhile, and does not fire once more."""
+    process.schedules.add("k", Repeating(10 * SECOND, misfire="skip", grace=SECOND))
+    world.advance(13)
+    (message,) = process.consumer.receive(10)
+    store = process.schedules.store
+    assert isinstance(begin(store, message), Cancel)
+    world.advance(7)
+    process.run(2)
+    assert world.seconds == [20]
+    assert isinstance(begin(store, message), Cancel)
+
+
+def test_who_outlives_the_lease_does_not_set_the_schedule_back(process, world):
+    """Another worker left the time out while its handler ran: the next time fires once, in time."""
+    process.schedules.add("k", Repeating(10 * SECOND, misfire="skip", grace=15 * SECOND))
+    other, store = world.process(), process.schedules.store
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    started = begin(store, message)
+    world.advance(31)
+    other.work()
+    assert len(other.dropped) == 1
+    went_on = store.rows()
+    assert finish(store, message, started, SUCCEEDED) is SUCCEEDED
+    assert store.rows() == went_on
+    other.run(20)
+    assert world.seconds == [30, 40, 50, 60]
+
+
+def test_a_row_remembers_its_last_late_times(process, world):
+    process.schedules.add("k", Repeating(SECOND, misfire="skip", grace=timedelta(milliseconds=1)))
+    for _ in range(MOST_LATE + 5):
+        world.advance(1.5)
+        process.work()
+    late = process.schedules.get("k").late
+    assert (len(late), {fired for _, fired in late}) == (MOST_LATE, {0})
+    assert sorted(late) == list(late)
+
+
 def test_a_manual_firing_leaves_the_schedule_alone(process, world):
     process.schedules.add("k", EVERY_TEN)
     world.advance(3)
@@ -445,6 +499,21 @@ def test_a_dead_letter_whose_schedule_still_waits_for_it_runs_whatever_its_laten
     process.run(20)
     assert world.seconds == ([10] if after is None else [10, 20, 30, 40])
     assert process.schedules.get("k").state == ("done" if after is None else "active")
+
+
+def test_a_dead_letter_that_the_monitor_has_passed_runs_as_its_own_time(process, world):
+    """Not as the time that has fired since."""
+    process.schedules.add("k", EVERY_TEN)
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    message.dead("killed its workers")
+    world.advance(12)
+    process.watch()
+    process.run(2)
+    assert world.seconds == [20]
+    process.queue.dead_letters.redrive(everything=True)
+    process.run(5)
+    assert (world.seconds, process.dropped) == ([20, 10], [])
 
 
 # ── As a step of a dispatcher ──

@@ -326,7 +326,8 @@ def test_a_row_that_never_holds_still_is_given_up(world):
 
 # ── What a message is worth beside its row ──
 
-ROW = ScheduleRow("q@1", "k", 9, "active", 5, "{}", 4_000, 3_000, 3)
+LATE = ScheduleDefinition(trigger=Repeating(SECOND), start_ms=0, late=((2_000, 3_000), (3_500, 0)))
+ROW = ScheduleRow("q@1", "k", 9, "active", 5, LATE.to_json(), 4_000, 3_000, 3)
 
 
 @pytest.mark.parametrize(
@@ -336,7 +337,7 @@ ROW = ScheduleRow("q@1", "k", 9, "active", 5, "{}", 4_000, 3_000, 3)
         (FiringId("k", 5, 3, 3_000), ROW, FiringState.REPEAT),
         (FiringId("k", 5, 3, 2_000), ROW, FiringState.REPEAT),  # fired for a later time, after a misfire
         (FiringId("k", 5, 1, 1_000), ROW, FiringState.REPEAT),
-        (FiringId("k", 5, 3, 3_500), ROW, FiringState.OVER),  # passed over
+        (FiringId("k", 5, 3, 3_500), ROW, FiringState.OVER),  # left out
         (FiringId("k", 5, 4, 3_500), ROW, FiringState.OVER),
         (FiringId("k", 5, 5, 5_000), ROW, FiringState.OVER),
         (FiringId("k", 4, 4, 4_000), ROW, FiringState.OVER),
@@ -348,7 +349,7 @@ ROW = ScheduleRow("q@1", "k", 9, "active", 5, "{}", 4_000, 3_000, 3)
     ],
 )
 def test_standing(firing_id, row, expected):
-    """The row is the authority: by generation, number and time a message is current, a repeat, or over."""
+    """The row is the authority: by generation and time a message is current, a repeat, or over."""
     assert firing_state(firing_id, row) is expected
     assert FiringId.parse(firing_id.to_json()) == firing_id
     redriven = replace(firing_id, is_redriven=True)

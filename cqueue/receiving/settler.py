@@ -55,7 +55,7 @@ class Settler:
         self._executor = executor
         self._locks = [waiting.lock() for _ in range(LOCKS)]
         self._leases: set[Lease] = set()
-        self._acking: set[tuple[Lease, int]] = set()  # messages of acks that wait, or run
+        self._acking: dict[object, Sequence[Received]] = {}  # of acks that wait, or run
         self.finished: deque[Lease] = deque()
         self._shared = acks.Shared()
 
@@ -71,7 +71,8 @@ class Settler:
         """Nack all unsettled messages, but those whose ack is under way. If that fails, their timeout gives
         them back.
         """
-        acking = self._acking.copy()
+        batches = list(self._acking.values())
+        acking = {(one.lease, one.row.id) for batch in batches for one in _taken(batch)}
         for lease in list(self._leases):
             if lease.is_held and lease.due_ms > now_ms:
                 with suppress(CqueueError), self._lock_of(lease):
@@ -287,13 +288,13 @@ def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
 
 def _note_acking(messages: Sequence[Received]) -> Callable[[], None]:
     """Note that an ack of these messages is under way. Return the call that notes its end."""
-    noted = [(one._settler._acking, (one._taken.lease, one._taken.row.id)) for one in messages]  # noqa: SLF001
-    for acking, message in noted:
-        acking.add(message)
+    note, settlers = object(), {one._settler for one in messages}  # noqa: SLF001
+    for settler in settlers:
+        settler._acking[note] = messages  # noqa: SLF001
 
     def note_end() -> None:
-        for acking, message in noted:
-            acking.discard(message)
+        for settler in settlers:
+            settler._acking.pop(note, None)  # noqa: SLF001
 
     return note_end
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from cqueue.config import with_other_settings
 from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
-from cqueue.log.config import LogConfig
+from cqueue.log.config import LogConfig, earlier_ttls, with_earlier_ttl
 from cqueue.log.protocol.shards import existing
-from cqueue.log.protocol.spec import LogSpec
+from cqueue.log.protocol.spec import EarlierTtl, LogSpec
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name
 from cqueue.protocol.parallel import together
@@ -97,13 +97,15 @@ class LogCatalog:
     def _entry_of(self, row: LogRow) -> LogEntry:
         now_us = self._driver.clock.now_us()
         decode.not_ahead(_place(row, "created"), row.created * 1000, now_us, self._driver.report)
-        return self._entry_as(row, self._config_of(row))
+        report = self._driver.report
+        earlier = decode.parsed(_place(row, "config"), lambda: earlier_ttls(row.config), report)
+        return self._entry_as(row, self._config_of(row), earlier)
 
     def _config_of(self, row: LogRow) -> LogConfig:
         report = self._driver.report
         return decode.parsed(_place(row, "config"), lambda: LogConfig.from_json(row.config), report)
 
-    def _entry_as(self, row: LogRow, config: LogConfig) -> LogEntry:
+    def _entry_as(self, row: LogRow, config: LogConfig, earlier: tuple[EarlierTtl, ...] = ()) -> LogEntry:
         deployment = self._deployment()
         spec = LogSpec(
             name=row.name,
@@ -114,6 +116,7 @@ class LogCatalog:
             created_ms=row.created,
             settle_us=deployment.settle_ms * 1000,
             skew_us=deployment.skew_ms * 1000,
+            earlier=earlier,
         )
         return LogEntry(row, config, spec)
 
@@ -172,8 +175,14 @@ class LogCatalog:
         """
 
         def altered(row: LogRow) -> LogRow:
-            config = self._config_of(row).altered(changes)
-            return row._replace(config=config.to_json(row.config))
+            before = self._config_of(row)
+            config = before.altered(changes)
+            stored = config.to_json(row.config)
+            if config.ttl_s != before.ttl_s:
+                stored = with_earlier_ttl(stored, row.created, now_ms, before.ttl_s)
+            return row._replace(config=stored)
+
+        now_ms = self._driver.clock.now_us() // 1000
 
         return self._remember(self._change(name, altered))
 

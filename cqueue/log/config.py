@@ -6,10 +6,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
+from operator import index
 from typing import Any
 
 from cqueue.config import HOUR_MS, readable, stored_values, to_ms
 from cqueue.errors import ConfigError
+from cqueue.log.protocol.spec import EarlierTtl
 from cqueue.runtime.durations import given
 
 MAX_PARTITIONS = 32_767
@@ -20,6 +22,10 @@ DEFAULT_TIME_SHARD = timedelta(minutes=10)
 """Width of a time shard by default: about 1,000 Cassandra partitions a week and log partition."""
 LONGEST_TTL = timedelta(days=3650)
 """The longest ttl: ten years, within Cassandra's limit of 20."""
+EARLIER_TTLS = "earlier_ttls"
+"""Name of the earlier ttls in the stored form; no setting."""
+MOST_EARLIER = 20
+"""Earlier ttls that are remembered: more changes than are made while the first of them matters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +38,8 @@ class LogConfig:
 
     # Partitions, 1 to 32,767: the number of members that can read side by side. They can only become more.
     partitions: int = 16
-    # How long records are kept, 1 min to 10 years; None for ever. A change applies to new records.
+    # How long records are kept, 1 min to 10 years; None for ever. A change applies to new records:
+    # older ones end by the ttl that they were appended with.
     ttl: timedelta | None = DEFAULT_TTL
     # Width of a time shard, 1 s to 30 days: divides an hour, or is a multiple of one. Fixed.
     time_shard: timedelta = DEFAULT_TIME_SHARD
@@ -108,3 +115,28 @@ class LogConfig:
                 values[name] = None if value is None else timedelta(milliseconds=value)
             known = {each.name for each in fields(cls)}
             return cls(**{name: value for name, value in values.items() if name in known})
+
+
+def earlier_ttls(text: str) -> tuple[EarlierTtl, ...]:
+    """Read the earlier ttls of a stored configuration.
+
+    Raises:
+        DamagedRow: the text holds something else in their place.
+    """
+    stored = stored_values(text).get(EARLIER_TTLS, [])
+    with readable(text):
+        return tuple(EarlierTtl(*map(index, each)) for each in stored)
+
+
+def with_earlier_ttl(text: str, created_ms: int, now_ms: int, ttl_s: int) -> str:
+    """Return a stored configuration that says, too, that another ttl applied until now.
+
+    Args:
+        text: the stored configuration.
+        created_ms: when the log was created, in ms since 1970.
+        now_ms: the present, in ms since 1970.
+        ttl_s: the ttl until now, in s; 0 for ever.
+    """
+    earlier = earlier_ttls(text)
+    ended = EarlierTtl(earlier[-1].until_ms if earlier else created_ms, now_ms, ttl_s)
+    return json.dumps(stored_values(text) | {EARLIER_TTLS: [*earlier, ended][-MOST_EARLIER:]}, sort_keys=True)

@@ -1,9 +1,11 @@
 """Test the log through its public API, on both stores where that matters."""
 
+import json
 import threading
 import time
 import uuid
 from datetime import datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -13,6 +15,7 @@ from cqueue.errors import (
     AppendUnknown,
     Closed,
     ConfigError,
+    DamagedRow,
     InvalidLogId,
     LogExists,
     LogNotFound,
@@ -23,6 +26,7 @@ from cqueue.errors import (
 )
 from cqueue.log import LogConfig, LogId, Record, catalog
 from cqueue.log.catalog import LogCatalog
+from cqueue.log.config import earlier_ttls
 from cqueue.log.log import Log
 from cqueue.store.log_operations import AppendRecords
 from tests.subscriptions.subscribing import Clocked
@@ -109,6 +113,43 @@ def test_what_was_appended_under_a_longer_ttl_stays_although_the_ttl_was_shorter
         log.alter(ttl=ttl)
     store.pass_time(hours=6)
     assert {b"a", b"c"} <= set(bodies(log.scan(on_expired="earliest")))
+
+
+def test_a_start_that_was_forgotten_under_a_shorter_ttl_stays_forgotten(client, store):
+    """A reader that is behind learns it, also where the ttl was made longer too late."""
+    log = client.create_log("short", LogConfig(ttl=timedelta(hours=1), time_shard=SHARD))
+    old = log.append("t", b"old")
+    store.pass_time(hours=2)
+    young = log.append("t", b"young")
+    store.pass_time(minutes=5)
+    log.alter(ttl=timedelta(days=7))
+    for start in (old, store.now - timedelta(minutes=100)):
+        with pytest.raises(PositionExpired, match="on_expired"):
+            log.scan(start)
+    assert bodies(log.scan("earliest")) == [b"young"]
+    store.pass_time(minutes=30)
+    assert bodies(log.scan(store.now - timedelta(minutes=40))) == [b"young"]
+    store.pass_time(hours=1)
+    with pytest.raises(PositionExpired):
+        log.scan(young)
+    log.append("t", b"new")
+    store.pass_time(days=6)
+    assert bodies(log.scan("earliest")) == [b"new"]
+
+
+@pytest.mark.parametrize("earlier", ["7", "[7]", "[[1, 2]]", '[["a", 1, 2]]'])
+def test_damaged_earlier_ttls_are_a_damaged_row(earlier):
+    with pytest.raises(DamagedRow):
+        earlier_ttls(json.dumps({"earlier_ttls": earlier}))
+
+
+def test_twenty_changes_of_the_ttl_are_remembered(client, store, log):
+    for days in range(1, 30):
+        store.pass_time(days=1)
+        log.alter(ttl=timedelta(days=days))
+    earlier = client._logs.entry("events").spec.earlier
+    assert [each.ttl_s // 86400 for each in earlier] == [*range(9, 29)]
+    assert all(one.until_ms == other.since_ms for one, other in pairwise(earlier))
 
 
 def another_process(client, log):

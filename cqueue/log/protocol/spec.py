@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.store.log_operations import LogShard
 
 
+class EarlierTtl(NamedTuple):
+    """A ttl that a log had before. It holds for what was appended then. ms since 1970; ttl_s: 0 for ever."""
+
+    since_ms: int
+    until_ms: int
+    ttl_s: int
+
+
 @dataclass(frozen=True, slots=True)
 class LogSpec:
-    """A log as the protocol sees it. ttl_s: 0 for ever; created_ms: no record is older."""
+    """A log as the protocol sees it. ttl_s: 0 for ever; created_ms: no record is older.
+
+    earlier: ttls before the present one, the oldest first.
+    """
 
     name: str
     incarnation: str
@@ -21,6 +33,7 @@ class LogSpec:
     created_ms: int
     settle_us: int  # W
     skew_us: int  # ε
+    earlier: tuple[EarlierTtl, ...] = ()
 
     @property
     def partition(self) -> str:
@@ -43,8 +56,14 @@ class LogSpec:
 
     def oldest_us(self, now_us: int) -> int:
         """Return the time (µs since 1970) before which no record can be read."""
-        created_us = self.created_ms * 1000 - self.skew_us
-        return max(created_us, now_us - self.ttl_s * 1_000_000) if self.ttl_s else created_us
+        oldest_us = self.created_ms * 1000 - self.skew_us
+        if self.ttl_s:
+            oldest_us = max(oldest_us, now_us - self.ttl_s * 1_000_000)
+        for since_ms, until_ms, ttl_s in self.earlier:
+            # The earlier ttl has taken what comes first now, up to where the next one applied
+            if ttl_s and since_ms * 1000 - self.skew_us <= oldest_us:
+                oldest_us = max(oldest_us, min(until_ms * 1000, now_us - ttl_s * 1_000_000))
+        return oldest_us
 
     def earliest(self, now_us: int) -> int:
         """Return the id behind which the first record that can be read stands."""

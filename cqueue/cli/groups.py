@@ -8,13 +8,20 @@ groups.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from cqueue.cli.context import CliContext
 from cqueue.errors import BadInput
+
+GLOBAL_OPTIONS: Final = ("--url", "--json", "--verbose", "-v")
+_JSON: Final = f"{__name__}.json"
+"""Key in a context's `meta`: whether `--json` stands anywhere on the command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,17 +97,34 @@ class LazyGroup(TyperGroup):
         for entry in ENTRIES:
             self.commands[entry.name] = Deferred(entry)
 
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command.
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the global options; raise what `_in_json` raises."""
+        ctx.meta[_JSON] = "--json" in args
+        with _in_json(ctx):
+            return super().parse_args(ctx, args)
 
-        Raises:
-            BadInput: it was called wrongly, and --json was read before. Otherwise Typer prints the error.
-        """
-        try:
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; raise what `_in_json` raises."""
+        with _in_json(ctx):
             return super().invoke(ctx)
-        except typer.TyperException as exc:
-            exc.message = exc.message.replace("Value error, ", "")  # a word of the library that checks values
-            message = exc.format_message()
-            if not ctx.obj.json or not message:  # without a message, help was printed
-                raise
-            raise BadInput(message) from exc
+
+
+@contextmanager
+def _in_json(ctx: Any) -> Iterator[None]:
+    """Let wrong usage be answered in JSON if `--json` stands anywhere, read or not.
+
+    Raises:
+        BadInput: the usage is wrong, and JSON is wanted. Otherwise Typer prints the error.
+    """
+    try:
+        yield
+    except typer.TyperException as exc:
+        exc.message = exc.message.replace("Value error, ", "")  # a word of the library that checks values
+        option = getattr(exc, "option_name", None)
+        if option in GLOBAL_OPTIONS and ctx.invoked_subcommand:
+            exc.message = f"{option} goes before the command: cqueue {option} … {ctx.invoked_subcommand} …"
+        message, cli = exc.format_message(), ctx.ensure_object(CliContext)
+        cli.json = cli.json or ctx.meta[_JSON]
+        if not cli.json or not message:  # without a message, help was printed
+            raise
+        raise BadInput(message) from exc

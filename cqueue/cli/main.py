@@ -15,8 +15,6 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, report_failure
 from cqueue.cli.groups import LazyGroup
 
-_GLOBAL_OPTIONS = ("--url", "--json", "--verbose", "-v")
-
 app = typer.Typer(
     cls=LazyGroup,
     name="cqueue",
@@ -43,7 +41,7 @@ def main(args: Sequence[str] | None = None) -> int:
     try:
         typer.main.get_command(app).main(given, prog_name="cqueue", obj=context)
     except SystemExit as exc:
-        return _exit_status(exc, given)
+        return _exit_status(exc)
     except (Exception, KeyboardInterrupt) as exc:  # noqa: BLE001 - the place where all errors end
         return report_failure(exc, context)
     return ExitCode.DONE
@@ -82,10 +80,5 @@ def _globals(
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
-def _exit_status(exc: SystemExit, args: Sequence[str]) -> int:
-    code = exc.code if isinstance(exc.code, int) else ExitCode.DONE if exc.code is None else ExitCode.USAGE
-    first = next((index for index, arg in enumerate(args) if not arg.startswith("-")), len(args))
-    misplaced = [arg for arg in args[first:] if arg.partition("=")[0] in _GLOBAL_OPTIONS]
-    if code == ExitCode.USAGE and misplaced:
-        sys.stderr.write(f"{misplaced[0]} goes before the command: cqueue {misplaced[0]} … {args[first]} …\n")
-    return code
+def _exit_status(exc: SystemExit) -> int:
+    return exc.code if isinstance(exc.code, int) else ExitCode.DONE if exc.code is None else ExitCode.USAGE

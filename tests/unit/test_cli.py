@@ -42,6 +42,8 @@ def test_version(capsys):
         (["shema"], "Did you mean 'schema'"),
         (["schema", "aply"], "Did you mean 'apply'"),
         (["schema", "verify", "--json"], "--json goes before the command"),
+        (["queue", "list", "-v"], "-v goes before the command: cqueue -v … queue …"),
+        (["queue", "list", "--url=x"], "--url goes before the command"),
         (["schema", "plan", "--gc-grace", "x"], "--gc-grace"),
     ],
 )
@@ -97,10 +99,14 @@ def test_errors_are_json_too(capsys):
         (["--json", "send"], "QUEUE"),
         (["--json", "shema"], "schema"),
         (["--json", "queue", "create", "q", "--nosuch"], "--nosuch"),
+        (["queue", "list", "--nosuch", "--json"], "--nosuch"),
+        (["queue", "lst", "--json"], "list"),
+        (["--nosuch", "--json", "queue", "list"], "--nosuch"),
+        (["schema", "verify", "--json"], "--json goes before the command"),
     ],
 )
 def test_wrong_usage_is_json_too(capsys, args, hint):
-    """Where --json was read before the mistake."""
+    """Wherever --json stands."""
     assert main(args) == ExitCode.USAGE
     out, err = capsys.readouterr()
     assert (out, json.loads(err)["error"], json.loads(err)["exit_code"]) == ("", "BadInput", 2)

@@ -126,10 +126,17 @@ def _token_lines(token_file: Path | None) -> list[str]:
     """Return the lines with tokens, from the file or the environment.
 
     Raises:
-        ConfigError: the file can be read by others, or is no text.
+        ConfigError: the file can be read by others, or what holds the tokens is no text.
     """
     if token_file is None:
-        return os.environ.get(TOKEN_VARIABLE, "").splitlines()
+        given = os.environ.get(TOKEN_VARIABLE, "")
+        try:
+            given.encode()  # else only a sign-in would find out
+        except UnicodeEncodeError as exc:
+            raise ConfigError(
+                f"{TOKEN_VARIABLE} is not valid {exc.encoding}: set it to a token of letters and digits"
+            ) from exc
+        return given.splitlines()
     if token_file.stat().st_mode & 0o077:
         raise ConfigError(f"{token_file} can be read by others: chmod 600 {token_file}")
     try:

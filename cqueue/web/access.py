@@ -241,7 +241,7 @@ def parse_tokens(lines: Iterable[str], roles: frozenset[Role]) -> tuple[Token | 
     roles: of a token that stands alone, whose name is `token`.
 
     Raises:
-        ConfigError: a line has another form, or the file has no token. The line is not quoted.
+        ConfigError: a line has another form, or none has a token. The line is not quoted.
     """
     found: list[Token | Password] = []
     for number, line in enumerate(lines, 1):
@@ -256,7 +256,7 @@ def parse_tokens(lines: Iterable[str], roles: frozenset[Role]) -> tuple[Token | 
         else:
             raise ConfigError(f"line {number} of the tokens is neither TOKEN nor NAME ROLES TOKEN")
     if not found:
-        raise ConfigError("there is no token in the file")
+        raise ConfigError("there is no token: give a line with TOKEN, NAME ROLES TOKEN or NAME ROLES HASH")
     return tuple(found)
 
 

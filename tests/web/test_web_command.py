@@ -41,6 +41,22 @@ def test_tokens_that_others_may_read_are_refused(cli, tmp_path):
     assert (said.code, "not valid utf-8" in said.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("0123456789abcde\udcff", "CQUEUE_WEB_TOKEN is not valid utf-8"),
+        (" ", "there is no token"),
+        ("short", "too short"),
+    ],
+)
+def test_a_token_of_the_environment_that_nobody_can_sign_in_with_is_refused_at_the_start(
+    cli, monkeypatch, given, said
+):
+    monkeypatch.setenv("CQUEUE_WEB_TOKEN", given)
+    refused = cli("web", "--port", "0")
+    assert (refused.code, said in refused.err) == (2, True)
+
+
 def test_a_password_is_asked_for_and_its_hash_printed(cli):
     from cqueue.web.access import parse_tokens
 

@@ -226,14 +226,15 @@ class Client:
     def create_queue(self, name: str, config: QueueConfig | None = None, *, exist_ok: bool = False) -> Queue:
         """Create a queue, with a dead-letter queue called `<name>.dead`, and open it.
 
-        With `exist_ok` a queue that exists is opened. Without `config`, whatever its configuration is.
+        With `exist_ok` a queue that exists is opened, if it has the settings of `config` that are not the
+        defaults. Whatever else an operator has altered stays.
 
         Example:
             client.create_queue("mails", QueueConfig(visibility=timedelta(minutes=2)), exist_ok=True)
 
         Raises:
             InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`, or `.` or `..`.
-            QueueExists: it exists; with `exist_ok`, only if its configuration differs from `config`.
+            QueueExists: it exists; with `exist_ok`, only if it has another value of such a setting.
             OutcomeUnknown: it may have been created, with or without its history; with `exist_ok` the call
                 can be repeated.
         """
@@ -313,11 +314,12 @@ class Client:
     def create_log(self, name: str, config: LogConfig | None = None, *, exist_ok: bool = False) -> Log:
         """Create a log, and open it.
 
-        With `exist_ok` a log that exists is opened. Without `config`, whatever its configuration is.
+        With `exist_ok` a log that exists is opened, if it has the settings of `config` that are not the
+        defaults. Whatever else an operator has altered stays.
 
         Raises:
             InvalidQueueName: not 1 to 200 of `A-Z a-z 0-9 . _ -`, or `.` or `..`.
-            LogExists: it exists; with `exist_ok`, only if its configuration differs from `config`.
+            LogExists: it exists; with `exist_ok`, only if it has another value of such a setting.
             OutcomeUnknown: it may have been created; with `exist_ok` the call can be repeated.
         """
         self._logs.create(name, config, exist_ok=exist_ok)

@@ -215,11 +215,23 @@ def to_ms(duration: timedelta) -> int:
     return duration // timedelta(milliseconds=1)
 
 
-def with_other_settings(found: Any, wanted: Any) -> str:
-    """Say, in an error, in what two configurations of a queue, or of a log, differ."""
-    pairs = [(each.name, getattr(found, each.name), getattr(wanted, each.name)) for each in fields(wanted)]
+def named_settings(config: Any) -> dict[str, Any]:
+    """Return the settings of a queue's, or a log's, configuration that differ from their defaults.
+
+    Only these are compared with what is there. A program that names one setting must not fail to start
+    because an operator has altered another one. A configuration does not tell a default that was given from
+    one that was not, so neither is compared. The price: a program that asks for a default is not told that
+    the queue has another value.
+    """
+    values = {each.name: (getattr(config, each.name), each.default) for each in fields(config)}
+    return {name: value for name, (value, default) in values.items() if value != default}
+
+
+def with_other_settings(found: Any, named: Mapping[str, Any]) -> str:
+    """Say, in an error, which named settings a queue or a log has otherwise; empty if it has all of them."""
+    pairs = [(name, getattr(found, name), wanted) for name, wanted in named.items()]
     differ = "; ".join(f"{name} is {_shown(a)}, not {_shown(b)}" for name, a, b in pairs if a != b)
-    return f"with another configuration: {differ}. Alter it, or ask for no configuration"
+    return differ and f"with another configuration: {differ}. Alter it, or ask for no configuration"
 
 
 def _shown(value: object) -> str:

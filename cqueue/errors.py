@@ -281,7 +281,7 @@ class LogNotFound(BadInput):
 
 
 class LogExists(BadInput):
-    """A log of that name exists already, with another configuration or without `exist_ok`."""
+    """A log of that name exists already, with other settings or without `exist_ok`."""
 
 
 class PartitionOutOfRange(BadInput):
@@ -321,7 +321,7 @@ class QueueNotFound(BadInput):
 
 
 class QueueExists(BadInput):
-    """A queue of that name exists already, with another configuration or without `exist_ok`."""
+    """A queue of that name exists already, with other settings or without `exist_ok`."""
 
 
 class ScheduleNotFound(BadInput):

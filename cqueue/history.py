@@ -173,8 +173,9 @@ class QueueHistory:
 
     def _keep(self, config: LogConfig) -> None:
         with suppress(LogExists):
-            self._catalog.create(self._log.name, config, exist_ok=True)
-            return
+            entry = self._catalog.create(self._log.name, config, exist_ok=True)
+            if entry.config.ttl == config.ttl:
+                return
         with suppress(LogNotFound):
             self._log.alter(ttl=config.ttl)
             return

@@ -20,8 +20,8 @@ from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, print_list
 from cqueue.cli.send_lines import Target, send_each
 from cqueue.cli.values import parse_duration, parse_headers
-from cqueue.config import to_ms
-from cqueue.errors import BadInput, DamagedRow, LogNotFound
+from cqueue.config import to_ms, with_other_settings
+from cqueue.errors import BadInput, DamagedRow, LogExists, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
 from cqueue.log.records import Record
 from cqueue.runtime.durations import show_duration
@@ -83,6 +83,8 @@ def create(
     options = settings.given() | given(time_shard=time_shard)
     with open_client(cli) as client:
         log = client.create_log(name, LogConfig(**options) if options else None, exist_ok=exist_ok)
+        if differ := with_other_settings(log.config, options):  # an option may give a default
+            raise LogExists(f"log {name!r} exists {differ}")
         ttl = log.config.ttl
         how_long = "for ever" if ttl is None else f"for {show_duration(ttl)}"
         cli.emit(log_fields(log), f"Log {name} is there; it keeps records {how_long}.")

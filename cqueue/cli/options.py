@@ -21,7 +21,7 @@ TaskArgs = Annotated[str | None, "JSON", "The task's arguments: an array, or an 
 BodyFile = Annotated[Path | None, "--file FILE", "The body is a file."]
 Rate = Annotated[float | None, "Letters a second, at most."]
 MaxRedrives = Annotated[int | None, "Leave those that were sent back this often already."]
-ExistOk = Annotated[bool, "Succeed if it exists with this configuration, or with any if no option gives one."]
+ExistOk = Annotated[bool, "Succeed if it exists with the settings given here."]
 
 
 def number(text: str, least: float, most: float | None = None, *names: str) -> Any:

@@ -16,7 +16,7 @@ from cqueue.cli.opening import NO_QUEUE, open_client, open_queue, say_left_out, 
 from cqueue.cli.options import ExistOk, QueueName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.values import counted
-from cqueue.config import FIXED, QueueConfig
+from cqueue.config import FIXED, QueueConfig, with_other_settings
 from cqueue.errors import BadInput, DamagedRow, QueueExists, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.durations import show_duration
@@ -103,6 +103,8 @@ def create(
                 raise
             how = f"--exist-ok alone takes it as it is, and `cqueue queue alter {name}` changes it"
             raise QueueExists(f"{exc}; {how}") from exc
+        if differ := with_other_settings(queue.config, options):  # an option may give a default
+            raise QueueExists(f"queue {name!r} exists {differ}")
         cli.emit(
             queue_fields(queue), f"Queue {name} is there; its dead letters go to {queue.dead_letter_name}."
         )

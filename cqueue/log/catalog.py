@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
-from cqueue.config import with_other_settings
+from cqueue.config import named_settings, with_other_settings
 from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig, earlier_ttls, with_earlier_ttl
 from cqueue.log.protocol.shards import existing
@@ -134,7 +134,7 @@ class LogCatalog:
 
         Raises:
             InvalidQueueName: the name breaks the rules, which are those of queues.
-            LogExists: the log exists; with `exist_ok`, only if it differs from `config`.
+            LogExists: the log exists; with `exist_ok`, only if it has other `named_settings`.
             NotDone: another client has deleted it meanwhile.
             OutcomeUnknown: the log may exist now.
         """
@@ -151,8 +151,8 @@ class LogCatalog:
                 raise LogExists(f"log {name!r} exists no more, but is being deleted")
             if not exist_ok:
                 raise LogExists(f"log {name!r} exists already")
-            if config is not None and (found := self._config_of(stored)) != config:
-                raise LogExists(f"log {name!r} exists {with_other_settings(found, config)}")
+            if differ := with_other_settings(self._config_of(stored), named_settings(wanted)):
+                raise LogExists(f"log {name!r} exists {differ}")
         self._entries.pop(name, None)
         return self.entry(name)
 

@@ -16,7 +16,7 @@ from functools import partial
 from threading import Lock, RLock, Thread
 from typing import Any, NamedTuple
 
-from cqueue.config import QueueConfig, with_other_settings
+from cqueue.config import QueueConfig, named_settings, with_other_settings
 from cqueue.errors import (
     BadInput,
     ConfigError,
@@ -255,7 +255,7 @@ class Catalog:
         """Create a queue, and its dead-letter queue first. config: None takes the defaults, or what is there.
 
         Raises:
-            QueueExists: the queue exists; with `exist_ok`, only if it differs from `config`.
+            QueueExists: the queue exists; with `exist_ok`, only if it has other `named_settings`.
             NotDone: another client has deleted it meanwhile; its dead-letter queue may be left.
             OutcomeUnknown: it may exist now.
         """
@@ -271,12 +271,8 @@ class Catalog:
             row = self._check_not_deleting(name)
             if not exist_ok:
                 raise QueueExists(f"queue {name!r} exists already")
-            if config is not None:
-                found = self._config_of(row)
-                # Schedules and redrives turn it on.
-                wanted = replace(config, derived_sends=config.derived_sends or found.derived_sends)
-                if found != wanted:
-                    raise QueueExists(f"queue {name!r} exists {with_other_settings(found, wanted)}")
+            if differ := with_other_settings(self._config_of(row), named_settings(wanted)):
+                raise QueueExists(f"queue {name!r} exists {differ}")
         return self.entry(name)
 
     def _check_not_deleting(self, name: str) -> QueueRow:

@@ -322,8 +322,9 @@ def test_a_queue_that_is_stored_without_its_history_is_not_called_undone(faults,
     with pytest.raises(OutcomeUnknown, match="repeat"):
         queue.alter(history=DAY)
     heal(faults)
-    queue.alter(history=DAY)
-    assert client.log(PREFIX + "q").config.ttl == DAY
+    for ttl in (DAY, timedelta(days=7)):  # the latter is the default of logs
+        queue.alter(history=ttl)
+        assert client.log(PREFIX + "q").config.ttl == ttl
 
 
 @pytest.mark.parametrize("wrong", [timedelta(0), timedelta(seconds=59), timedelta(days=3651), 5])

@@ -158,7 +158,7 @@ def test_a_queue_that_does_not_exist_is_not_found(client, name):
 
 
 def test_creating_an_existing_queue(client, name):
-    """QueueExists; with exist_ok it is opened if and only if the configuration is equal."""
+    """QueueExists; with exist_ok it is opened if and only if it has the settings that are asked for."""
     client.create_queue(name, SHORT)
     with pytest.raises(cqueue.QueueExists):
         client.create_queue(name, SHORT)
@@ -166,6 +166,20 @@ def test_creating_an_existing_queue(client, name):
     different = r"another configuration: shards is 4, not 9\. Alter it, or ask for no configuration"
     with pytest.raises(cqueue.QueueExists, match=different):
         client.create_queue(name, replace(SHORT, shards=9), exist_ok=True)
+
+
+def test_a_program_that_names_some_settings_opens_what_an_operator_has_altered_besides(client, name):
+    """A setting that is the default in the program's configuration counts as not named."""
+    wanted, kept = cqueue.QueueConfig(visibility=timedelta(minutes=1)), LogConfig(partitions=4)
+    queue, log = client.create_queue(name, wanted), client.create_log(name, kept)
+    altered = queue.alter(shards=8, history=timedelta(days=1)), log.alter(ttl=timedelta(days=1))
+    again = [client.create_queue(name, wanted, exist_ok=True), client.create_log(name, kept, exist_ok=True)]
+    assert tuple(one.config for one in again) == altered
+    queue.alter(visibility=timedelta(minutes=2))
+    with pytest.raises(cqueue.QueueExists, match=r"configuration: visibility is 2m, not 1m\."):
+        client.create_queue(name, wanted, exist_ok=True)
+    with pytest.raises(cqueue.LogExists, match=r"configuration: partitions is 4, not 8\."):
+        client.create_log(name, LogConfig(partitions=8), exist_ok=True)
 
 
 def test_a_program_that_asks_for_no_configuration_opens_what_an_operator_has_altered(client, name):
@@ -176,8 +190,8 @@ def test_a_program_that_asks_for_no_configuration_opens_what_an_operator_has_alt
     assert tuple(one.config for one in again) == altered
     again[0].send(b"x")
     assert again[0].config.history == timedelta(days=1)
-    with pytest.raises(cqueue.QueueExists, match="shards is 8, not 4; history is 1d, not None"):
-        client.create_queue(name, cqueue.QueueConfig(), exist_ok=True)
+    with pytest.raises(cqueue.QueueExists, match="shards is 8, not 9; history is 1d, not 2d"):
+        client.create_queue(name, cqueue.QueueConfig(shards=9, history=timedelta(days=2)), exist_ok=True)
 
 
 @pytest.mark.parametrize("wrong", ["abc", b"abc", {"a": 1}])

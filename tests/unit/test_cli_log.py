@@ -56,6 +56,9 @@ def test_creating_again(cli):
     assert cli("log", "create", "e").code == 2
     assert cli("log", "create", "e", "--exist-ok").code == 0
     assert "another configuration" in cli("log", "create", "e", "--exist-ok", "--ttl", "1d").err
+    cli("log", "alter", "e", "--ttl", "1d")
+    assert cli("log", "create", "e", "--exist-ok", "--partitions", "16").code == 0
+    assert "ttl is 1d, not 7d" in cli("log", "create", "e", "--exist-ok", "--ttl", "7d").err  # the default
 
 
 def test_list(cli):

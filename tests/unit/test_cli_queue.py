@@ -271,6 +271,10 @@ def test_a_mistake_is_2_and_explained(cli, args, hint):
 
 def test_create_can_be_repeated_with_exist_ok(cli):
     assert [cli("queue", "create", "q", "--exist-ok").code for _ in range(2)] == [0, 0]
+    cli("queue", "alter", "q", "--shards", "8")
+    assert cli("queue", "create", "q", "--exist-ok", "--visibility", "30s").code == 0
+    said = cli("queue", "create", "q", "--exist-ok", "--shards", "4")  # the default
+    assert "shards is 8, not 4" in said.err
 
 
 def test_errors_are_json_behind_the_command_too(cli):

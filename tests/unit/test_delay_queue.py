@@ -248,6 +248,28 @@ def test_a_wide_row_that_cannot_be_read_keeps_no_others_popped(monkeypatch, cloc
     assert [one.id for one in pop_all(queue, 3) if one.id == other] == [other]
 
 
+def test_without_an_answer_it_gives_up_after_one_deadline(monkeypatch, clock, client, queue):
+    """`pop` waits for it: a deadline for each wide row would take minutes while Cassandra is away."""
+    for _ in range(3):
+        queue.push([Message(b"x")])
+        clock.advance(queue._queue.config.time_shard.total_seconds() * 2)
+    pop_all(queue, 3)
+    asked = []
+
+    def find(ids):
+        asked.append([*ids])
+        clock.passed_s += client._driver.deadline_s
+        raise cqueue.Unavailable("nobody answers")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(queue._queue, "find_many", find)
+        with pytest.raises(cqueue.Unavailable, match="nobody answers"):
+            wait_out(queue, clock)
+    assert len(asked) == 1
+    wait_out(queue, clock)
+    pop_all(queue, 3)
+
+
 def test_clear(queue):
     ids = queue.push([Message(b"%d" % number, delay=timedelta(hours=number)) for number in range(10)])
     pop_all(queue, 1)

@@ -1,6 +1,7 @@
 """`cqueue.spark.jobs.enqueue`: files become messages, each once, and nothing unchecked is written."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -160,6 +161,9 @@ def test_to_a_log(spark, client, url, orders, new_name):
     target = Target(log=log.name, url=url, columns={"topic": "'orders'", "key": "who"})
     summary = run(spark, Enqueue(paths=(orders,), target=target))
     assert summary.written == 500
+    once = Enqueue(paths=(orders, orders), target=replace(target, id="order"))
+    summary = run(spark, once, dry_run=True)
+    assert (summary.read, summary.written, summary.skipped) == (1000, 500, 500)
     with log.follow("earliest", low_latency=True) as follower:
         found = []
         while len(found) < 500:

@@ -79,7 +79,7 @@ def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = Fal
         with reading("the keys cannot be read"):
             distinct = once.count()
         new = targets.check(rows_to_write, job.target)  # not of what is known: it may have expired since
-        written = new if dry_run else targets.write(rows_to_write, job.target)
+        written = targets.write(rows_to_write, job.target, dry_run=dry_run)
     return Summary(
         job="dedup",
         dry_run=dry_run,

@@ -60,7 +60,7 @@ def run(spark: SparkSession, job: Enqueue, *, dry_run: bool = False) -> Summary:
     kept = rows if job.where is None else filtered(rows, job.where)
     messages = targets.shaped(kept, job.target)
     found = targets.check(messages, job.target)
-    written = found if dry_run else targets.write(messages, job.target)
+    written = targets.write(messages, job.target, dry_run=dry_run)
     total = found if job.where is None else rows.count()
     return Summary(
         job="enqueue",

@@ -78,10 +78,10 @@ def run(spark: SparkSession, job: Replay, *, dry_run: bool = False) -> Summary:
     at = _began(Files(spark, job.path), job, dry_run=dry_run)
     target = _filled(job.target, at)
     shaped = targets.shaped(kept.drop("partition"), target)
-    found = targets.check(shaped, target)
+    targets.check(shaped, target)
     if not dry_run:
         targets.ready(target, dry_run=False)
-    written = found if dry_run else targets.write(shaped, target)
+    written = targets.write(shaped, target, dry_run=dry_run)
     return Summary(
         job="replay",
         dry_run=dry_run,

@@ -267,14 +267,20 @@ def each_once(rows: DataFrame, target: Target) -> DataFrame:
     return rows if count == distinct else rows.dropDuplicates([ID])
 
 
-def write(rows: DataFrame, target: Target) -> int:
+def write(rows: DataFrame, target: Target, *, dry_run: bool) -> int:
     """Write shaped rows; return how many were stored and acknowledged. A log takes one of each id.
+
+    dry_run: only count them.
 
     Raises:
         OutcomeUnknown: a task did not get its rows stored; what others stored stays.
     """
+    once = each_once(rows, target)
+    if dry_run:
+        with reading("the rows cannot be read"):
+            return int(once.count())
     observed = Observation()
-    counted: Any = each_once(rows, target).observe(observed, F.count(F.lit(1)).alias("rows"))
+    counted: Any = once.observe(observed, F.count(F.lit(1)).alias("rows"))
     again = "Run it again: what is stored is not stored twice." if target.id else "Another run makes copies."
     with writing(f"writing to {target.kind} {target.name}", again):
         counted.write.format("cqueue").mode("append").options(**target.options()).save()

@@ -70,6 +70,7 @@ class Grant:
     rows: Sequence[MessageRow]
     suspect: bool
     abandoned: bool  # to bury, and its last holder let it expire
+    due_again_ms: int | None = None  # when the slot came due that listed them before
 
 
 class HeadDraft:
@@ -241,12 +242,13 @@ class Draft:
         died_at_ms: int | None = None,
         suspect: bool = False,
         abandoned: bool = False,
+        due_again_ms: int | None = None,
     ) -> None:
         """List messages in place of the slot `within`, else in one or more free slots."""
         for some in [rows] if within else _portions(rows):
             listed = tuple([row.id for row in some])
             slot = self._slot(priority, listed, attempt, within=within, died_at_ms=died_at_ms)
-            self.grants.append(Grant(slot, some, suspect, abandoned))
+            self.grants.append(Grant(slot, some, suspect, abandoned, due_again_ms))
 
     def grant_named(self, priority: int, named: tuple[int, ...]) -> None:
         """List messages in a free slot by their ids; they are read beside the mutation."""
@@ -311,7 +313,7 @@ class Draft:
                 gate if grant.suspect else None,
                 keyed=self.spec.keyed,
             )
-            lease.abandoned = grant.abandoned
+            lease.abandoned, lease.due_again_ms = grant.abandoned, grant.due_again_ms
             if grant.suspect:
                 gate.hold(lease)
             if self.named is not None:  # perhaps not all that was named lives

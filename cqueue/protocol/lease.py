@@ -49,6 +49,7 @@ class Lease:
     slot: as the holder last wrote it. fence: of the claim. gate: the gate that admitted a suspect; else None.
     keyed: the queue is, so an acked message's key has to be forgotten.
     abandoned: of a message to bury: its last holder let it expire.
+    due_again_ms: when the slot came due that listed the messages before; None: no slot did.
     """
 
     wide_row: WideRow
@@ -58,6 +59,7 @@ class Lease:
     keyed: bool = False
     state: Holding = Holding.HELD
     abandoned: bool = False
+    due_again_ms: int | None = None
     outstanding: set[int] = field(init=False)  # ids neither acked nor moved to another slot
     cancelled: set[int] = field(default_factory=set)  # ids that are known to have been cancelled by others
     unresolved: dict[int, Change] = field(default_factory=dict)  # by new revision: outcome unknown

@@ -67,7 +67,8 @@ def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
     chunk, rest = slot.ids[: draft.listable], slot.ids[draft.listable :]
     rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, chunk)
     if rows:
-        draft.grant(slot.priority, rows, slot.attempt + 1, within=None if rest else slot)
+        within = None if rest else slot
+        draft.grant(slot.priority, rows, slot.attempt + 1, within=within, due_again_ms=slot.due_ms)
     if rest or not rows:
         draft.head.keep(slot, rest)
         draft.more = draft.more or bool(rest)
@@ -82,7 +83,8 @@ def take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
     draft.more = True
     rest = [id_ for id_ in slot.ids if id_ > rows[0].id]
     had = alone_before(slot, draft.spec)
-    draft.grant(slot.priority, rows, had + 1, within=None if rest else slot, suspect=True)
+    within = None if rest else slot
+    draft.grant(slot.priority, rows, had + 1, within=within, suspect=True, due_again_ms=slot.due_ms)
     if rest:
         draft.head.keep(slot._replace(attempt=had), rest)
 

@@ -23,6 +23,7 @@ from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.telemetry import OUTCOMES, Depth, Stats
+from cqueue.message import to_datetime
 from cqueue.runtime.call_metrics import CallMetrics
 
 FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
@@ -115,9 +116,10 @@ class Metrics(Middleware):
         self._started_s = self._clock()
 
     def before_run(self, message: ReceivedMessage, context: Context) -> None:
-        """Note how late the run starts; not of a retry, whose due time the message does not tell."""
-        if message.attempt == 1:
-            self.started_late(context.queue, max(0.0, (context.now - message.due).total_seconds()))
+        """Note how late the run starts. What a snooze or a retry has put off is due when that is over."""
+        again_ms = message.lease.due_again_ms
+        due = message.due if again_ms is None else to_datetime(again_ms)
+        self.started_late(context.queue, max(0.0, (context.now - due).total_seconds()))
         self._began[id(context)] = self._clock()
 
     def after_run(

@@ -91,8 +91,11 @@ def test_there_is_a_build_info():
     assert names["process_resident_memory_bytes"] == {}
 
 
-def message(due_s, attempt=1):
-    return SimpleNamespace(due=datetime.fromtimestamp(due_s, UTC), attempt=attempt)
+def message(due_s, again_s=None):
+    again_ms = again_s and round(again_s * 1000)
+    return SimpleNamespace(
+        due=datetime.fromtimestamp(due_s, UTC), lease=SimpleNamespace(due_again_ms=again_ms)
+    )
 
 
 def test_handlers_are_timed_and_the_way_from_due_to_start():
@@ -127,14 +130,15 @@ def test_the_lag_goes_back_to_zero_where_nothing_is_left_to_do():
     assert found["cqueue_threads",] == 8
 
 
-def test_later_attempts_say_nothing_about_lateness():
-    """A retry was due again, at a time that the message does not tell."""
+def test_what_was_put_off_is_late_from_when_it_is_due_again():
+    """A handler's own delay, of a snooze or a retry, is no lateness."""
     metrics = metrics_of()
     metrics.before_run(
-        message(1000.0, attempt=2),
+        message(1000.0, again_s=4998.5),
         SimpleNamespace(queue="mail", task="send", now=datetime.fromtimestamp(5000.0, UTC)),
     )
-    assert not any(key[0].startswith("cqueue_start_seconds") for key in samples(metrics.families()))
+    found = samples(metrics.families())
+    assert found["cqueue_start_seconds_sum", ("queue", "mail")] == pytest.approx(1.5)
 
 
 def test_a_run_that_was_never_begun_is_not_timed():

@@ -109,6 +109,22 @@ def test_snooze_uses_no_attempt_and_nack_does():
         table.run(ack.free(table.run(ack.ack([again]))))
 
 
+@pytest.mark.parametrize("count", [False, True])
+def test_a_message_that_comes_again_tells_when_it_was_due_again(count):
+    """A monitor must not take the delay of a snooze or a nack, or a holder's timeout, for lateness."""
+    table = Table()
+    (one,) = held(table, 1)
+    assert one.lease.due_again_ms is None
+    due_ms = table.time_us // 1000 + 60_000
+    table.run(ack.nack(one.lease, [one.row.id], 60_000, ack.Shared(), count=count))
+    table.pass_time(90 * SECOND_US)
+    (again,) = table.claim().taken
+    assert 0 <= again.lease.due_again_ms - due_ms < ack.SHARED_MS
+    table.pass_time(again.lease.due_ms * 1000 - table.time_us + SKEW_US)
+    (suspect,) = table.claim().taken
+    assert suspect.lease.due_again_ms == again.lease.due_ms
+
+
 def test_nack_whose_reply_was_lost_has_happened():
     """A nack without an answer is looked up, not sent again: no false LeaseLost, one slot lists it."""
     table = Table()

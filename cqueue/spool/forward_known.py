@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown, Unavailable
+from cqueue.runtime import logs
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool.disk import Disk
 
 T = TypeVar("T")
+
+_log = logs.logger(__name__)
 
 SUFFIX: Final = ".json"
 OPEN_S: Final = 3.0
@@ -44,10 +47,18 @@ def look_up(what: str, known: T | None, look: Callable[[], T], driver: BlockingD
 
 
 def remember(root: Path, topic: str, known: dict[str, Any]) -> None:
-    """Write the definition durably, unless the file has it already."""
+    """Write the definition durably, unless the file has it already.
+
+    A disk that takes no file is logged and is no error: only a start while Cassandra is away needs the file,
+    and what is in the spool is forwarded without it.
+    """
     if recall(root, topic) == known:
         return
-    os.close(Disk().create(root / f"{topic}{SUFFIX}", json.dumps(known).encode()))
+    path = root / f"{topic}{SUFFIX}"
+    try:
+        os.close(Disk().create(path, json.dumps(known).encode()))
+    except OSError as exc:
+        _log.warning("spool_definition_not_kept", path=str(path), error=str(exc))
 
 
 def recall(root: Path, topic: str) -> dict[str, Any] | None:

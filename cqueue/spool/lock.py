@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import weakref
@@ -12,6 +13,7 @@ from cqueue.errors import SpoolLocked
 from cqueue.spool.disk import FILE_MODE
 
 LOCK: Final = ".lock"
+_PID_BYTES: Final = 32
 
 
 class DirectoryLock:
@@ -23,11 +25,13 @@ class DirectoryLock:
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
-            holder = os.read(self._handle, 32).decode(errors="replace").strip() or "unknown"
+            holder = os.read(self._handle, _PID_BYTES).decode(errors="replace").strip() or "unknown"
             os.close(self._handle)
             raise SpoolLocked(f"process {holder} has the spool {root} open") from exc
-        os.ftruncate(self._handle, 0)
-        os.pwrite(self._handle, str(os.getpid()).encode(), 0)
+        # The number only helps an operator, so that a full disk does not keep the spool from being opened.
+        # Padded and not cut off before, as the space of the last number may be the only one that is left.
+        with contextlib.suppress(OSError):
+            os.pwrite(self._handle, str(os.getpid()).encode().ljust(_PID_BYTES), 0)
         self.is_held = True
         _HELD.add(self)
 

@@ -1,6 +1,9 @@
 """The progress of a queue: the first offset not consumed, kept in two slots that are written in turn.
 
 A torn write damages one slot; the other one still holds the progress of before.
+
+The file is created whole, before the queue's first segment, and is only overwritten from then on. So a commit
+takes no space. On a full disk it could get none: segments are deleted only behind a commit.
 """
 
 from __future__ import annotations
@@ -57,26 +60,42 @@ class Progress:
         self.offset = slots.offset
         self.is_known = slots.generation > 0
 
+    def reserve(self) -> None:
+        """Take the space of the file if there is no file yet."""
+        if self._handle < 0 and not self._path.exists():
+            self._handle = self._disk.create(self._path, bytes(2 * _DISTANCE))
+
     def commit(self, offset: int) -> None:
         """Write down that everything before the offset is consumed."""
         generation = self._generation + 1
+        try:
+            if self._handle < 0:
+                self._open()
+            self._write(generation, offset)
+        except OSError:
+            # What the slot holds is unknown from now on; the next commit opens the file anew.
+            self.close()
+            raise
+        self._generation, self.offset = generation, offset
+
+    def _open(self) -> None:
+        """Open the file, and write its newest slot once more, before the other one is overwritten.
+
+        The slot may be in the kernel's memory only, if its writer died before the fsync or the fsync failed.
+        Another fsync alone would not write what a failed one has dropped.
+        """
+        self.reserve()
+        if self._handle < 0:
+            self._handle = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+            self._disk.sync_directory(self._path.parent)
+            self._write(self._generation, self.offset)
+
+    def _write(self, generation: int, offset: int) -> None:
+        """Write a slot, durably."""
         body = _SLOT.pack(generation, offset, 0)[:_CHECKED]
         slot = _SLOT.pack(generation, offset, value(body))
-        start = generation % 2 * _DISTANCE
-        if self._handle < 0:
-            # The file is missing, of another process, or its last write failed: write it anew.
-            data = bytearray(2 * _DISTANCE)
-            data[start : start + _SLOT.size] = slot
-            self._handle = self._disk.create(self._path, bytes(data))
-        else:
-            try:
-                self._disk.write(self._handle, slot, start)
-                self._disk.sync(self._handle)
-            except OSError:
-                # What this file holds is unknown from now on; the next commit writes another one.
-                self.close()
-                raise
-        self._generation, self.offset = generation, offset
+        self._disk.write(self._handle, slot, generation % 2 * _DISTANCE)
+        self._disk.sync(self._handle)
 
     def close(self) -> None:
         """Close the file."""

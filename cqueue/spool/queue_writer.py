@@ -61,6 +61,7 @@ class QueueWriter:
             self._check_reserve()
             path = self.queue.directory
             self._disk.make_directory(path)
+            self.queue.reserve_progress()
             self._active = segments.create(self._disk, path, self._next, self._options.segment_bytes)
             self.queue.segments = [*self.queue.segments, self._active]
         return self._active

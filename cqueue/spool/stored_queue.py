@@ -173,6 +173,11 @@ class StoredQueue:
             self.end = end
             self.changed.notify_all()
 
+    def reserve_progress(self) -> None:
+        """Take the space of the progress, so that commits go on once records have filled the disk."""
+        with self._committing:
+            self.progress.reserve()
+
     def commit(self, offset: int) -> None:
         """Write down that everything before the offset is consumed; never goes back."""
         if offset > self.end:

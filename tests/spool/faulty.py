@@ -17,14 +17,16 @@ FOR_EVER: Final = 1 << 60
 class FaultyDisk(Disk):
     """Fails at call number `at` and those behind it, `times` in all.
 
-    A write that fails has written half. A sync that fails has dropped what was not synced, as Linux may.
+    A write that fails has written half. A sync that fails has dropped what was not synced, as Linux may: the
+    bytes of before are there again.
     """
 
     at: int = FOR_EVER
     times: int = 1
     error: int = errno.ENOSPC
     calls: list[str] = field(default_factory=list)
-    unsynced: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    # Of each file, by its inode, the writes that no sync has followed: position, and the bytes of before.
+    unsynced: dict[int, list[tuple[int, bytes]]] = field(default_factory=dict)
 
     def _fails(self, name: str) -> bool:
         self.calls.append(name)
@@ -36,15 +38,16 @@ class FaultyDisk(Disk):
     def write(self, handle: int, data: bytes, position: int) -> None:
         half = self._fails("write")
         written = data[: len(data) // 2] if half else data
+        before = os.pread(handle, len(written), position).ljust(len(written), b"\0")
         super().write(handle, written, position)
-        self.unsynced.setdefault(handle, []).append((position, len(written)))
+        self.unsynced.setdefault(os.fstat(handle).st_ino, []).append((position, before))
         if half:
             self._fail()
 
     def reserve(self, handle: int, size: int) -> None:
         if self._fails("reserve"):
             self._fail()
-        self.unsynced.pop(handle, None)
+        self.unsynced.pop(os.fstat(handle).st_ino, None)
         super().reserve(handle, size)
 
     def cut(self, handle: int, size: int) -> None:
@@ -54,12 +57,12 @@ class FaultyDisk(Disk):
 
     def sync(self, handle: int) -> None:
         if self._fails("sync"):
-            for position, length in self.unsynced.pop(handle, []):
-                inside = min(length, max(os.fstat(handle).st_size - position, 0))
-                os.pwrite(handle, bytes(inside), position)
+            for position, before in reversed(self.unsynced.pop(os.fstat(handle).st_ino, [])):
+                inside = max(os.fstat(handle).st_size - position, 0)
+                os.pwrite(handle, before[:inside], position)
             self._fail()
         super().sync(handle)
-        self.unsynced.pop(handle, None)
+        self.unsynced.pop(os.fstat(handle).st_ino, None)
 
     def sync_directory(self, path: Path) -> None:
         if self._fails("sync_directory"):
@@ -70,3 +73,23 @@ class FaultyDisk(Disk):
         if self._fails("remove"):
             self._fail()
         super().remove(path)
+
+
+@dataclass
+class FullDisk(Disk):
+    """A disk that has room for nothing new while it is full: files are overwritten, and do not grow."""
+
+    is_full: bool = False
+
+    def _refuse(self) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def write(self, handle: int, data: bytes, position: int) -> None:
+        if self.is_full and position + len(data) > os.fstat(handle).st_size:
+            self._refuse()
+        super().write(handle, data, position)
+
+    def reserve(self, handle: int, size: int) -> None:
+        if self.is_full:
+            self._refuse()
+        super().reserve(handle, size)

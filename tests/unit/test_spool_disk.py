@@ -118,25 +118,30 @@ def test_a_disk_that_was_full_goes_on_when_it_is_not(tmp_path):
 def test_nothing_is_acknowledged_before_it_is_durable(tmp_path):
     """The calls stand in the order that makes each step durable before the next one relies on it."""
     disk = FaultyDisk()
-    created = ["reserve", "write", "sync", "sync_directory"]
+    created = ["write", "sync", "sync_directory"]
     with Spool(tmp_path, disk=disk, disk_reserve=0) as spool:
         assert disk.calls == []
         spool.append(TOPIC, b"a").result(10)
-        # A directory each for the topic and the queue; then the segment; then the message.
-        assert disk.calls == ["sync_directory", "sync_directory", *created, "write", "sync"]
+        # A directory each for the topic and the queue; then the progress; the segment; then the message.
+        directories = ["sync_directory"] * 2
+        assert disk.calls == [*directories, *created, "reserve", *created, "write", "sync"]
         disk.calls.clear()
         spool.append(TOPIC, b"b").result(10)
         assert disk.calls == ["write", "sync"]
         disk.calls.clear()
         spool.commit(TOPIC, 1)
         spool.commit(TOPIC, 2)
-        assert disk.calls == ["write", "sync", "sync_directory", "write", "sync"]
+        assert disk.calls == ["write", "sync"] * 2
         disk.calls.clear()
     assert disk.calls == ["cut", "write", "sync"]
+    with Spool(tmp_path, disk=disk, disk_reserve=0) as spool:
+        disk.calls.clear()
+        spool.commit(TOPIC, 2)  # changes nothing
+        assert disk.calls == []
 
 
-def test_a_commit_whose_sync_failed_leaves_that_file(tmp_path):
-    """What the file holds is unknown then, so the next commit writes another one, whole."""
+def test_a_commit_whose_sync_failed_writes_both_slots_again(tmp_path):
+    """What the file holds is unknown then, so the next commit makes sure of the slot of before first."""
     disk = FaultyDisk()
     with Spool(tmp_path, disk=disk, disk_reserve=0) as spool:
         spool.append_many(TOPIC, [b"a", b"b", b"c"]).result(10)
@@ -146,7 +151,34 @@ def test_a_commit_whose_sync_failed_leaves_that_file(tmp_path):
             spool.commit(TOPIC, 2)
         disk.calls.clear()
         spool.commit(TOPIC, 3)
-        assert disk.calls == ["write", "sync", "sync_directory"]
+        assert disk.calls == ["sync_directory", "write", "sync", "write", "sync"]
+    with Spool.open_readonly(tmp_path) as spool:
+        assert spool.progress(TOPIC) == 3
+        assert spool.verify() == []
+
+
+@pytest.mark.parametrize("times", [1, FOR_EVER], ids=["once", "from-then-on"])
+def test_whichever_call_of_a_commit_fails_progress_stays(tmp_path, times):
+    """Also of the first commit of a process: progress is that of the last commit that worked, or newer."""
+    root, image = tmp_path / "spool", tmp_path / "image"
+    with Spool(root, disk_reserve=0) as spool:
+        spool.append_many(TOPIC, [b"x"] * 6).result(10)
+        for offset in (1, 2):
+            spool.commit(TOPIC, offset)
+    for at in range(9):  # three calls to open the file, and two for each commit; from 7 on of the last one
+        copy = shutil.copytree(root, tmp_path / str(at))
+        disk, done = FaultyDisk(), 2
+        with Spool(copy, disk=disk, disk_reserve=0) as spool:
+            disk.at, disk.times = len(disk.calls) + at, times
+            for offset in (3, 4, 5):
+                with contextlib.suppress(errors.SpoolFailed):
+                    spool.commit(TOPIC, offset)
+                    done = offset
+                shutil.copytree(copy, image)  # as a kill leaves it
+                with Spool(image, disk_reserve=0) as found:
+                    assert done <= found.progress(TOPIC) <= offset
+                shutil.rmtree(image)
+        assert (done == 5) is (times == 1 and at < 7), at
 
 
 def test_a_failed_sync_is_never_asked_again(tmp_path):
@@ -311,6 +343,35 @@ def test_a_disk_that_is_really_full(little_disk):
         spool.commit(TOPIC, len(stored))
     with Spool(root, segment_bytes=65536, disk_reserve=0) as spool:
         assert spool.append(TOPIC, b"room again").result(10) == len(stored)
+
+
+@pytest.mark.parametrize("reopened", [False, True], ids=["same-process", "next-process"])
+@pytest.mark.parametrize("consumed", [0, 1], ids=["never-committed", "committed"])
+def test_a_disk_without_one_free_byte_takes_commits(little_disk, monkeypatch, reopened, consumed):
+    """Whatever has filled the disk: what is consumed is written down, and its segments make room."""
+    monkeypatch.setattr(writer, "EXPIRY_S", 0.01)
+    root, sizes = little_disk / "spool", {"segment_bytes": 65536, "disk_reserve": 0}
+    spool, stored = Spool(root, **sizes), {}
+    stored[spool.append(TOPIC, b"first").result(10)] = b"first"
+    spool.commit(TOPIC, consumed)
+    with pytest.raises(errors.SpoolFull):
+        fill_up(spool, stored)
+    (root / ".lock").write_bytes(b"")  # a killed process may leave it so, and a process number takes space
+    if reopened:
+        spool.close()
+    with contextlib.suppress(OSError), (little_disk / "filler").open("wb", buffering=0) as filler:
+        while True:
+            filler.write(b"x" * 4096)
+    if reopened:
+        spool = Spool(root, **sizes)
+    assert os.statvfs(little_disk).f_bavail == 0
+    for end in (len(stored) // 2, len(stored)):
+        spool.commit(TOPIC, end)
+    wait_for(lambda: spool.status()[0].segments == 0)
+    assert spool.append(TOPIC, b"room again").result(10) == len(stored)
+    spool.close()
+    with Spool(root, **sizes) as spool:
+        assert [one.payload for one in spool.records(TOPIC)] == [b"room again"]
 
 
 def test_zeros_ahead_of_the_records_are_written_where_each_append_is_synced(tmp_path):

@@ -1,6 +1,7 @@
 """Sending through a spool: what is spooled arrives once, in order, whatever ends or fails in between."""
 
 import errno
+import itertools
 import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,16 +15,19 @@ from cqueue.client import Client
 from cqueue.errors import BadInput, HeadersTooLarge, SpoolLocked, SpoolTooOld, Unavailable
 from cqueue.runtime.clock import ClusterClock
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.spool import Spool
+from cqueue.spool import Spool, forward_known, writer
+from cqueue.spool.disk import Disk
 from cqueue.spool.forward_frame import Frame
 from cqueue.spool.forward_message import topic_of
 from cqueue.spool.forwarder import Forwarder, Stored
+from cqueue.spool.queue_writer import QueueWriter
 from cqueue.store.late import LateStore
 from cqueue.store.log_operations import AppendRecords
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import InsertMessages
 from tests.faulty_store import FaultyStore
 from tests.fix_store import brief_store
+from tests.spool.faulty import FullDisk
 
 pytestmark = pytest.mark.usefixtures("brisk_forwarding")
 
@@ -371,6 +375,60 @@ def test_what_a_dead_producer_left_is_forwarded_by_the_next(client, cluster, tmp
         queue = cluster.connect().queue("mail", spool=spool)
         assert queue.flush(SOON)
         assert [message.body for message in drain(queue)] == [b"left"]
+
+
+@pytest.mark.parametrize("next_process", [False, True], ids=["same-process", "next-process"])
+def test_a_spool_on_a_full_disk_drains_by_itself(client, cluster, tmp_path, monkeypatch, next_process):
+    """Appends are refused and nothing makes room; what waits arrives once, and its segments are deleted."""
+    expired, expire = Event(), QueueWriter.expire
+
+    def expires(self, now_ms):
+        expire(self, now_ms)
+        if self.queue.end and not self.queue.segments:
+            expired.set()
+
+    monkeypatch.setattr(writer, "EXPIRY_S", 0.01)
+    monkeypatch.setattr(QueueWriter, "expire", expires)
+    disk = FullDisk()
+    options = {"disk": disk, "disk_reserve": 0, "segment_bytes": 1 << 14}
+    spool = Spool(tmp_path / "spool", **options)
+    queue = client.queue("mail", spool=spool)
+    client.store.away = True
+    sent = [queue.send(b"%0100d" % place) for place in range(500)]
+    disk.is_full = True
+    with pytest.raises(cqueue.SpoolFull):
+        sent.extend(queue.send(b"x" * 100) for _ in itertools.count())
+    if next_process:
+        client.close()
+        spool.close()
+        spool, client = Spool(tmp_path / "spool", **options), cluster.connect()
+        queue = client.queue("mail", spool=spool)
+    client.store.away = False
+    assert queue.flush(SOON)
+    assert expired.wait(60)
+    assert [message.id for message in drain(queue)] == sent
+    with pytest.raises(cqueue.SpoolFull):
+        queue.send(b"the disk is still full")
+    disk.is_full = False
+    queue.send(b"room again")
+    assert queue.flush(SOON)
+    assert [message.body for message in drain(queue)] == [b"room again"]
+    client.close()
+    spool.close()
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_a_definition_that_the_disk_does_not_take_stops_nothing(client, spool, monkeypatch, kind):
+    """The file is for starts while Cassandra is away; what is spooled is forwarded without it."""
+    full = mock.Mock(side_effect=OSError(errno.ENOSPC, "no space"))
+    client.create_log("mail")
+    monkeypatch.setattr(Disk, "create", full)
+    with mock.patch.object(forward_known, "_log") as log:
+        target = getattr(client, kind)("mail", spool=spool)
+    assert log.warning.call_args.args == ("spool_definition_not_kept",)
+    monkeypatch.undo()
+    target.send(b"x") if kind == "queue" else target.append("t", b"x")
+    assert target.flush(SOON)
 
 
 def test_a_close_drains_the_spool(client, cluster, spool, monkeypatch):

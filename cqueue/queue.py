@@ -40,7 +40,7 @@ from cqueue.pages import DEFAULT_PAGE, MAX_PAGE, MAX_ROWS, Page, place_of, token
 from cqueue.producer import Producer, SendResult
 from cqueue.protocol import inspection, key_lookup
 from cqueue.protocol.estimate import estimate
-from cqueue.protocol.inspection import Found
+from cqueue.protocol.inspection import Found, is_expired
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.spec import DEAD_SUFFIX, QueueSpec
 from cqueue.runtime import listing
@@ -48,12 +48,12 @@ from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import ACTIVE, PAUSED, Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.texts import check_text
-from cqueue.sending.changes import ChangeResult, Changes, is_expired, merged, only
+from cqueue.sending.changes import ChangeResult, Changes, merged, only
 from cqueue.sending.group_commit import GroupCommit
 from cqueue.sending.results import listed
 from cqueue.sending.spans import sent
 from cqueue.store.control import ReadResult
-from cqueue.store.operations import MessageRow, ReadBodies
+from cqueue.store.operations import ReadBodies
 from cqueue.unique import Unique
 from cqueue.where import Where, as_where
 
@@ -366,6 +366,8 @@ class Queue:
     def find(self, message_id: str) -> StoredMessage | None:
         """Return the message with this id; None once the message is acked, dead or expired.
 
+        A message that a consumer holds when its `ttl` ends is there until it is acked or comes back.
+
         Raises:
             InvalidMessageId: the text is no message id.
             BadInput: the id is that of another queue's message.
@@ -375,7 +377,7 @@ class Queue:
         found = listing.still_at(self._driver, [place])
         if not found:
             self._driver.store.quarantine.check_message(*place)
-        return self._stored(found[0]) if found and not self._is_expired(found[0].row) else None
+        return self._stored(found[0]) if found and not self._is_expired(found[0]) else None
 
     def find_many(self, message_ids: Iterable[str]) -> dict[MessageId, StoredMessage]:
         """Return those of up to 10,000 messages that there are, by id. All of them are held in memory.
@@ -386,7 +388,7 @@ class Queue:
             BatchTooLarge: there are more than 10,000 ids.
         """
         found = listing.still_at(self._driver, self._changes.places(message_ids).values())
-        stored = [self._stored(one) for one in found if not self._is_expired(one.row)]
+        stored = [self._stored(one) for one in found if not self._is_expired(one)]
         return {one.id: one for one in stored}
 
     def result(self, message_id: str) -> TaskResult | None:
@@ -516,7 +518,7 @@ class Queue:
             live = (
                 one._replace(state=DEAD) if spec.name != self.name else one
                 for one in listing.of_key(self._driver, spec, key, start, rows)
-                if not self._is_expired(one.row)
+                if not self._is_expired(one)
             )
             found += islice(live, limit - len(found))
             start = key_lookup.START
@@ -571,8 +573,8 @@ class Queue:
             return [spec]
         return [spec, self._catalog.entry(self.dead_letter_name).spec]
 
-    def _is_expired(self, row: MessageRow) -> bool:
-        return is_expired(row, self._driver.clock.now_us())
+    def _is_expired(self, found: Found) -> bool:
+        return is_expired(found.row, found.slot, self._driver.clock.now_us())
 
     def _stored(self, found: Found) -> StoredMessage:
         wide_row, row, state, slot = found

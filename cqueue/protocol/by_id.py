@@ -20,7 +20,7 @@ from cqueue.protocol import lock as locks
 from cqueue.protocol import plausibility, policy
 from cqueue.protocol.ack import SHARED_MS
 from cqueue.protocol.claim_draft import MAX_LISTED, MAX_NEW_SLOTS, STAY_MS, freed
-from cqueue.protocol.inspection import discard, slots_of
+from cqueue.protocol.inspection import discard, is_expired, slots_of
 from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, take_over, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
 from cqueue.protocol.row_memory import RowMemory, remember_row
@@ -184,7 +184,7 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
         except NotDone as exc:
             raise OutcomeUnknown("deleted, but a consumer may be about to deliver it once more") from exc
         changed.failed |= edited.failed
-        live = {row.id for row in rows if row.expires is None or row.expires * 1000 > now_us}
+        live = {row.id for row in rows if not is_expired(row, listing.get(row.id), now_us)}
         by_others = listing.keys() - edited.done
         now_us = yield from Now()
         unsure = OutcomeUnknown("deleted, but by this call or by another one")

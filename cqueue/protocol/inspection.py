@@ -279,6 +279,13 @@ def _first_rows(spec: QueueSpec, wide_row: WideRow, priority: int, limit: int) -
     return rows
 
 
+def is_expired(row: MessageRow, slot: SlotRow | None, now_us: int) -> bool:
+    """Return whether a message has outlived its own time to live, and no consumer holds it."""
+    is_over = row.expires is not None and row.expires * 1000 <= now_us
+    is_held = slot is not None and slot.state is SlotState.CLAIMED and slot.due_ms * 1000 > now_us
+    return is_over and not is_held
+
+
 def _state_name(slot: SlotRow | None, row: MessageRow, now_us: int) -> str:
     if slot is not None:
         return slot.state.name.lower()

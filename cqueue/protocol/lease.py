@@ -235,6 +235,7 @@ class SuspectGate:
         """
         with self._mutex:
             if self._lease is not lease:
+                lease.state = Holding.LOST
                 raise LeaseLost("the visibility timeout passed, and the next suspect may have been taken")
             self._until_ms = max(self._until_ms, due_ms)
 

@@ -28,7 +28,7 @@ from cqueue.producer import Producer
 from cqueue.protocol import by_id
 from cqueue.protocol.by_id import Changed
 from cqueue.protocol.hint import Hint
-from cqueue.protocol.inspection import Found
+from cqueue.protocol.inspection import Found, is_expired
 from cqueue.protocol.probe import MAX_WAITING_REST_US
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.driver import BlockingDriver
@@ -160,7 +160,7 @@ class Changes:
         """Replace a message by a copy with another due time or priority."""
         try:
             found, now_us = still_at(self._driver, [place]), self._driver.clock.now_us()
-            if not found or is_expired(found[0].row, now_us):
+            if not found or is_expired(found[0].row, found[0].slot, now_us):
                 return self._result(place.wide_row, place.priority, (place.id,), Changed())
             if priority == place.priority:
                 return ChangeResult({id_: id_})
@@ -239,11 +239,6 @@ def _check_copyable(row: MessageRow) -> None:
             f"the message is a firing of schedule {firing_id.key!r}, and keeps its id: "
             "replace the schedule, or run it now"
         )
-
-
-def is_expired(row: MessageRow, now_us: int) -> bool:
-    """Return whether a message has outlived its own time to live."""
-    return row.expires is not None and row.expires * 1000 <= now_us
 
 
 def only(result: ChangeResult) -> MessageId | None:

@@ -76,16 +76,13 @@ def _fitting(value: bytes) -> bytes:
     return value
 
 
-def keep(results: Sequence[KeepResult]) -> Proto[None]:
-    """Store results.
-
-    Raises:
-        NotDone, OutcomeUnknown: one of them may not be stored; all may be stored again.
-    """
+def keep(results: Sequence[KeepResult]) -> Proto[list[Exception | None]]:
+    """Store results. Return for each the error if it may not be stored; it may be stored again."""
+    errors: list[Exception | None] = []
     for some in _portions(results):
-        for outcome in (yield from Together(tuple(some))):
-            if isinstance(outcome, Exception):
-                raise outcome
+        outcomes = yield from Together(tuple(some))
+        errors += [outcome if isinstance(outcome, Exception) else None for outcome in outcomes]
+    return errors
 
 
 def _portions(results: Sequence[KeepResult]) -> Iterator[list[KeepResult]]:

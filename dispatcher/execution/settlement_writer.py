@@ -150,7 +150,7 @@ class SettlementWriter:
     def _tell(self, alike: list[Delivery], settlement: Settlement) -> Failures:
         """Settle like deliveries with one call; afterwards each message knows whether it is still held."""
         try:
-            self._call(alike, settlement)
+            unkept = self._call(alike, settlement)
         except Closed:  # the client is closed: the messages come again when their timeouts pass
             for delivery in alike:
                 delivery.is_left = True
@@ -160,18 +160,23 @@ class SettlementWriter:
             self._telemetry.say(Event.BROKEN, error=exc)
             return dict.fromkeys(alike, exc)
         else:
-            self._done(alike, settlement.verb)
+            if done := [delivery for delivery in alike if delivery not in unkept]:
+                self._done(done, settlement.verb)
+            if unkept:
+                return self._failed(list(unkept), settlement.verb, next(iter(unkept.values())))
         return {}
 
-    def _call(self, alike: list[Delivery], settlement: Settlement) -> None:
+    def _call(self, alike: list[Delivery], settlement: Settlement) -> Failures:
+        """Settle like deliveries. Return those that are not acked, because their results are not stored."""
+        unkept: Failures = {}
         first, messages = alike[0], [delivery.message for delivery in alike]
         consumer = first.poller.consumer
         match settlement.verb:
             case Verb.ACK:
                 self._call_hooks(self._before, messages)
-                if results := [one.result for one in alike if one.result is not None]:
-                    consumer.driver.run(keep(results))
-                consumer.ack(messages)
+                if first.result is not None:  # all have one, or none has
+                    unkept = self._unkept(alike)
+                consumer.ack([delivery.message for delivery in alike if delivery not in unkept])
             case Verb.DEAD:
                 headers = {HEADER_TRACEBACK: settlement.traceback} if settlement.traceback else None
                 consumer.dead(messages, settlement.reason or "dead", headers)
@@ -179,14 +184,23 @@ class SettlementWriter:
             case verb:
                 settle = consumer.snooze if verb is Verb.SNOOZE else consumer.nack
                 settle(messages, self._rounds(first) * timedelta(seconds=ROUND_S))
+        return unkept
+
+    def _unkept(self, alike: list[Delivery]) -> Failures:
+        """Store results. Return the deliveries whose results may not be stored, with the errors."""
+        kept = [(one, one.result) for one in alike if one.result is not None]
+        errors = alike[0].poller.consumer.driver.run(keep([result for _, result in kept]))
+        return {one: error for (one, _), error in zip(kept, errors, strict=True) if error is not None}
 
     def _keep_failure(self, delivery: Delivery) -> None:
         """Store why a buried message died; if that fails, handles find its dead letter."""
         if delivery.result is not None:
             try:
-                delivery.poller.consumer.driver.run(keep([delivery.result]))
+                errors = delivery.poller.consumer.driver.run(keep([delivery.result]))
             except CqueueError as exc:
-                self._telemetry.of(Event.RESULT_UNKEPT, delivery, error=exc)
+                errors = [exc]
+            for error in filter(None, errors):
+                self._telemetry.of(Event.RESULT_UNKEPT, delivery, error=error)
 
     def _done(self, alike: list[Delivery], verb: Verb) -> None:
         self._trouble.succeeded(verb, verb=verb)
@@ -207,7 +221,7 @@ class SettlementWriter:
 
     # ── failures ──
 
-    def _failed(self, alike: list[Delivery], verb: Verb, error: CqueueError) -> Failures:
+    def _failed(self, alike: list[Delivery], verb: Verb, error: Exception) -> Failures:
         """Return what is to be sent again: every ack, and of everything else what is still held."""
         again = alike
         if verb is Verb.ACK:
@@ -245,7 +259,7 @@ def _by_queue(deliveries: Sequence[Delivery]) -> Counter[str]:
     return Counter(delivery.poller.name for delivery in deliveries)
 
 
-def _is_never_accepted(error: CqueueError) -> bool:
+def _is_never_accepted(error: Exception) -> bool:
     """Return whether the queue will never take this settlement: it has no dead-letter queue, for example.
 
     SchemaMismatch is bad input as well as not done, and an operator can mend it.

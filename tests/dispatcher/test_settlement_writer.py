@@ -15,6 +15,7 @@ from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.errors import Closed, OutcomeUnknown, Unavailable
+from cqueue.store.control import KeepResult, ResultRow
 from cqueue.store.operations import DeleteMessages, Mutate, ReadHead
 from tests.fix_dispatcher import SOON, SOON_S, until
 
@@ -74,6 +75,22 @@ def test_acks_are_one_delete_for_each_wide_row(troubled, writer, poller, work):
     assert writer.flush(SOON_S)
     assert len(calls.deletes) == len({delivery.message.lease.wide_row for delivery in held})
     assert not any(delivery.message.is_held for delivery in held)
+
+
+def test_a_result_that_cannot_be_stored_holds_up_no_other_ack(troubled, writer, poller, work):
+    """Only its own message waits for it."""
+    held = deliveries(poller, work)
+    for delivery in held:
+        row = ResultRow(str(delivery.message.id), "succeeded", "json", b"1", None, None, 0)
+        delivery.result, delivery.settlement = KeepResult(row, 3600), SUCCEEDED
+    refused = held[3]
+    error = Unavailable("this partition has lost its quorum")
+    troubled.trouble = lambda operation: error if operation is refused.result else None
+    assert writer.send(held) == [error if delivery is refused else None for delivery in held]
+    assert [delivery for delivery in held if delivery.message.is_held] == [refused]
+    troubled.trouble = lambda _operation: None
+    assert writer.send([refused]) == [None]
+    assert not refused.message.is_held
 
 
 def test_nacks_of_equal_delay_go_together(troubled, writer, poller, work):

@@ -7,7 +7,7 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.message import MessageId
 from cqueue.protocol import dead
 from cqueue.protocol.flush import INLINE_BODY
@@ -265,6 +265,32 @@ def test_a_cancel_beside_a_claim_that_frees_its_slot_is_unknown(queue, monkeypat
             queue.cancel(id_)
     assert received == []
     assert queue.find(id_) is None
+
+
+def test_a_message_that_is_held_when_its_ttl_ends_is_there_until_it_comes_back():
+    """It was received in time, and its handler runs: look-ups and changes say so."""
+    clock = ManualClock(datetime(2031, 5, 1, 12, tzinfo=UTC))
+    store = MemoryStore(clock.now_us)
+    client = Client(store, driver=BlockingDriver(store, clock, pause=clock.pause))
+    queue = client.create_queue("q", cqueue.QueueConfig(keyed=True))
+    with queue.consumer() as consumer:
+        id_, gone = (queue.send(b"x", ttl=MINUTE, key="k") for _ in range(2))
+        (message,) = consumer.receive(1)
+        message.extend(HOUR)
+        clock.pause(61)
+        held_id, other = (id_, gone) if message.id == id_ else (gone, id_)
+        assert queue.find(held_id).state == "claimed"
+        assert set(queue.find_many([id_, gone])) == {held_id}
+        assert queue.get_by_key("k").id == held_id
+        assert queue.find(other) is None
+        for change in (lambda: queue.set_priority(held_id, 5), lambda: queue.reschedule(held_id, HOUR)):
+            with pytest.raises(MessageHeld):
+                change()
+        assert queue.set_priority(other, 5) is None
+        assert (queue.cancel(held_id), queue.cancel(held_id)) == (True, False)
+        with pytest.raises(LeaseLost):
+            message.extend(HOUR)
+        assert message.is_cancelled
 
 
 def test_a_change_that_stands_still_beside_a_claim_loses_no_message():

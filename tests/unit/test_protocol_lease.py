@@ -468,3 +468,15 @@ def test_a_strangers_change_is_a_lost_lease_even_after_an_outage():
     with pytest.raises(LeaseLost):
         table.run(ack.extend(one.lease, 90_000))
     assert one.lease.lost
+
+
+def test_a_suspect_whose_gate_has_let_in_the_next_one_is_lost():
+    """Its holder learns it at the next extension, stops, and decides nothing about it any more."""
+    table = Table()
+    gate = SuspectGate()
+    first, second = (held(table, 1)[0].lease for _ in range(2))
+    gate.hold(first)
+    gate.hold(second)
+    with pytest.raises(LeaseLost):
+        gate.extend(first, first.due_ms + 1)
+    assert (first.lost, second.is_held) == (True, True)

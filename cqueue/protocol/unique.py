@@ -231,24 +231,31 @@ def _decide(rule: Rule, row: ReservationRow, decided: ReservationRow) -> Proto[R
 def _void(spec: QueueSpec, rule: Rule, row: ReservationRow, now_us: int) -> Proto[ReservationRow | None]:
     """Make the reservation of a sender that was too late void; return what stands now.
 
-    For a rule that holds for ever, the message may also have been sent and handled before its sender could
-    note that. A delete is told by an insert that it hides: of a message that has expired, so that nobody is
-    given it. So nothing is deleted before the reservation is void.
+    For a rule that holds for ever, the message may also have been sent and handled, or have expired, before
+    its sender could note that. So nothing is deleted before the reservation is void.
     """
-    unused = True
-    if rule.while_ == "ever":
-        wide_row, (_, _, priority, id_) = row.message.row_in(row.queue), row.message
-        unused = now_us < row.made_us + spec.gc_grace_us // 2  # later, a delete may be forgotten
-        if unused:
-            made_ms = row.made_us // 1000
-            expired = MessageRow(priority, id_, b"", *(None,) * 6, made_ms, made_ms, 0)
-            yield from InsertMessages(wide_row, (expired,))
-            shown = yield from inspection.look(wide_row, priority, (id_,))
-            unused = bool(shown) and shown[0].slot is None  # in a slot, it came late and was claimed
-        else:
-            yield from _fence(row.queue, row.message)
     void = row._replace(message=row.message.voided())
-    return (yield from _decide(rule, row, void if unused else row._replace(sent=True)))
+    used = rule.while_ == "ever" and (yield from _may_be_sent(spec, row, now_us))
+    return (yield from _decide(rule, row, row._replace(sent=True) if used else void))
+
+
+def _may_be_sent(spec: QueueSpec, row: ReservationRow, now_us: int) -> Proto[bool]:
+    """Return whether the message of a reservation, which is not live, may have been sent.
+
+    A delete is told by an insert that it hides: of a message that has expired, so that nobody is given it.
+    """
+    if now_us >= row.made_us + spec.gc_grace_us // 2:  # a delete may be forgotten
+        yield from _fence(row.queue, row.message)
+        return True
+    wide_row, (_, _, priority, id_) = row.message.row_in(row.queue), row.message
+    made_ms = row.made_us // 1000
+    stored = yield from inspection.look(wide_row, priority, (id_,))
+    if stored and stored[0].row.expires != made_ms:  # the message itself, not what is inserted below
+        return True
+    expired = MessageRow(priority, id_, b"", *(None,) * 6, made_ms, made_ms, 0)
+    yield from InsertMessages(wide_row, (expired,))
+    shown = yield from inspection.look(wide_row, priority, (id_,))
+    return not shown or shown[0].slot is not None  # in a slot, it came late and was claimed
 
 
 def _fence(queue: str, place: Place) -> Proto[None]:

@@ -423,6 +423,28 @@ def test_a_sender_that_dies_after_its_insert_has_sent(faults, client, queue, whi
         assert bodies(queue) == ([] if is_handled else [b"1"])
 
 
+@pytest.mark.parametrize(
+    "unique",
+    [
+        Unique(key="k", while_="ever", on_conflict="skip"),
+        Unique(key="k", on_conflict="throttle", within=HOUR),
+    ],
+)
+def test_a_message_that_expires_before_its_send_is_noted_has_used_its_key(
+    faults, client, queue, clock, unique
+):
+    """Its row still lies there, which is not taken for the expired one that a successor inserts."""
+    lose(faults, is_confirmation, executed=False)
+    assert not queue.send(b"1", unique=unique, ttl=timedelta(seconds=1)).skipped
+    heal(faults)
+    clock.sleep(2)  # longer than W + ε on Cassandra
+    assert not reservation(client, queue).sent
+    for _ in range(2):
+        assert queue.send(b"2", unique=unique).skipped
+    assert reservation(client, queue).sent
+    assert b"2" not in bodies(queue)
+
+
 @pytest.mark.parametrize("while_", WHILE)
 @pytest.mark.parametrize("executed", [False, True])
 def test_an_unknown_insert_is_told_and_does_not_take_the_key(faults, queue, while_, executed):

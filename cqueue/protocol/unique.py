@@ -81,7 +81,7 @@ def _send(spec: QueueSpec, state: ProducerState, one: Outgoing, rule: Rule) -> P
         place = Place(*flush.wide_row[1:], sent.priority, sent.id)
         old = found.message if found.blocks and found.live is not None else None
         row = ReservationRow(spec.partition, rule.key, place, old, now_us, sent=False)
-        ttl_s = _ttl_s(rule, now_us, max(one.due_us or 0, now_us), one.ttl_ms)
+        ttl_s = _ttl_s(rule, row)
         stored = yield from _reserve(row, ttl_s, found.standing)
         if stored is not None and stored.message == place:
             now_us = yield from Now()
@@ -102,14 +102,20 @@ def _counts(spec: QueueSpec, row: ReservationRow, now_us: int) -> bool:
     return now_us <= row.made_us + spec.settle_us
 
 
-def _ttl_s(rule: Rule, made_us: int, due_us: int, ttl_ms: int | None = None) -> int:
-    """Return for how many seconds a reservation is kept; 0 is for ever."""
+def _ttl_s(rule: Rule, row: ReservationRow) -> int:
+    """Return for how many seconds a reservation is kept; 0 is for ever.
+
+    A message's own time to live does not count: the message may be held for longer, or never be stored, while
+    the one that it replaces is in the way.
+    """
     if rule.within_us is not None:
         kept_us = rule.within_us
     elif rule.while_ == "ever":
         return 0
     else:
-        kept_us = due_us - made_us + KEPT_US if ttl_ms is None else ttl_ms * 1000
+        places = (row.message, row.replaces or row.message)
+        due_us = max(row.made_us, *(ids.time_us(place.id) for place in places))
+        kept_us = due_us - row.made_us + KEPT_US
     return kept_us // 1_000_000 + SLACK_S
 
 
@@ -222,8 +228,7 @@ def _decide(rule: Rule, row: ReservationRow, decided: ReservationRow) -> Proto[R
     Raises:
         NotDone, OutcomeUnknown: it may not be written, so nothing may be done that relies on it.
     """
-    due_us = max(row.made_us, ids.time_us(row.message.id))
-    if (yield from WriteReservation(decided, _ttl_s(rule, row.made_us, due_us), row.message)):
+    if (yield from WriteReservation(decided, _ttl_s(rule, row), row.message)):
         return decided
     return (yield from ReadReservation(row.queue, row.key))
 

@@ -38,6 +38,8 @@ SLOWLY_ON_CASSANDRA = pytest.mark.parametrize(
     indirect=True,
 )
 """Marks tests whose many cases wait for W there, which is for `make test-all`."""
+IN_VIRTUAL_TIME = pytest.mark.parametrize("clock", ["memory"], indirect=True)
+"""Marks tests that jump over minutes or days."""
 
 
 @pytest.fixture(scope="module")
@@ -746,6 +748,34 @@ def test_a_replacement_whose_delete_fails_says_so_and_the_next_sender_deletes(fa
     assert bodies(queue) == [b"new"]
 
 
+@IN_VIRTUAL_TIME
+def test_a_replacement_that_is_not_stored_keeps_the_key_for_the_old_message(faults, queue, clock):
+    """However short its own ttl, and however much later the old message is due."""
+    unique = Unique(key="k", on_conflict="replace")
+    old = queue.send(b"old", unique=unique, delay=timedelta(days=40))
+    lose(faults, is_insert, executed=False, error=NotDone)
+    with pytest.raises(NotDone):
+        queue.send(b"new", unique=unique, ttl=timedelta(seconds=1))
+    heal(faults)
+    clock.sleep(timedelta(days=35).total_seconds())
+    queue.send(b"newer", unique=unique, delay=HOUR)
+    assert queue.find(old) is None
+
+
+@IN_VIRTUAL_TIME
+def test_a_message_that_is_held_beyond_its_ttl_is_in_the_way(queue, clock):
+    """Its ttl is for as long as nobody has received it; with "running" it is in the way while it is held."""
+    unique = Unique(key="k", while_="running")
+    queue.send(b"1", unique=unique, ttl=SOON)
+    (message,) = held(queue)
+    message.extend(HOUR)
+    clock.sleep(120)
+    with pytest.raises(Duplicate):
+        queue.send(b"2", unique=unique)
+    message.ack()
+    queue.send(b"2", unique=unique)
+
+
 # ── Many ──
 
 
@@ -803,7 +833,7 @@ def test_a_deleted_queue_leaves_no_reservation(client, queue):
     [
         (Unique(key="k"), {}, timedelta(microseconds=KEPT_US)),
         (Unique(key="k"), {"delay": HOUR}, timedelta(microseconds=KEPT_US) + HOUR),
-        (Unique(key="k"), {"ttl": HOUR}, HOUR),
+        (Unique(key="k"), {"ttl": HOUR}, timedelta(microseconds=KEPT_US)),
         (Unique(key="k", within=HOUR), {}, HOUR),
         (Unique(key="k", while_="ever", within=HOUR), {}, HOUR),
     ],

@@ -265,6 +265,19 @@ def test_debounce_begins_the_delay_anew(queue, clock):
     assert bodies(queue) == [b"3", b"4"]
 
 
+@IN_VIRTUAL_TIME
+@pytest.mark.parametrize("on_conflict", ["skip", "debounce"])
+def test_a_message_whose_timeout_has_passed_counts_as_held(queue, clock, on_conflict):
+    """Its consumer may be slow: what led to the next send is handled by a run that begins after it."""
+    unique = Unique(key="k", while_="pending", on_conflict=on_conflict)
+    queue.send(b"1", unique=unique)
+    (message,) = held(queue)
+    clock.sleep(3600)
+    assert not queue.send(b"2", unique=unique).skipped
+    message.ack()
+    assert bodies(queue) == [b"2"]
+
+
 def test_throttle_lets_one_message_through_in_a_time(queue, clock):
     """However quickly they are handled; the others are skipped, and told so."""
     unique = Unique(key="k", on_conflict="throttle", within=timedelta(seconds=1))

@@ -483,7 +483,10 @@ class Queue:
             queue.send(b"remind", key="order-17", delay=timedelta(days=3))
             queue.get_by_key("order-17").due
         """
-        return next(iter(self.list_by_key(key, limit=1)), None)
+        for _ in range(2):  # a redrive, or a new priority, may move a message between the reads of one look
+            if found := self.list_by_key(key, limit=1):
+                return found[0]
+        return None
 
     def list_by_key(
         self, key: str, *, limit: int = 100, after: MessageId | None = None
@@ -491,7 +494,8 @@ class Queue:
         """Return messages with this key as they were first due, then its dead letters, oldest first.
 
         A message that was rescheduled keeps its place among the others. Messages that cannot be read are left
-        out. A message that dies meanwhile may be listed twice.
+        out. A message that dies meanwhile may be listed twice. One that is redriven meanwhile, or gets
+        another priority, may be missing.
 
         Args:
             key: as of the messages.

@@ -143,6 +143,25 @@ def test_an_attempt_too_many_keeps_the_key(client):
     assert len(rows(queue)) == 1
 
 
+def test_a_letter_that_is_redriven_during_a_look_is_found(own, faulty):
+    """The queue is read before its letters; a redrive moves the message the other way."""
+    own.send(b"x", key="k")
+    with own.consumer() as consumer:
+        held(consumer)[0].dead("why")
+
+    def redriven(operation, do):
+        found = do()
+        if isinstance(operation, ReadKey):
+            faulty.around = lambda _, do: do()
+            own.dead_letters.redrive(everything=True)
+        return found
+
+    faulty.around = redriven
+    found = own.get_by_key("k")
+    assert found is not None
+    assert found.state == "ready"
+
+
 def test_many_messages_of_a_key_come_in_pages(queue):
     """Each once, in order of due time, of all priorities, packed or not, with dead letters last."""
     sent = [cqueue.Message(b"%d" % n, key="k", priority=n % 2) for n in range(250)]

@@ -182,7 +182,8 @@ class SendUnknown(OutcomeUnknown):
     """The messages may be stored, now or a little later.
 
     Attributes:
-        ids: the message ids, as strings; sending again makes new ids and may store a second copy.
+        ids: the ids under which the message was written, as strings, the first one first; several if it was
+            written again. Sending again makes new ids and may store a second copy.
     """
 
     def __init__(self, text: str, ids: Sequence[str] = ()) -> None:
@@ -194,7 +195,8 @@ class AppendUnknown(OutcomeUnknown):
     """The records may be stored, now or a little later.
 
     Attributes:
-        ids: the record ids, as strings; appending again makes new ids and may store a second copy.
+        ids: the ids under which the record was written, as strings, the first one first; several if it was
+            written again. Appending again makes new ids and may store a second copy.
     """
 
     def __init__(self, text: str, ids: Sequence[str] = ()) -> None:

@@ -150,7 +150,7 @@ class Producer:
             if flush.error is None:
                 self._ring(flush)
             else:
-                failed += failures(flush, _ids_of(flush), SendUnknown, "message")
+                failed += failures(flush, _ids_of, SendUnknown, "message")
         return flushes, failed
 
     def _store_together(self, spec: QueueSpec, places: list[int], good: list[Outgoing]) -> list[Flush]:

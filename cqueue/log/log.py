@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from cqueue.errors import AppendUnknown
@@ -148,7 +149,7 @@ class Log:
         for write in writes:
             write.indexes = [places[index] for index in write.indexes]
             if write.error is not None:
-                failed += failures(write, _ids_of(spec.partition, write), AppendUnknown, "record")
+                failed += failures(write, partial(_ids_of, spec.partition), AppendUnknown, "record")
         self._notifier.ring(
             spec.partition, {write.shard.partition for write in writes if write.error is None}
         )

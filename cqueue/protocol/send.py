@@ -132,5 +132,6 @@ def _share(flush: Flush, wanted: set[int]) -> Flush:
         indexes=[flush.indexes[place] for place in places],
         rows=[flush.rows[place] for place in places],
         bodies=[(id_, body) for id_, body in flush.bodies if id_ in wanted],
-        remade=flush.remade,
+        late=flush.late,
+        late_places=[flush.late_places[place] for place in places] if flush.remade else [],
     )

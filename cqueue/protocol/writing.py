@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from cqueue import ids
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
@@ -54,15 +54,21 @@ class Spec(Protocol):
 class Part:
     """Rows of one Cassandra partition that are written together.
 
-    indexes: the rows' places among the entries. size: approximate bytes. remade: the rows replace a late
-    first try, of which a copy may be read as well.
+    indexes: the rows' places among the entries. size: approximate bytes. late: the earlier try that the rows
+    replace, of which a copy may be read as well. late_places: the rows' places in it.
     """
 
     indexes: list[int] = field(default_factory=list)
     rows: list[Any] = field(default_factory=list)
     size: int = 0
     error: Failure | None = None
-    remade: bool = False
+    late: Self | None = None
+    late_places: list[int] = field(default_factory=list)
+
+    @property
+    def remade(self) -> bool:
+        """Return whether the rows were stored before, under other ids."""
+        return self.late is not None
 
     @property
     def is_full(self) -> bool:
@@ -266,7 +272,8 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
             shard = ticks // 10 // (self.spec.width_ms * 1000)
             if shard not in parts:
                 parts[shard] = self.successor(late, ticks // 10, now_us)
-                parts[shard].remade = True
+                parts[shard].late = late
+            parts[shard].late_places.append(place)
             parts[shard].indexes.append(index)
             self.move(row, ids.from_ticks(ticks, bits.at(place)), late, parts[shard])
         return list(parts.values())

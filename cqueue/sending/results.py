@@ -94,13 +94,24 @@ def checked(
     return good, places, failed
 
 
-def failures(part: Part, ids: Sequence[Any], unknown: type[SendUnknown | AppendUnknown], what: str) -> Failed:
-    """Return the part's error for each of its entries; an unknown outcome names the id that may be stored."""
+def failures(
+    part: P, ids_of: Callable[[P], list[Any]], unknown: type[SendUnknown | AppendUnknown], what: str
+) -> Failed:
+    """Return the part's error for each of its entries; an unknown outcome names the ids in question."""
     error = part.error
     if error is None or isinstance(error, NotDone):
         return [(index, error) for index in part.indexes if error is not None]
     found: Failed = []
-    for index, id_ in zip(part.indexes, ids, strict=True):
-        found.append((index, unknown(f"it is not known whether the {what} was stored: {error}", [id_])))
+    for index, ids in zip(part.indexes, _ids_of_tries(part, ids_of), strict=True):
+        found.append((index, unknown(f"it is not known whether the {what} was stored: {error}", ids)))
         found[-1][1].__cause__ = error
     return found
+
+
+def _ids_of_tries(part: P, ids_of: Callable[[P], list[Id]]) -> list[list[Id]]:
+    """Return for each row the ids under which it was written, the first one first."""
+    ids = ids_of(part)
+    if part.late is None:
+        return [[id_] for id_ in ids]
+    earlier = _ids_of_tries(part.late, ids_of)
+    return [[*earlier[place], id_] for place, id_ in zip(part.late_places, ids, strict=True)]

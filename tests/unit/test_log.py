@@ -244,6 +244,27 @@ def test_an_append_without_an_answer_is_unknown_and_names_its_id(log, store):
     assert LogId(raised.value.ids[0]).locate()[0].startswith("events@")
 
 
+def test_an_unknown_append_that_is_stored_has_the_id_of_its_record(log, store):
+    """A late record that cannot be written again is read under its first id, so the error names that, too."""
+    tries = []
+
+    def late_then_refused(operation):
+        if type(operation) is AppendRecords:
+            tries.append(operation)
+            store.pass_time(seconds=3)
+            if len(tries) > 1:
+                raise NotDone("no")
+
+    store.trouble = late_then_refused
+    with pytest.raises(AppendUnknown) as raised:
+        log.append("t", b"x")
+    store.trouble = lambda _: None
+    store.pass_time(seconds=10)
+    (record,) = log.scan()
+    assert raised.value.ids[0] == record.id
+    assert len(raised.value.ids) == 2
+
+
 # ── scan ──
 
 

@@ -1,11 +1,12 @@
 """Test sending as a protocol: repeats, late answers, unknown outcomes, partial failures."""
 
 from cqueue import ids
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import NotDone, OutcomeUnknown, SendUnknown
 from cqueue.protocol import shards, writing
 from cqueue.protocol.flush import INLINE_BODY, TURN_US, Outgoing, ProducerState, make_flushes
 from cqueue.protocol.send import send
 from cqueue.protocol.writing import Bits
+from cqueue.sending.results import failures
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -181,6 +182,30 @@ def test_a_late_message_that_cannot_be_written_again_is_unknown():
     assert flush.remade
     assert isinstance(flush.error, OutcomeUnknown)
     assert live(table, inserts(table)[0]) == 1
+
+
+def test_an_unknown_outcome_names_the_ids_of_all_tries():
+    """The first copy is stored, and the later ids may not be: who looks by id must find the message."""
+    table, state = Table(), ProducerState()
+    table.pass_time(table.end_us - NOON_US - SETTLE_US - 1000 - SECOND_US)
+    slow = slow_first_insert(table)
+
+    def hook(operation: object) -> None:
+        slow(operation)
+        if type(operation) is InsertMessages and inserts(table):
+            raise NotDone("no")
+        if type(operation) is InsertMessages:  # the new ids fall into two time shards
+            state.last_ticks = (table.end_us - 1) * 10 + 5
+
+    flushes = table.run(send(table.spec, state, [out() for _ in range(20)]), hook)
+    (first,) = inserts(table)
+    assert len(flushes) == 2
+    for flush in flushes:
+        failed = failures(flush, lambda tried: [str(row.id) for row in tried.rows], SendUnknown, "message")
+        assert [(index, error.ids) for index, error in failed] == [
+            (index, (str(first.rows[index].id), str(row.id)))
+            for index, row in zip(flush.indexes, flush.rows, strict=True)
+        ]
 
 
 def test_a_send_that_is_late_each_time_ends_as_unknown():

@@ -186,7 +186,8 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
         began_us = yield from Now()
         errors = yield from self._try(group)
         done: list[P] = []
-        for part, error in zip(group, errors, strict=True):
+        # What is stored comes first: repeats of the others take up to W, and its answer would count as late.
+        for part, error in sorted(zip(group, errors, strict=True), key=lambda tried: tried[1] is not None):
             done += yield from self._finish(part, began_us, error)
         return done
 

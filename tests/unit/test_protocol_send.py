@@ -120,6 +120,23 @@ def test_parts_fail_one_by_one():
     assert [(flush.indexes, flush.error is None) for flush in flushes] == [([0], True), ([1], False)]
 
 
+def test_a_part_that_fails_does_not_age_the_answers_of_others():
+    """The repeats of the refused part take up to W. What was stored at once counts as stored at once."""
+    table = Table()
+    refused = []
+
+    def hook(operation: object) -> None:
+        if type(operation) is InsertMessages:
+            refused.extend([] if refused else [operation.rows[0].id])
+            if operation.rows[0].id in refused:
+                table.pass_time(SECOND_US)
+                raise NotDone("no")
+
+    flushes = table.run(send(table.spec, ProducerState(), [out() for _ in range(1000)]), hook)
+    outcomes = {(flush.error is None, flush.remade) for flush in flushes}
+    assert outcomes == {(True, False), (False, False)}
+
+
 def test_delayed_message_has_until_its_due_time():
     """A message due later is acknowledged however long its answer took: no cursor can have passed it."""
     table = Table()

@@ -283,6 +283,7 @@ class Queue:
         Raises:
             BatchTooLarge: there are more than 10,000 entries.
             QueueNotFound: there is no such queue.
+            NotDone: the queue's configuration cannot be read, at the first call; nothing is stored.
             Closed: the client has been closed; nothing is stored.
         """
         entries = listed(messages, Message, "send_many")

@@ -133,6 +133,7 @@ class Log:
         Raises:
             BatchTooLarge: more than 10,000 entries.
             LogNotFound: there is no such log.
+            NotDone: the log's configuration cannot be read, at the first call; nothing is stored.
             Closed: the client has been closed.
         """
         found, tracing = listed(records, Record, "append_many"), self._driver.tracing

@@ -68,8 +68,8 @@ def test_a_run_that_broke_off_is_completed(spark, queue, url, place, monkeypatch
     job = Replay(path=place, target=Target(queue=queue.name, url=url))
     write = target.write
 
-    def break_off(rows, where):
-        write(rows.where("cast(cast(body as string) as int) < 120"), where)
+    def break_off(rows, where, **options):
+        write(rows.where("cast(cast(body as string) as int) < 120"), where, **options)
         raise OutcomeUnknown("broken")
 
     monkeypatch.setattr(target, "write", break_off)

@@ -95,9 +95,8 @@ class LogCatalog:
         return entry
 
     def _entry_of(self, row: LogRow) -> LogEntry:
-        now_us = self._driver.clock.now_us()
-        decode.not_ahead(_place(row, "created"), row.created * 1000, now_us, self._driver.report)
-        report = self._driver.report
+        now_us, report = self._driver.clock.now_us(), self._driver.report
+        decode.not_ahead(_place(row, "created"), row.created * 1000, now_us, report)
         earlier = decode.parsed(_place(row, "config"), lambda: earlier_ttls(row.config), report)
         return self._entry_as(row, self._config_of(row), earlier)
 
@@ -173,6 +172,7 @@ class LogCatalog:
             ConfigError: a value is out of range, or fixed.
             LogNotFound: there is no such log.
         """
+        now_ms = self._driver.clock.now_us() // 1000
 
         def altered(row: LogRow) -> LogRow:
             before = self._config_of(row)
@@ -181,8 +181,6 @@ class LogCatalog:
             if config.ttl_s != before.ttl_s:
                 stored = with_earlier_ttl(stored, row.created, now_ms, before.ttl_s)
             return row._replace(config=stored)
-
-        now_ms = self._driver.clock.now_us() // 1000
 
         return self._remember(self._change(name, altered))
 

@@ -160,8 +160,10 @@ class SettlementWriter:
             self._telemetry.say(Event.BROKEN, error=exc)
             return dict.fromkeys(alike, exc)
         else:
-            if done := [delivery for delivery in alike if delivery not in unkept]:
-                self._done(done, settlement.verb)
+            if unkept:
+                alike = [delivery for delivery in alike if delivery not in unkept]
+            if alike:
+                self._done(alike, settlement.verb)
             if unkept:
                 return self._failed(list(unkept), settlement.verb, next(iter(unkept.values())))
         return {}
@@ -174,9 +176,10 @@ class SettlementWriter:
         match settlement.verb:
             case Verb.ACK:
                 self._call_hooks(self._before, messages)
-                if first.result is not None:  # all have one, or none has
-                    unkept = self._unkept(alike)
-                consumer.ack([delivery.message for delivery in alike if delivery not in unkept])
+                # All have a result, or none has.
+                if first.result is not None and (unkept := self._unkept(alike)):
+                    messages = [delivery.message for delivery in alike if delivery not in unkept]
+                consumer.ack(messages)
             case Verb.DEAD:
                 headers = {HEADER_TRACEBACK: settlement.traceback} if settlement.traceback else None
                 consumer.dead(messages, settlement.reason or "dead", headers)

@@ -1,19 +1,16 @@
-"""The FastAPI application of docs/how-to/asyncio.md works. Skipped where FastAPI is not installed."""
+"""The FastAPI application of docs/how-to/asyncio.md works."""
 
 from __future__ import annotations
 
 import pytest
+from fastapi.testclient import TestClient
 
 from tests.unit import markdown_pages
-
-pytest.importorskip("fastapi")
 
 
 @pytest.mark.parametrize("store", ["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
 def test_the_page_s_application(store, request, monkeypatch):
     """A request sends a message, and another one asks for it."""
-    from fastapi.testclient import TestClient
-
     url = "memory://" if store == "memory" else request.getfixturevalue("keyspace").url
     monkeypatch.setenv("CQUEUE_URL", url)
     page = markdown_pages.ROOT / "docs/how-to/asyncio.md"

@@ -267,12 +267,17 @@ class Catalog:
             dead = self._check_not_deleting(name + DEAD_SUFFIX)
             if wanted.keyed and not self._config_of(dead).keyed:
                 self.alter(name + DEAD_SUFFIX, {"keyed": True})  # left by a creation that broke off
-        if not self._insert(name, wanted):
+        if self._insert(name, wanted):
+            # A deletion of the queue of that name before this one may just have taken the one found above.
+            self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=wanted.keyed))
+        else:
             row = self._check_not_deleting(name)
             if not exist_ok:
                 raise QueueExists(f"queue {name!r} exists already")
             if differ := with_other_settings(self._config_of(row), named_settings(wanted)):
                 raise QueueExists(f"queue {name!r} exists {differ}")
+        with self._mutex:
+            self._forget()  # what is known may be the queue of that name before this one
         return self.entry(name)
 
     def _check_not_deleting(self, name: str) -> QueueRow:
@@ -335,10 +340,13 @@ class Catalog:
         """Pause or resume a queue; all consumers obey within two seconds."""
         self._change(name, lambda row: row._replace(state=state))
 
-    def _change(self, name: str, change: Callable[[QueueRow], QueueRow], *, as_stored: bool = False) -> None:
+    def _change(
+        self, name: str, change: Callable[[QueueRow], QueueRow], *, incarnation: str | None = None
+    ) -> None:
+        """Change a queue's row. incarnation: only the row of this one, which may be damaged."""
         for attempt in range(TRIES):
-            row = self._driver.ask(ReadQueue(name, as_stored))
-            if row is None or row.state == DELETING:
+            row = self._driver.ask(ReadQueue(name, as_stored=incarnation is not None))
+            if row is None or row.state == DELETING or incarnation not in {None, row.incarnation}:
                 raise QueueNotFound(f"there is no queue {name!r}")
             wanted = change(row)
             if not attempt:
@@ -362,32 +370,32 @@ class Catalog:
         The queue cannot be opened any more as soon as the deletion has begun. A deletion that broke off goes
         on when it is called again. A queue whose row is damaged is deleted as well.
         """
-        total = 0
         if name.endswith(DEAD_SUFFIX):
             raise BadInput(f"dead-letter queue {name!r} goes with its queue; to empty it, purge it")
-        if self._driver.ask(ReadQueue(name, as_stored=True)) is None:
+        found, dead, again = [
+            self._driver.ask(ReadQueue(each, as_stored=True)) for each in (name, name + DEAD_SUFFIX, name)
+        ]
+        if found is None or again is None or again.incarnation != found.incarnation:
             raise QueueNotFound(f"there is no queue {name!r}")
-        both = (name, name + DEAD_SUFFIX)
-        for each in both:  # before anything is deleted: a queue must not do without its dead-letter queue
-            row = self._driver.ask(ReadQueue(each, as_stored=True))
-            if row is not None and row.state != DELETING:
-                self._change(each, lambda row: row._replace(state=DELETING), as_stored=True)
-        for each in reversed(both):
-            total += self._delete_one(each)
-        return total
+        # Only these two: another process may delete the queue as well, and make a new one.
+        rows = [found] if dead is None else [found, dead]
+        for row in rows:  # before anything is deleted: a queue must not do without its dead-letter queue
+            if row.state != DELETING:
+                with suppress(QueueNotFound):  # somebody else has marked it, or deleted it
+                    self._change(
+                        row.name, lambda row: row._replace(state=DELETING), incarnation=row.incarnation
+                    )
+        return sum(self._delete_one(row) for row in reversed(rows))
 
-    def _delete_one(self, name: str) -> int:
-        row = self._driver.ask(ReadQueue(name, as_stored=True))
-        if row is None:
-            return 0
+    def _delete_one(self, row: QueueRow) -> int:
         spec = self._spec_as_stored(row)
-        total = self._driver.run(inspection.purge(spec))
+        total: int = self._driver.run(inspection.purge(spec))
         self._driver.run(inspection.forget(spec))
         for schedule in self._driver.ask(ListSchedules(spec.partition, as_stored=True)):
             self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
         for key in self._driver.ask(ListReservations(spec.partition)):
             self._driver.ask(RemoveReservation(spec.partition, key))
-        self._driver.ask(RemoveQueue(name, row.incarnation))
+        self._driver.ask(RemoveQueue(row.name, row.incarnation))
         return total
 
     def _spec_as_stored(self, row: QueueRow) -> QueueSpec:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -9,7 +10,14 @@ import cqueue
 from cqueue.client import Client
 from cqueue.store.log_operations import CreateLog
 from cqueue.store.memory import MemoryStore
-from cqueue.store.operations import BumpDeployment, CreateQueue, ReadDeployment, ReadQueue
+from cqueue.store.operations import (
+    BumpDeployment,
+    ChangeQueue,
+    CreateQueue,
+    ReadDeployment,
+    ReadQueue,
+    RemoveQueue,
+)
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 
@@ -229,3 +237,55 @@ def test_a_creation_beside_a_deletion_is_not_done():
                 other.create_queue("q")
             other.create_queue("q")
         assert one.queues() == ["q", "q.dead"]
+
+
+@pytest.mark.parametrize("nth", range(2, 10))
+def test_a_deletion_spares_a_queue_that_was_made_since(nth):
+    """Two operators delete a queue, and one of them makes it anew before the other call ends."""
+    store, steps = MemoryStore(), []
+    with Client(store) as one:
+        one.create_queue("q").send(b"old")
+
+        def make_anew(operation):
+            if isinstance(operation, ReadQueue | ChangeQueue | RemoveQueue):
+                steps.append(operation)
+                if len(steps) == nth:
+                    one.delete_queue("q")
+                    one.create_queue("q").send(b"new")
+
+        with Client(FaultyStore(store, trouble=make_anew)) as other:
+            with suppress(cqueue.QueueNotFound):
+                other.delete_queue("q")
+            assert len(steps) >= nth
+    with Client(store) as one:
+        assert one.queues() == ["q", "q.dead"]
+        assert [message.body for message in one.queue("q").peek()] == [b"new"]
+
+
+def test_a_queue_that_is_made_while_one_of_its_name_goes_has_a_dead_letter_queue():
+    """The creation found that of the old queue, which was deleted before the new queue's row was written."""
+    store = MemoryStore()
+    with Client(store) as one:
+        one.create_queue("q")
+
+        def delete_first(operation):
+            if type(operation) is CreateQueue and operation.row.name == "q" and "q" in one.queues():
+                one.delete_queue("q")
+
+        with Client(FaultyStore(store, trouble=delete_first)) as other:
+            other.create_queue("q", exist_ok=True)
+        assert one.queues() == ["q", "q.dead"]
+
+
+@pytest.mark.parametrize("maker", [0, 1])
+def test_who_makes_or_opens_a_queue_anew_sends_to_that_one(maker):
+    """Though this client has just used the queue that another process deleted since."""
+    store = MemoryStore()
+    with Client(store) as client, Client(store) as other:
+        other.create_queue("q")
+        client.queue("q").send(b"old")
+        other.delete_queue("q")
+        (client, other)[maker].create_queue("q")
+        client.create_queue("q", exist_ok=True).send(b"new")
+    with Client(store) as reader:
+        assert [message.body for message in reader.queue("q").peek()] == [b"new"]

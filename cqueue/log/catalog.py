@@ -17,7 +17,7 @@ from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
-from cqueue.runtime.catalog import ACTIVE, DELETING
+from cqueue.runtime.catalog import ACTIVE, DELETING, looking_again
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode
 from cqueue.store.log_operations import (
@@ -158,8 +158,9 @@ class LogCatalog:
     def _insert(self, row: LogRow) -> bool:
         try:
             created: bool = self._driver.ask(CreateLog(row))
-        except OutcomeUnknown:
-            stored = self._driver.ask(ReadLog(row.name))
+        except OutcomeUnknown as exc:
+            with looking_again(exc):
+                stored = self._driver.ask(ReadLog(row.name))
             if stored is None:
                 raise
             return bool(stored.incarnation == row.incarnation)
@@ -185,22 +186,21 @@ class LogCatalog:
         return self._remember(self._change(name, altered))
 
     def _change(self, name: str, change: Callable[[LogRow], LogRow], *, as_stored: bool = False) -> LogRow:
+        unknown: OutcomeUnknown | None = None
         for _ in range(TRIES):
-            row = self._driver.ask(ReadLog(name, as_stored))
-            if row is None or row.state == DELETING:
-                raise LogNotFound(f"there is no log {name!r}")
-            wanted = change(row)
-            if self._apply(wanted, row.version):
-                return wanted._replace(version=decode.next_version(row.version))
-        raise NotDone(f"log {name!r} is being changed by too many at once; try again")
-
-    def _apply(self, wanted: LogRow, expect_version: int) -> bool:
-        try:
-            applied: bool = self._driver.ask(ChangeLog(wanted, expect_version))
-        except OutcomeUnknown:
-            stored = self._driver.ask(ReadLog(wanted.name, as_stored=True))
-            return stored is not None and (stored.config, stored.state) == (wanted.config, wanted.state)
-        return applied
+            with looking_again(unknown):
+                row: LogRow | None = self._driver.ask(ReadLog(name, as_stored))
+                if row is None or row.state == DELETING:
+                    raise LogNotFound(f"there is no log {name!r}")
+                wanted = change(row)
+                if unknown is not None and wanted == row:
+                    return row
+                try:
+                    if self._driver.ask(ChangeLog(wanted, row.version)):
+                        return wanted._replace(version=decode.next_version(row.version))
+                except OutcomeUnknown as exc:
+                    unknown = exc
+        raise unknown or NotDone(f"log {name!r} is being changed by too many at once; try again")
 
     def delete(self, name: str) -> None:
         """Delete a log with its records and subscriptions; a repeat after a failure goes on with it.

@@ -9,8 +9,8 @@ that collide, one fails and is made again on top of the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from threading import Lock, RLock, Thread
@@ -267,9 +267,11 @@ class Catalog:
             dead = self._check_not_deleting(name + DEAD_SUFFIX)
             if wanted.keyed and not self._config_of(dead).keyed:
                 self.alter(name + DEAD_SUFFIX, {"keyed": True})  # left by a creation that broke off
-        if self._insert(name, wanted):
-            # A deletion of the queue of that name before this one may just have taken the one found above.
-            self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=wanted.keyed))
+        row = self._insert(name, wanted)
+        if row is not None:
+            with unknown_if_not_done(f"queue {name!r} is there, but its dead-letter queue may not be"):
+                # A deletion of the queue of that name before this one may have taken the one found above.
+                self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=wanted.keyed))
         else:
             row = self._check_not_deleting(name)
             if not exist_ok:
@@ -278,7 +280,7 @@ class Catalog:
                 raise QueueExists(f"queue {name!r} exists {differ}")
         with self._mutex:
             self._forget()  # what is known may be the queue of that name before this one
-        return self.entry(name)
+        return self._entry_of(row)
 
     def _check_not_deleting(self, name: str) -> QueueRow:
         row: QueueRow | None = self._driver.ask(ReadQueue(name))
@@ -300,16 +302,17 @@ class Catalog:
                 f"{least_ms // 4} ms, so it takes {least_ms} ms or more"
             )
 
-    def _insert(self, name: str, config: QueueConfig) -> bool:
-        row = self._driver.run(_new_row(name, config, self.deployment()))
+    def _insert(self, name: str, config: QueueConfig) -> QueueRow | None:
+        """Create a queue's row, and return it; None if there is one already."""
+        row: QueueRow = self._driver.run(_new_row(name, config, self.deployment()))
         try:
-            created: bool = self._driver.ask(CreateQueue(row))
-        except OutcomeUnknown:
-            stored = self._driver.ask(ReadQueue(name))
+            return row if self._driver.ask(CreateQueue(row)) else None
+        except OutcomeUnknown as exc:
+            with looking_again(exc):
+                stored: QueueRow | None = self._driver.ask(ReadQueue(name))
             if stored is None:
                 raise
-            return bool(stored.incarnation == row.incarnation)
-        return created
+            return row if stored.incarnation == row.incarnation else None
 
     def alter(self, name: str, changes: Mapping[str, Any]) -> QueueEntry:
         """Change settings, on top of concurrent changes by others.
@@ -333,8 +336,9 @@ class Catalog:
         if changes.get("keyed") and not name.endswith(DEAD_SUFFIX):
             self._check_fit(self.entry(name).config.altered(changes))
             self.alter(name + DEAD_SUFFIX, {"keyed": True})  # first: no keyed message dies without its key
-        self._change(name, altered)
-        return self.entry(name)
+        row = self._change(name, altered)
+        with unknown_if_not_done(f"queue {name!r} is changed"):
+            return self._entry_of(row)
 
     def set_state(self, name: str, state: str) -> None:
         """Pause or resume a queue; all consumers obey within two seconds."""
@@ -342,27 +346,30 @@ class Catalog:
 
     def _change(
         self, name: str, change: Callable[[QueueRow], QueueRow], *, incarnation: str | None = None
-    ) -> None:
+    ) -> QueueRow:
         """Change a queue's row. incarnation: only the row of this one, which may be damaged."""
+        unknown: OutcomeUnknown | None = None
         for attempt in range(TRIES):
-            row = self._driver.ask(ReadQueue(name, as_stored=incarnation is not None))
-            if row is None or row.state == DELETING or incarnation not in {None, row.incarnation}:
-                raise QueueNotFound(f"there is no queue {name!r}")
-            wanted = change(row)
-            if not attempt:
-                self._bump()  # who may not do that is refused before anything is written
-            if self._apply(ChangeQueue(wanted, row.version), wanted):
-                self._tell(name)
-                return
-        raise NotDone(f"queue {name!r} is being changed by too many at once; try again")
-
-    def _apply(self, operation: ChangeQueue, wanted: QueueRow) -> bool:
-        try:
-            applied: bool = self._driver.ask(operation)
-        except OutcomeUnknown:
-            stored = self._driver.ask(ReadQueue(wanted.name, as_stored=True))
-            return stored is not None and (stored.config, stored.state) == (wanted.config, wanted.state)
-        return applied
+            with looking_again(unknown):
+                row = self._driver.ask(ReadQueue(name, as_stored=incarnation is not None))
+                if row is None or row.state == DELETING or incarnation not in {None, row.incarnation}:
+                    raise QueueNotFound(f"there is no queue {name!r}")
+                wanted = change(row)
+                if not attempt:
+                    self._bump()  # who may not do that is refused before anything is written
+                stands = unknown is not None and wanted == row
+                try:
+                    stands = stands or self._driver.ask(ChangeQueue(wanted, row.version))
+                except OutcomeUnknown as exc:
+                    unknown = exc
+                    continue
+            if stands:
+                with unknown_if_not_done(
+                    f"queue {name!r} is changed, but other clients may not learn of it until the next change"
+                ):
+                    self._bump()
+                return wanted
+        raise unknown or NotDone(f"queue {name!r} is being changed by too many at once; try again")
 
     def delete(self, name: str) -> int:
         """Delete a queue, its dead-letter queue, and all their messages. Return the number of messages.
@@ -406,28 +413,42 @@ class Catalog:
             config = QueueConfig()
         return spec_of(row, config, self.deployment())
 
-    def _tell(self, name: str) -> None:
-        try:
-            self._bump()
-        except NotDone as exc:
-            raise OutcomeUnknown(
-                f"queue {name!r} is changed, but other clients may not learn of it until the next change: "
-                f"repeat the call ({exc})"
-            ) from exc
-
     def _bump(self) -> None:
         """Raise the deployment's change counter, so that all clients read configurations again."""
+        before: int | None = None
         for _ in range(TRIES):
             stored = self._driver.ask(ReadDeployment())
             if stored is None:
                 raise SchemaMismatch("the deployment row is missing; run `cqueue schema apply`")
             with self._mutex:
                 self._forget()
-            try:
-                if self._driver.ask(BumpDeployment(stored.changes)):
-                    return
-            except OutcomeUnknown:
-                continue
+            if before not in {None, stored.changes}:
+                return
+            before = stored.changes
+            with suppress(OutcomeUnknown):
+                self._driver.ask(BumpDeployment(before))
+                return  # if another client was quicker, its bump does as well
+        raise NotDone("the change counter of the keyspace could not be raised; try again")
+
+
+@contextmanager
+def looking_again(unknown: OutcomeUnknown | None) -> Iterator[None]:
+    """Look whether a change without an answer is stored. If that fails, it stays unknown."""
+    try:
+        yield
+    except NotDone as exc:
+        if unknown is None:
+            raise
+        raise unknown from exc
+
+
+@contextmanager
+def unknown_if_not_done(what: str) -> Iterator[None]:
+    """Raise a `NotDone` as `OutcomeUnknown`: `what` was done before."""
+    try:
+        yield
+    except NotDone as exc:
+        raise OutcomeUnknown(f"{what}: repeat the call ({exc})") from exc
 
 
 def _place(row: QueueRow, column: str) -> Damage:

@@ -3,12 +3,14 @@
 import threading
 import time
 from contextlib import suppress
+from datetime import timedelta
 
 import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.store.log_operations import CreateLog
+from cqueue.runtime import catalog
+from cqueue.store.log_operations import ChangeLog, CreateLog, ReadLog
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     BumpDeployment,
@@ -289,3 +291,84 @@ def test_who_makes_or_opens_a_queue_anew_sends_to_that_one(maker):
         client.create_queue("q", exist_ok=True).send(b"new")
     with Client(store) as reader:
         assert [message.body for message in reader.queue("q").peek()] == [b"new"]
+
+
+WRITTEN = [
+    (lambda client: client.create_queue("new"), CreateQueue, ReadQueue),
+    (lambda client: client.create_log("new"), CreateLog, ReadLog),
+    (lambda client: client.queue("q").pause(), ChangeQueue, ReadQueue),
+    (lambda client: client.queue("q").alter(max_attempts=3), ChangeQueue, ReadQueue),
+    (lambda client: client.log("l").alter(ttl=timedelta(days=2)), ChangeLog, ReadLog),
+]
+
+
+@pytest.mark.usefixtures("brief_pauses")
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize(("change", "written", "read"), WRITTEN)
+def test_a_change_without_an_answer_stays_unknown_if_nobody_can_look(change, written, read, stored):
+    """It was "not done", as the look at it was not."""
+    store, away = FaultyStore(), []
+
+    def around(operation, do):
+        if type(operation) is written:
+            away.append(operation)
+            if stored:
+                do()
+            raise cqueue.OutcomeUnknown("no answer")
+        if away and type(operation) is read:
+            raise cqueue.Unavailable("away")
+        return do()
+
+    with Client(store) as client:
+        client.create_queue("q")
+        client.create_log("l")
+        store.around = around
+        with pytest.raises(cqueue.OutcomeUnknown):
+            change(client)
+
+
+@pytest.mark.parametrize(("change", "written", "_"), WRITTEN)
+def test_a_change_without_an_answer_is_done_if_it_is_stored(change, written, _):
+    store, changes = FaultyStore(), []
+
+    def around(operation, do):
+        result = do()
+        if type(operation) is written:
+            changes.append(operation)
+            raise cqueue.OutcomeUnknown("no answer")
+        return result
+
+    with Client(store) as client:
+        client.create_queue("q")
+        client.create_log("l")
+        store.around = around
+        change(client)
+    assert changes
+
+
+@pytest.mark.usefixtures("brief_pauses")
+@pytest.mark.parametrize("change", [CHANGES[1], lambda client: client.create_queue("new")])
+def test_a_change_that_is_stored_is_not_not_done(client, store, change):
+    """Even if the queue cannot be read after it."""
+    last = []
+
+    def around(operation, do):
+        if last and type(operation) is ReadQueue:
+            raise cqueue.Unavailable("away")
+        if type(operation) is ChangeQueue or (type(operation) is CreateQueue and operation.row.name == "new"):
+            last.append(operation)
+        return do()
+
+    store.around = around
+    change(client)
+    assert last
+
+
+def test_a_change_is_unknown_if_no_bump_of_the_counter_has_an_answer(client, bumps):
+    """No other client learns of the change; the call said "done"."""
+    queue = client.queue("q")
+    bumps += [None, *(cqueue.OutcomeUnknown("no answer") for _ in range(catalog.TRIES))]
+    with pytest.raises(cqueue.OutcomeUnknown, match="repeat the call"):
+        queue.pause()
+    queue.pause()
+    assert queue.paused

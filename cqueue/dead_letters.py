@@ -405,15 +405,22 @@ class DeadLetters:
         entry = self._catalog.entry(self.queue)
         if not entry.config.derived_sends:
             self._catalog.alter(self.queue, {"derived_sends": True})
-        return lambda some: redriving.send_back(
-            self._driver,
-            self._producer,
-            some,
-            dead=self._dead.spec,
-            now_us=self._driver.clock.now_us(),  # at each step: with a rate the call may last for days
-            period_us=entry.spec.gc_grace_us // 2,
-            max_redrives=max_redrives,
-        )
+
+        def step(some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
+            dead = self._catalog.dead_of(self._catalog.entry(self.queue).spec)
+            if dead is None or any(one.wide_row.queue != dead.partition for one in some):
+                raise NotDone(f"queue {self.queue!r} was deleted and made again; this letter is not its own")
+            return redriving.send_back(
+                self._driver,
+                self._producer,
+                some,
+                dead=dead,
+                now_us=self._driver.clock.now_us(),  # at each step: with a rate the call may last for days
+                period_us=entry.spec.gc_grace_us // 2,
+                max_redrives=max_redrives,
+            )
+
+        return step
 
     def _would_send(
         self, max_redrives: int | None, some: Sequence[Found]

@@ -19,7 +19,7 @@ from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import HEADER_ABANDONED, HEADER_FENCE, HEADER_HOLDER, bury, why_dead
 from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lease import Lease, Taken
-from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec
+from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.received import Messages, Received, listed
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
@@ -141,9 +141,9 @@ class Settler:
         Raises:
             LeaseLost: the queue has been deleted; one of its name that was made again is another one.
         """
-        if taken.lease.wide_row.queue != spec.partition:
+        dead = self._catalog.dead_of(spec)
+        if dead is None or taken.lease.wide_row.queue != spec.partition:
             raise LeaseLost(f"the message is of a queue {spec.name!r} that has been deleted")
-        dead = self._catalog.entry(spec.name + DEAD_SUFFIX).spec
         id_ = MessageId.of(taken.lease.wide_row, taken.row.priority, taken.row.id)
         why = why_dead(reason, spec.name, taken.lease.attempt, id_)
         if holder is not None:

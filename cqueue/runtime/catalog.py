@@ -96,6 +96,7 @@ class Catalog:
         self._refusal: str | None = None
         self._mutex = Lock()
         self._entries: dict[str, QueueEntry] = {}
+        self._dead: dict[str, QueueSpec] = {}  # dead-letter queues, by the partition name of their queue
         self._deployment: DeploymentRow | None = None
         self._polled_s = float("-inf")  # when the last successful poll began
         self._polling = RLock()  # held by the thread that polls; others wait for it
@@ -118,6 +119,29 @@ class Catalog:
         if entry is None:
             entry = self._read(name)
         return entry
+
+    def dead_of(self, queue: QueueSpec) -> QueueSpec | None:
+        """Return the dead-letter queue of a queue; None if that was deleted, though one of its name is there.
+
+        The entry of that name will not do: it may be newer than what is known of the queue.
+
+        Raises:
+            QueueNotFound: there is no such dead-letter queue.
+            DamagedRow, NotDone: as `entry`.
+        """
+        self.refresh()
+        dead, generation = self._dead.get(queue.partition), self._generation
+        if dead is not None:
+            return dead
+        dead = self._read(queue.name + DEAD_SUFFIX).spec
+        stored = self._driver.ask(ReadQueue(queue.name, as_stored=True))  # after it
+        with self._mutex:
+            if stored is None or stored.incarnation != queue.incarnation:
+                self._forget()
+                return None
+            if generation == self._generation:
+                self._dead[queue.partition] = dead
+        return dead
 
     def deployment(self) -> DeploymentRow:
         """Return the deployment row: what all clients of the keyspace agree on.
@@ -210,6 +234,7 @@ class Catalog:
 
     def _forget(self) -> None:
         self._entries.clear()
+        self._dead.clear()
         self._generation += 1
 
     def _read(self, name: str) -> QueueEntry:

@@ -710,3 +710,17 @@ def test_a_message_of_a_deleted_queue_is_not_buried_in_one_of_its_name(client, q
         with pytest.raises(cqueue.LeaseLost, match="has been deleted"):
             message.dead("late")
     assert list(again.dead_letters) == []
+
+
+def test_nor_is_it_if_another_client_has_made_that_one(client, store, queue):
+    """This client does not know of it yet, and reads the dead-letter queue for the first time."""
+    queue.send(b"of the old one")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        with Client(store) as other:
+            other.delete_queue(queue.name)
+            again = other.create_queue(queue.name)
+            with pytest.raises(cqueue.LeaseLost, match="has been deleted"):
+                message.dead("late")
+            assert list(again.dead_letters) == []
+    assert client.queue(queue.name).stats(exact=True).live == 0

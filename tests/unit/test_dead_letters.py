@@ -707,3 +707,17 @@ def test_a_message_is_derived_from_its_letter(client, queue):
         redriving.as_message(letter, 17) for letter in redriving.with_bodies(client._driver, found)
     ]
     assert ids.time_us(found[0].row.id) > 0
+
+
+def test_letters_go_to_no_queue_of_the_name_that_was_deleted(memory_client):
+    """Which this client still knows: it reads the new dead-letter queue, and nobody reads the old queue."""
+    old = memory_client.create_queue("shop", cqueue.QueueConfig(derived_sends=True))
+    old.send(b"old")
+    with Client(memory_client._driver.store) as other:
+        other.delete_queue("shop")
+        new = other.create_queue("shop")
+        bury(new, cqueue.Message(b"new"))
+        for result in (old.dead_letters.redrive(everything=True), old.dead_letters.redrive(everything=True)):
+            assert all(type(error) is NotDone for _, error in result.failed)
+        assert [message.body for message in received(new, 1)] == [b"new"]
+        assert list(new.dead_letters) == []

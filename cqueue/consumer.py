@@ -36,9 +36,8 @@ a slower one would keep other consumers out."""
 SUSPECT_WAIT_S = 0.1
 """Seconds that a receive waits for a claim under way before it looks for a suspect. Afterwards prefetched
 messages come first."""
-PREFETCH_HOLD_DIVISOR = 4
-"""Prefetched messages wait for at most 1/4 of the visibility timeout, so that 3/4 is left for handling them;
-then they are given back."""
+HOLD_DIVISOR = 4
+"""Claimed messages wait for at most 1/4 of the visibility timeout, so that 3/4 is left for handling them."""
 
 
 class Consumer:
@@ -265,7 +264,7 @@ class Consumer:
 
     def _hold_s(self) -> float:
         """Return the seconds that messages claimed now may wait for a receive."""
-        return self._receiver.visibility_s / PREFETCH_HOLD_DIVISOR
+        return self._receiver.visibility_s / HOLD_DIVISOR
 
     # ── settle ──
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cqueue.client import Client
-from cqueue.consumer import MAX_WAIT, Consumer
+from cqueue.consumer import HOLD_DIVISOR, MAX_WAIT, Consumer
 from cqueue.errors import BadInput, CqueueError, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.message import (
     MAX_DELAY,
@@ -120,6 +120,8 @@ class DelayQueue:
         """Return up to `count` (1 to 1,000) due messages, the most urgent first.
 
         Unlike `Consumer.receive`, this waits up to `wait` (0 to 1 day) for all of them, not for the first.
+        The unack time of those that are there runs meanwhile, so after the first it waits for a quarter of
+        the unack time at most.
 
         Raises:
             BatchTooLarge, BadInput: an argument is out of range.
@@ -164,6 +166,9 @@ class DelayQueue:
                 break
             if not some:
                 break
+            if not popped:
+                longest_s = self.unack_time.total_seconds() / HOLD_DIVISOR
+                deadline_s = min(deadline_s, time.monotonic() + longest_s)
             popped += some
             wanted = count - len(popped)
             self._popped |= {message.id: message for message in some}

@@ -157,6 +157,14 @@ def test_a_pop_that_waits_holds_up_no_other(queue):
     assert [message.body for message in popped] == [b"first", b"second"]
 
 
+def test_a_pop_that_waits_for_more_returns_the_first_in_time(make):
+    """Else their unack time is over when they are returned, and others have them."""
+    queue = make(visibility=timedelta(seconds=4))
+    queue.push([Message(b"first")])
+    (message,) = queue.pop(2, wait=6 * SECOND)
+    assert message.visible_again - queue._queue.now > 2 * SECOND
+
+
 @pytest.mark.parametrize("by", ["process_unacks", "close"])
 def test_what_two_pops_at_once_popped_is_given_back(clock, client, queue, by):
     queue.push([Message(b"1"), Message(b"2")])

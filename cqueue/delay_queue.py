@@ -171,6 +171,7 @@ class DelayQueue:
                 deadline_s = min(deadline_s, time.monotonic() + longest_s)
             popped += some
             wanted = count - len(popped)
+            self._forget(message.id for message in some)  # what was said of an earlier delivery
             self._popped |= {message.id: message for message in some}
         return popped
 

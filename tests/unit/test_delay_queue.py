@@ -102,6 +102,22 @@ def test_a_popped_message_comes_again_when_it_was_told_to(clock, queue):
     assert queue.pop() == []
 
 
+def test_a_shortened_timeout_ends_with_its_delivery(clock, client, queue):
+    """Popped again after its unack time, a message was given back at once, though somebody works on it."""
+    (id_,) = queue.push([Message(b"x")])
+    pop_all(queue, 1)
+    clock.advance(UNACK.total_seconds() - 1)
+    queue.process_unacks()
+    assert queue.set_unack_timeout(id_, timedelta())
+    clock.advance(2)  # before the next time that a pop gives back what is late
+    (again,) = pop_all(queue, 1)
+    assert again.attempt == 2
+    queue.process_unacks()
+    with DelayQueue(client, queue.name) as other:
+        assert other.pop() == []
+    assert queue.ack(id_)
+
+
 def test_a_message_is_acknowledged_within_a_shortened_timeout(queue):
     """A shorter timeout takes nothing away from the holder until somebody processes it."""
     (id_,) = queue.push([Message(b"x")])

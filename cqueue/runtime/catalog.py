@@ -290,8 +290,9 @@ class Catalog:
         self._check_fit(wanted)
         if not self._insert(name + DEAD_SUFFIX, replace(DEAD_CONFIG, keyed=wanted.keyed)):
             dead = self._check_not_deleting(name + DEAD_SUFFIX)
-            if wanted.keyed and not self._config_of(dead).keyed:
-                self.alter(name + DEAD_SUFFIX, {"keyed": True})  # left by a creation that broke off
+            if wanted.keyed and not self._config_of(dead).keyed:  # left by a creation that broke off
+                with suppress(QueueNotFound):  # a deletion has just taken it
+                    self.alter(name + DEAD_SUFFIX, {"keyed": True})
         row = self._insert(name, wanted)
         if row is not None:
             with unknown_if_not_done(f"queue {name!r} is there, but its dead-letter queue may not be"):

@@ -372,3 +372,19 @@ def test_a_change_is_unknown_if_no_bump_of_the_counter_has_an_answer(client, bum
         queue.pause()
     queue.pause()
     assert queue.paused
+
+
+def test_a_keyed_queue_that_is_made_while_one_of_its_name_goes_has_its_dead_letters_keyed():
+    """The creation finds the old dead-letter queue, and alters it; a deletion takes it meanwhile."""
+    store = MemoryStore()
+    with Client(store) as one:
+        one.create_queue("q")
+
+        def delete_first(operation):
+            row = operation.row if type(operation) is ChangeQueue else None
+            if row is not None and (row.name, row.state) == ("q.dead", "active") and "q" in one.queues():
+                one.delete_queue("q")
+
+        with Client(FaultyStore(store, trouble=delete_first)) as other:
+            other.create_queue("q", cqueue.QueueConfig(keyed=True))
+        assert one.queue("q.dead").config.keyed

@@ -131,8 +131,9 @@ class LettersResult:
         sent: ids of the redriven messages, in the order of `done`; empty for a drop or a dry run.
         held: letters that a consumer of the dead-letter queue holds; they stay.
         failed: (letter, error) of the other letters. `NotDone`: the letter stays. `OutcomeUnknown`: the
-            letter may have been sent or dropped. Repeat the call in both cases. `RedriveLimit`: the letter
-            stays, as it was redriven `max_redrives` times.
+            letter may have been sent or dropped. Repeat the call in both cases; if it named ids, only with
+            those that still have a letter. `RedriveLimit`: the letter stays, as it was redriven
+            `max_redrives` times.
     """
 
     done: tuple[MessageId, ...]

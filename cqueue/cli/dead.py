@@ -139,8 +139,8 @@ def redrive(
     """Send dead letters back to their queue: those of these ids, of a task or reason, or all.
 
     Each is sent with its task, codec, key, priority and headers, and deleted only when that is stored.
-    After an error or an interrupt the same command goes on; repeated within hours it makes no copies. A
-    letter that a consumer of the dead-letter queue holds stays.
+    After an error or an interrupt the same command goes on, without the ids of letters that are gone;
+    repeated within hours it makes no copies. A letter that a consumer of the dead-letter queue holds stays.
     """
     with _choosing(cli, name, chosen) as (dead, which), _going_on(cli), cli.status("Sending back…"):
         result = dead.redrive(**which, rate=rate, max_redrives=max_redrives, dry_run=dry_run)

@@ -150,9 +150,10 @@ class Consumer:
         self._note_gap()
         messages = self._receive_suspect(max_messages) or self._check_open(self._prefetch.take(max_messages))
         if not messages:
-            messages = self._receive(max(max_messages, self._prefetch.size), deadline_s)
-            messages, rest = messages[:max_messages], messages[max_messages:]
-            self._prefetch.put(rest, len(messages) + len(rest), more=self.last.more)
+            with self._receiving:  # so that a close finds the rest
+                messages = self._receive(max(max_messages, self._prefetch.size), deadline_s)
+                messages, rest = messages[:max_messages], messages[max_messages:]
+                self._prefetch.put(rest, len(messages) + len(rest), more=self.last.more)
         self._returned_at_s = time.monotonic() if messages else None
         return messages
 
@@ -340,6 +341,8 @@ class Consumer:
         if self._prefetch is not None:
             self._prefetch.close()
         with self._receiving:
+            if self._prefetch is not None:
+                self._prefetch.drop()  # the rest of a receive that ended meanwhile
             self._receiver.close(give_back=give_back)
 
     def __enter__(self) -> Self:

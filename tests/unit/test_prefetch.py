@@ -558,3 +558,27 @@ def test_a_receive_beside_a_close_gives_no_prefetched_message(store, queue):
     go_on.set()
     closing.join(SOON_S)
     assert not closing.is_alive()
+
+
+@pytest.mark.parametrize("give_back", [True, False])
+def test_what_a_receive_beside_a_close_has_not_returned_uses_no_attempt(queue, give_back):
+    """The close comes between the claim of a receive and the moment when the rest of it is put aside."""
+    send(queue, *[b"x"] * 10)
+    consumer = queue.consumer(prefetch=10)
+    closing = threading.Thread(target=consumer.close, kwargs={"give_back": give_back})
+    receive = consumer._receive
+
+    def receive_and_close(*args):
+        messages = receive(*args)
+        closing.start()
+        until(lambda: consumer._closed)
+        closing.join(0.2)
+        return messages
+
+    consumer._receive = receive_and_close
+    assert len(consumer.receive(3, wait=SOON)) == 3
+    closing.join(SOON_S)
+    assert not closing.is_alive()
+    with queue.consumer() as other:
+        attempts = sorted(message.attempt for message in other.receive(10))
+    assert attempts == ([1] * 7 + [2] * 3 if give_back else [1] * 7)

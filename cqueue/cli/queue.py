@@ -19,6 +19,7 @@ from cqueue.cli.values import counted
 from cqueue.config import FIXED, QueueConfig, with_other_settings
 from cqueue.errors import BadInput, DamagedRow, QueueExists, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.runtime.catalog import unknown_if_not_done
 from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
@@ -103,11 +104,11 @@ def create(
                 raise
             how = f"--exist-ok alone takes it as it is, and `cqueue queue alter {name}` changes it"
             raise QueueExists(f"{exc}; {how}") from exc
-        if differ := with_other_settings(queue.config, options):  # an option may give a default
-            raise QueueExists(f"queue {name!r} exists {differ}")
-        cli.emit(
-            queue_fields(queue), f"Queue {name} is there; its dead letters go to {queue.dead_letter_name}."
-        )
+        with unknown_if_not_done(f"queue {name} is there, but cannot be read"):
+            if differ := with_other_settings(queue.config, options):  # an option may give a default
+                raise QueueExists(f"queue {name!r} exists {differ}")
+            fields = queue_fields(queue)
+        cli.emit(fields, f"Queue {name} is there; its dead letters go to {queue.dead_letter_name}.")
 
 
 @command(app, "list")
@@ -158,7 +159,7 @@ def alter(
         )
     with open_queue(cli, name) as queue:
         queue.alter(**changes)
-        emit_one(cli, queue_fields(queue), fixed=FIXED)
+        emit_one(cli, _fields_after(queue), fixed=FIXED)
 
 
 @command(app)
@@ -183,7 +184,7 @@ def pause(cli: CliContext, name: QueueName) -> None:
     """Let consumers receive nothing until `resume`. Sends go on. Obeyed within two seconds."""
     with open_queue(cli, name) as queue:
         queue.pause()
-        cli.emit(queue_fields(queue), f"Queue {name} is paused.")
+        cli.emit(_fields_after(queue), f"Queue {name} is paused.")
 
 
 @command(app)
@@ -191,7 +192,7 @@ def resume(cli: CliContext, name: QueueName) -> None:
     """Undo `pause`."""
     with open_queue(cli, name) as queue:
         queue.resume()
-        cli.emit(queue_fields(queue), f"Queue {name} is active.")
+        cli.emit(_fields_after(queue), f"Queue {name} is active.")
 
 
 @command(app)
@@ -204,6 +205,12 @@ def purge(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
     with open_queue(cli, name) as queue, cli.status("Purging…"):
         count = queue.purge()
     cli.emit({"queue": name, "deleted": count}, f"{counted(count, 'message')} of {name} deleted.")
+
+
+def _fields_after(queue: Queue) -> dict[str, Any]:
+    """Return what --json shows of a queue that was changed. It is changed, whether it can be read or not."""
+    with unknown_if_not_done(f"queue {queue.name} is changed, but cannot be read"):
+        return queue_fields(queue)
 
 
 def queue_fields(queue: Queue) -> dict[str, Any]:

@@ -13,7 +13,11 @@ from cqueue import QueueConfig, connect
 from cqueue.cli import confirm as asking
 from cqueue.cli import queue as commands
 from cqueue.cli.main import main
+from cqueue.client import _shared_stores
 from cqueue.config import FIXED
+from cqueue.errors import Unavailable
+from cqueue.store.operations import ChangeQueue, CreateQueue, ReadQueue
+from tests.faulty_store import FaultyStore
 
 EVERYTHING = {
     "shards": 2,
@@ -281,3 +285,32 @@ def test_errors_are_json_behind_the_command_too(cli):
     said = cli("queue", "show", "x", "--json")
     assert said.out == ""
     assert json.loads(said.err)["error"] == "QueueNotFound"
+
+
+@pytest.mark.usefixtures("brief_pauses")
+@pytest.mark.parametrize(
+    ("args", "written"),
+    [
+        (("create", "new"), CreateQueue),
+        (("alter", "mail", "--shards", "8"), ChangeQueue),
+        (("pause", "mail"), ChangeQueue),
+        (("resume", "mail"), ChangeQueue),
+    ],
+)
+def test_a_change_that_cannot_be_shown_is_not_said_to_be_not_done(cli, cli_url, monkeypatch, args, written):
+    """Nobody answers once it is stored."""
+    cli("queue", "create", "mail")
+    name, stored = cli_url.removeprefix("memory://"), []
+
+    def around(operation, do):
+        if stored and type(operation) is ReadQueue:
+            raise Unavailable("away")
+        if type(operation) is written and operation.row.name in args:
+            stored.append(operation)
+        return do()
+
+    monkeypatch.setitem(_shared_stores, name, FaultyStore(_shared_stores[name], around=around))
+    said = cli("queue", *args, "--json")
+    assert (said.code, json.loads(said.err)["error"]) == (4, "OutcomeUnknown")
+    assert "cannot be read" in said.err
+    assert stored

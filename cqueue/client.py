@@ -26,7 +26,7 @@ from cqueue.producer import Producer
 from cqueue.protocol.lease import SuspectGate
 from cqueue.queue import Queue
 from cqueue.runtime.batcher import calls
-from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.catalog import Catalog, unknown_if_not_done
 from cqueue.runtime.clock import ClusterClock, LocalClock, steady_us
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.wakeups import Wakeups
@@ -253,6 +253,8 @@ class Client:
         Raises:
             QueueNotFound: there is no such queue.
             BadInput: it is a dead-letter queue, which goes with its queue; `purge` empties it.
+            NotDone: nothing is deleted.
+            OutcomeUnknown: it is, or may be, deleted in part.
         """
         history = self._history(name)
         try:
@@ -261,7 +263,8 @@ class Client:
             if history.drop():  # the deletion broke off between the queue and its history
                 return 0
             raise
-        history.drop()
+        with unknown_if_not_done(f"queue {name!r} is deleted, but its history may not be"):
+            history.drop()
         return count
 
     def queues(self) -> list[str]:

@@ -757,6 +757,10 @@ class Queue:
     def purge(self) -> int:
         """Delete all messages, including delayed ones. Return their number. Messages sent meanwhile may
         stay.
+
+        Raises:
+            NotDone: nothing was deleted.
+            OutcomeUnknown: some messages are, or may be, deleted; the call can be repeated.
         """
         try:
             return self._driver.run(inspection.purge(self._catalog.entry(self.name).spec))

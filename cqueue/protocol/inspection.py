@@ -299,20 +299,29 @@ def purge(spec: QueueSpec) -> Proto[int]:
 
     A partition or range delete cannot do this: one beyond now would swallow later conditional writes, and
     one up to now would leave messages that are due later.
+
+    Raises:
+        NotDone: nothing was deleted.
+        OutcomeUnknown: some messages are, or may be, deleted; the call can be repeated.
     """
     total = 0
     now_us = yield from Now()
-    for _, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
-        wide_row = WideRow(spec.partition, row.time_shard, row.shard)
-        for priority in sorted(row.priorities):
-            walk = Walk(spec, wide_row)
-            while not walk.done:
-                page = yield from _next_page(walk, wide_row, priority)
-                total += len(page.rows)
-                if page.rows:
-                    yield from discard(spec, wide_row, priority, page.rows)
-                if page.damaged:
-                    yield from DropMessages(wide_row, priority, page.damaged, now_us)
+    try:
+        for _, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
+            wide_row = WideRow(spec.partition, row.time_shard, row.shard)
+            for priority in sorted(row.priorities):
+                walk = Walk(spec, wide_row)
+                while not walk.done:
+                    page = yield from _next_page(walk, wide_row, priority)
+                    if page.rows:
+                        yield from discard(spec, wide_row, priority, page.rows)
+                        total += len(page.rows)
+                    if page.damaged:
+                        yield from DropMessages(wide_row, priority, page.damaged, now_us)
+    except NotDone as exc:
+        if not total:
+            raise
+        raise OutcomeUnknown(f"{total:,} messages are deleted, and others not: call again ({exc})") from exc
     return total
 
 

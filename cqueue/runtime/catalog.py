@@ -402,6 +402,11 @@ class Catalog:
 
         The queue cannot be opened any more as soon as the deletion has begun. A deletion that broke off goes
         on when it is called again. A queue whose row is damaged is deleted as well.
+
+        Raises:
+            QueueNotFound: there is no such queue, or it was deleted while this call began.
+            NotDone: nothing is deleted.
+            OutcomeUnknown: it is, or may be, deleted in part; call again.
         """
         if name.endswith(DEAD_SUFFIX):
             raise BadInput(f"dead-letter queue {name!r} goes with its queue; to empty it, purge it")
@@ -410,15 +415,19 @@ class Catalog:
         ]
         if found is None or again is None or again.incarnation != found.incarnation:
             raise QueueNotFound(f"there is no queue {name!r}")
+        total = 0
         # Only these two: another process may delete the queue as well, and make a new one.
-        rows = [found] if dead is None else [found, dead]
-        for row in rows:  # before anything is deleted: a queue must not do without its dead-letter queue
-            if row.state != DELETING:
-                with suppress(QueueNotFound):  # somebody else has marked it, or deleted it
-                    self._change(
-                        row.name, lambda row: row._replace(state=DELETING), incarnation=row.incarnation
-                    )
-        return sum(self._delete_one(row) for row in reversed(rows))
+        self._mark_deleted(found)
+        with unknown_if_not_done(f"queue {name!r} is deleted in part"):
+            if dead is not None:  # before anything is deleted: a queue must not do without it
+                self._mark_deleted(dead)
+                total = self._delete_one(dead)
+            return total + self._delete_one(found)
+
+    def _mark_deleted(self, row: QueueRow) -> None:
+        if row.state != DELETING:
+            with suppress(QueueNotFound):  # somebody else has marked it, or deleted it
+                self._change(row.name, lambda row: row._replace(state=DELETING), incarnation=row.incarnation)
 
     def _delete_one(self, row: QueueRow) -> int:
         spec = self._spec_as_stored(row)

@@ -505,7 +505,7 @@ def test_a_delete_that_stops_half_way_can_be_gone_on_with(client, store):
     """Nobody finds the queue meanwhile, nobody makes it anew; called again it is deleted."""
     client.create_queue("q")
     store.trouble = lambda op: Unavailable("away") if isinstance(op, RemoveQueue) else None
-    with pytest.raises(Unavailable):
+    with pytest.raises(OutcomeUnknown, match="deleted in part"):
         client.delete_queue("q")
     store.trouble = lambda _: None
     with pytest.raises(cqueue.QueueNotFound):
@@ -514,6 +514,26 @@ def test_a_delete_that_stops_half_way_can_be_gone_on_with(client, store):
         client.create_queue("q", exist_ok=True)
     client.delete_queue("q")
     assert client.create_queue("q").stats(exact=True).live == 0
+
+
+@pytest.mark.parametrize("deleted", [0, 1])
+def test_a_purge_that_stops_half_way_says_so(monkeypatch, store, queue, deleted):
+    """It is "not done" only if nothing is deleted; called again it goes on."""
+    monkeypatch.setattr("cqueue.protocol.inspection.PURGED_AT_ONCE", 1)
+    queue.send_many([cqueue.Message(b"x")] * 3)
+    deletes = []
+
+    def trouble(operation):
+        if isinstance(operation, DeleteMessages):
+            deletes.append(operation)
+            return Unavailable("away") if len(deletes) > deleted else None
+        return None
+
+    store.trouble = trouble
+    with pytest.raises(OutcomeUnknown if deleted else Unavailable):
+        queue.purge()
+    store.trouble = lambda _: None
+    assert queue.purge() == 3 - deleted
 
 
 def test_a_forked_client_says_so(client, queue):

@@ -11,6 +11,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
+from cqueue.cli.interrupts import accounted
 from cqueue.cli.opening import find_log, find_queue, open_client
 from cqueue.cli.options import Yes
 from cqueue.cli.values import counted
@@ -98,6 +99,9 @@ def drop(
     with open_client(cli) as client:
         found = [quarantine.find(client, address) for address in addresses]
         confirm(cli, f"Drop {counted(len(found), 'row')} for good?", yes=yes)
-        for damage in found:
-            quarantine.drop(client, damage)
+        dropped: list[Damage] = []
+        with accounted(cli, lambda: f"{len(dropped)} of {counted(len(found), 'row')} are dropped."):
+            for damage in found:
+                quarantine.drop(client, damage)
+                dropped.append(damage)
     cli.emit([_described(damage) for damage in found], f"Dropped {counted(len(found), 'row')}.")

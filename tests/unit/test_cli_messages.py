@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from cqueue import Consumer, Queue, connect, unique
+from cqueue import Consumer, Queue, connect, quarantine, unique
 from cqueue.cli import receive as receive_command
 from cqueue.cli import send as send_command
 from cqueue.cli import send_lines
@@ -18,6 +18,7 @@ from cqueue.cli.short_ids import short
 from cqueue.cli.values import counted
 from cqueue.errors import (
     AckUnknown,
+    BadInput,
     BodyTooLarge,
     Closed,
     LeaseLost,
@@ -27,6 +28,7 @@ from cqueue.errors import (
     SendUnknown,
     Unavailable,
 )
+from cqueue.store.quarantine import Damage
 
 pytestmark = pytest.mark.usefixtures("queue")
 
@@ -614,3 +616,16 @@ def test_a_key_needs_a_keyed_queue_and_no_id(cli, command):
         said = cli(*command, *wrong)
         assert said.code == 2
         assert "Give an ID, or --key with --queue" in said.err
+
+
+def test_a_drop_of_damaged_rows_that_stops_half_way_says_how_far_it_came(cli, monkeypatch):
+    rows = [Damage("workers", "", ("fleet", name), "no JSON") for name in "abc"]
+
+    def drop(_client, damage):
+        if damage is rows[2]:
+            raise BadInput("it has been changed meanwhile; look again")
+
+    monkeypatch.setattr(quarantine, "find", lambda _client, address: rows["abc".index(address)])
+    monkeypatch.setattr(quarantine, "drop", drop)
+    said = cli("quarantine", "drop", "a", "b", "c", "--yes")
+    assert (said.code, "2 of 3 rows are dropped." in said.err) == (2, True)

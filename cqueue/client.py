@@ -24,9 +24,10 @@ from cqueue.log.subscription import OnEvent, Subscription
 from cqueue.message import check_duration
 from cqueue.producer import Producer
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.queue import Queue
 from cqueue.runtime.batcher import calls
-from cqueue.runtime.catalog import Catalog, unknown_if_not_done
+from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.clock import ClusterClock, LocalClock, steady_us
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.wakeups import Wakeups
@@ -429,7 +430,8 @@ class Client:
 
         Raises:
             LogNotFound: there is no such log, or no such subscription of it.
-            NotDone: it could not be read, or is being changed by too many at once; it may be called again.
+            NotDone: it could not be read, or is being changed by too many at once; call again.
+            OutcomeUnknown: it may be deleted; call again.
         """
         self._driver.run(remove(SubscriptionKey(self._logs.entry(log).spec.partition, name)))
 

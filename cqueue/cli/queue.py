@@ -19,7 +19,7 @@ from cqueue.cli.values import counted
 from cqueue.config import FIXED, QueueConfig, with_other_settings
 from cqueue.errors import BadInput, DamagedRow, QueueExists, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.runtime.catalog import unknown_if_not_done
+from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:

@@ -17,7 +17,8 @@ from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
-from cqueue.runtime.catalog import ACTIVE, DELETING, looking_again
+from cqueue.protocol.unknown import looking_again
+from cqueue.runtime.catalog import ACTIVE, DELETING
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode
 from cqueue.store.log_operations import (

@@ -9,8 +9,8 @@ that collide, one fails and is made again on top of the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import Lock, RLock, Thread
@@ -31,6 +31,7 @@ from cqueue.errors import (
 from cqueue.message import check_queue_name
 from cqueue.protocol import inspection, shards
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
+from cqueue.protocol.unknown import looking_again, unknown_if_not_done
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home
 from cqueue.store import decode, waiting
@@ -464,26 +465,6 @@ class Catalog:
                 self._driver.ask(BumpDeployment(before))
                 return  # if another client was quicker, its bump does as well
         raise NotDone("the change counter of the keyspace could not be raised; try again")
-
-
-@contextmanager
-def looking_again(unknown: OutcomeUnknown | None) -> Iterator[None]:
-    """Look whether a change without an answer is stored. If that fails, it stays unknown."""
-    try:
-        yield
-    except NotDone as exc:
-        if unknown is None:
-            raise
-        raise unknown from exc
-
-
-@contextmanager
-def unknown_if_not_done(what: str) -> Iterator[None]:
-    """Raise a `NotDone` as `OutcomeUnknown`: `what` was done before."""
-    try:
-        yield
-    except NotDone as exc:
-        raise OutcomeUnknown(f"{what}: repeat the call ({exc})") from exc
 
 
 def _place(row: QueueRow, column: str) -> Damage:

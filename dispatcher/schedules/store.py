@@ -13,11 +13,12 @@ from typing import Final
 from cqueue import ids
 from cqueue.dispatcher.schedules.definition import ACTIVE, FiringId, ScheduleDefinition, next_firing
 from cqueue.dispatcher.schedules.triggers import jitter_ms
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import OutcomeUnknown
 from cqueue.message import Message, MessageId, outgoing, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.shards import open_row
 from cqueue.protocol.spec import QueueSpec
+from cqueue.protocol.unknown import looking_again
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode
@@ -121,10 +122,8 @@ class ScheduleStore:
         try:
             return self._driver.ask(change)
         except OutcomeUnknown as unknown:
-            try:
+            with looking_again(unknown):
                 stored = self.read(key, as_stored=True)
-            except NotDone as exc:
-                raise unknown from exc
             return shows(stored)
 
     def dated(self, row: ScheduleRow) -> ScheduleRow:

@@ -20,6 +20,7 @@ from cqueue.store.operations import (
     ReadQueue,
     RemoveQueue,
 )
+from cqueue.store.subscriptions import ChangeDefinition, ReadSubscription, RemoveSubscription
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 
@@ -299,7 +300,19 @@ WRITTEN = [
     (lambda client: client.queue("q").pause(), ChangeQueue, ReadQueue),
     (lambda client: client.queue("q").alter(max_attempts=3), ChangeQueue, ReadQueue),
     (lambda client: client.log("l").alter(ttl=timedelta(days=2)), ChangeLog, ReadLog),
+    (lambda client: subscription(client).pause(), ChangeDefinition, ReadSubscription),
+    (lambda client: client.delete_subscription("l", "s"), RemoveSubscription, ReadSubscription),
 ]
+
+
+def subscription(client):
+    return client.subscribe("l", name="s", listeners=[print])
+
+
+def make_all(client):
+    client.create_queue("q")
+    client.create_log("l")
+    subscription(client)
 
 
 @pytest.mark.usefixtures("brief_pauses")
@@ -320,8 +333,7 @@ def test_a_change_without_an_answer_stays_unknown_if_nobody_can_look(change, wri
         return do()
 
     with Client(store) as client:
-        client.create_queue("q")
-        client.create_log("l")
+        make_all(client)
         store.around = around
         with pytest.raises(cqueue.OutcomeUnknown):
             change(client)
@@ -339,8 +351,7 @@ def test_a_change_without_an_answer_is_done_if_it_is_stored(change, written, _):
         return result
 
     with Client(store) as client:
-        client.create_queue("q")
-        client.create_log("l")
+        make_all(client)
         store.around = around
         change(client)
     assert changes

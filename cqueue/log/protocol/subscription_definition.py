@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
+from cqueue.protocol.unknown import looking_again
 from cqueue.store import decode
 from cqueue.store.quarantine import Damage
 from cqueue.store.subscriptions import (
@@ -113,15 +113,17 @@ def define(key: SubscriptionKey, origin: Callable[[], Origin]) -> Proto[Definiti
 
 def set_state(key: SubscriptionKey, state: str) -> Proto[None]:
     """Pause or resume a subscription. state: ACTIVE or PAUSED; members follow at their next read."""
+    unknown: OutcomeUnknown | None = None
     for _ in range(CHANGE_TRIES):
-        stored = yield from defined(key)
-        if stored.state == state:
-            return
-        try:
-            yield from ChangeDefinition(key, stored._replace(state=state), stored.version)
-        except OutcomeUnknown:
-            continue  # the serial read shows the outcome
-    raise NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
+        with looking_again(unknown):
+            stored = yield from defined(key)
+            if stored.state == state:
+                return
+            try:
+                yield from ChangeDefinition(key, stored._replace(state=state), stored.version)
+            except OutcomeUnknown as exc:
+                unknown = exc  # the serial read shows the outcome
+    raise unknown or NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
 
 
 def defined(key: SubscriptionKey) -> Proto[DefinitionRow]:
@@ -152,14 +154,19 @@ def remove(key: SubscriptionKey) -> Proto[None]:
     rows = yield from ReadSubscription(key, serial=True)
     if rows.definition is None and rows.broken is None:
         raise _no_such(key)
+    unknown: OutcomeUnknown | None = None
     for _ in range(CHANGE_TRIES):
         version = rows.broken[1] if rows.broken is not None else _version(rows.definition)
-        with suppress(OutcomeUnknown):  # the serial read shows the outcome
-            yield from RemoveSubscription(key, version)
-        rows = yield from ReadSubscription(key, serial=True)
+        with looking_again(unknown):
+            try:
+                yield from RemoveSubscription(key, version)
+            except OutcomeUnknown as exc:
+                unknown = exc  # the serial read shows the outcome
+        with looking_again(unknown):
+            rows = yield from ReadSubscription(key, serial=True)
         if rows.definition is None and rows.broken is None:
             return
-    raise NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
+    raise unknown or NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
 
 
 def _version(row: DefinitionRow | None) -> int | None:

@@ -71,15 +71,15 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
             return None
         return writing.not_written("a large body could not be stored, so its message was not", failed)
 
-    def _finish(
-        self, part: Flush, began_us: int, error: Failure | None, remakes: int = REMAKES
-    ) -> Proto[list[Flush]]:
-        """Bring a tried part to its end; write its keys again if a look-up may have deleted them since."""
-        done = yield from super()._finish(part, began_us, error, remakes)
-        if self.spec.keyed and keys.is_late(self.spec, began_us, (yield from Now())):
+    def write_parts(self, parts: list[Flush], remakes: int = REMAKES) -> Proto[list[Flush]]:
+        """Write parts to their end; write keys again that a look-up may have deleted since."""
+        done = yield from super().write_parts(parts, remakes)
+        if self.spec.keyed:
+            now_us = yield from Now()
             stored = [flush for flush in done if flush.error is None]
-            if (failed := (yield from keys.write(_rows_of(stored)))) is not None:
-                for flush in stored:
+            late = [flush for flush in stored if keys.is_late(self.spec, flush.began_us, now_us)]
+            if (failed := (yield from keys.write(_rows_of(late)))) is not None:
+                for flush in late:
                     flush.error = writing.unknown("stored, but its key may not find it", failed)
         return done
 
@@ -132,6 +132,7 @@ def _share(flush: Flush, wanted: set[int]) -> Flush:
         indexes=[flush.indexes[place] for place in places],
         rows=[flush.rows[place] for place in places],
         bodies=[(id_, body) for id_, body in flush.bodies if id_ in wanted],
+        began_us=flush.began_us,
         late=flush.late,
         late_places=[flush.late_places[place] for place in places] if flush.remade else [],
     )

@@ -54,14 +54,17 @@ class Spec(Protocol):
 class Part:
     """Rows of one Cassandra partition that are written together.
 
-    indexes: the rows' places among the entries. size: approximate bytes. late: the earlier try that the rows
-    replace, of which a copy may be read as well. late_places: the rows' places in it.
+    indexes: the rows' places among the entries. size: approximate bytes. error: of all tries so far.
+    is_refused: the last try was refused for good. began_us: when the first try began. late: the earlier try
+    that the rows replace, of which a copy may be read as well. late_places: the rows' places in it.
     """
 
     indexes: list[int] = field(default_factory=list)
     rows: list[Any] = field(default_factory=list)
     size: int = 0
     error: Failure | None = None
+    is_refused: bool = False
+    began_us: int = 0
     late: Self | None = None
     late_places: list[int] = field(default_factory=list)
 
@@ -177,22 +180,46 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
             if start:
                 for part in parts:
                     part.indexes = [start + index for index in part.indexes]
-            for group in _groups(parts):
-                done += yield from self.write_parts(group)
+            done += yield from self.write_parts(parts)
         return done
 
-    def write_parts(self, group: list[P]) -> Proto[list[P]]:
-        """Write parts side by side; return parts that each tell their outcome."""
-        began_us = yield from Now()
-        errors = yield from self._try(group)
+    def write_parts(self, parts: list[P], remakes: int = REMAKES) -> Proto[list[P]]:
+        """Write parts until each has its outcome; return parts that each tell it.
+
+        Parts that fail are repeated together, once all have been tried, each until W after its first try.
+        """
         done: list[P] = []
-        # What is stored comes first: repeats of the others take up to W, and its answer would count as late.
-        for part, error in sorted(zip(group, errors, strict=True), key=lambda tried: tried[1] is not None):
-            done += yield from self._finish(part, began_us, error)
+        late: list[P] = []
+        pause_s = FIRST_PAUSE_S
+        while parts:
+            failed: list[P] = []
+            for group in _groups(parts):
+                stored, refused = yield from self._try(group)
+                counted, behind = yield from self._judged(stored)
+                done, late, failed = done + counted, late + behind, failed + refused
+            latest_us = (yield from Now()) + pause_s * 1e6 - self.spec.settle_us
+            parts = [part for part in failed if not part.is_refused and part.began_us >= latest_us]
+            done += [part for part in failed if part.is_refused or part.began_us < latest_us]
+            if parts:
+                yield from Pause(pause_s)
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+        for part in late:
+            done += yield from self._remake(part, remakes)
         return done
 
-    def _try(self, parts: list[P]) -> Proto[list[Failure | None]]:
-        """Try several parts side by side; return each part's failure, or None if it is stored."""
+    def _try(self, parts: list[P]) -> Proto[tuple[list[P], list[P]]]:
+        """Try several parts side by side; return those that are stored, and those that failed."""
+        now_us = yield from Now()
+        errors = yield from self._insert(parts)
+        for part, error in zip(parts, errors, strict=True):
+            part.began_us = part.began_us or now_us
+            part.is_refused = isinstance(error, LASTING)
+            if not (isinstance(error, NotDone) and isinstance(part.error, OutcomeUnknown)):
+                part.error = error
+        return [part for part in parts if part.error is None], [part for part in parts if part.error]
+
+    def _insert(self, parts: list[P]) -> Proto[list[Failure | None]]:
+        """Insert and register parts side by side; return each part's failure, or None if it is stored."""
         failed = yield from self.before(parts)
         if failed is not None:
             return [failed] * len(parts)
@@ -211,47 +238,29 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
                 self.state.note_registered(new)
         return errors
 
-    def _finish(
-        self, part: P, began_us: int, error: Failure | None, remakes: int = REMAKES
-    ) -> Proto[list[P]]:
-        """Bring a tried part to its end: acknowledged in time, written again, or failed."""
-        part.error = yield from self._repeat(part, began_us, error)
-        if part.error is not None:
-            return [part]
+    def _judged(self, stored: list[P]) -> Proto[tuple[list[P], list[P]]]:
+        """Split parts that were just answered: what counts or has failed, and what to write again."""
+        counted: list[P] = []
+        late: list[P] = []
         try:
-            now_us = yield from Now(checked=True)
+            now_us = (yield from Now(checked=True)) if stored else 0
         except NotDone as exc:
-            part.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
-            return [part]
-        counted, late = self.judge(part, now_us)
-        if late is None:
-            return counted
-        if not remakes:
-            part.error = OutcomeUnknown("stored, but each time too late to count as acknowledged")
-            return [part]
-        return counted + (yield from self._remake(late, remakes - 1))
-
-    def _repeat(self, part: P, began_us: int, error: Failure | None) -> Proto[Failure | None]:
-        """Repeat the same ids until they are stored (None), are refused for good, or W has passed."""
-        pause_s = FIRST_PAUSE_S
-        doubt: OutcomeUnknown | None = None
-        while error is not None:
-            doubt = error if isinstance(error, OutcomeUnknown) else doubt
-            now_us = yield from Now()
-            if isinstance(error, LASTING) or now_us + pause_s * 1e6 > began_us + self.spec.settle_us:
-                return doubt or error
-            yield from Pause(pause_s)
-            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-            (error,) = yield from self._try([part])
-        return None
+            for part in stored:
+                part.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
+            return stored, []
+        for part in stored:
+            kept, behind = self.judge(part, now_us)
+            counted += kept
+            late += [] if behind is None else [behind]
+        return counted, late
 
     def _remake(self, late: P, remakes: int) -> Proto[list[P]]:
         """Write late rows again under new ids, and only then delete the first copy."""
-        done: list[P] = []
-        for renewed in (yield from self._renewed(late)):
-            began_us = yield from Now()
-            (error,) = yield from self._try([renewed])
-            done += yield from self._finish(renewed, began_us, error, remakes)
+        if not remakes:
+            late.error = OutcomeUnknown("stored, but each time too late to count as acknowledged")
+            return [late]
+        renewed = yield from self._renewed(late)
+        done = yield from self.write_parts(renewed, remakes - 1)
         for part in done:
             if part.error is not None:
                 part.error = unknown(f"an earlier try is stored, but {self.copy_may}", part.error)

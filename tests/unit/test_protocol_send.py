@@ -137,6 +137,40 @@ def test_a_part_that_fails_does_not_age_the_answers_of_others():
     assert outcomes == {(True, False), (False, False)}
 
 
+def refusing(refused: dict[int, int]):
+    """Return a hook that refuses flushes. refused: how often, by their places in the order of first tries."""
+    places: dict[int, int] = {}
+
+    def hook(operation: object) -> None:
+        if type(operation) is InsertMessages:
+            place = places.setdefault(operation.rows[0].id, len(places))
+            if refused.get(place):
+                refused[place] -= 1
+                raise NotDone("no")
+
+    return hook
+
+
+def test_each_part_that_fails_is_repeated():
+    """The repeats of a part that fails for the whole of W leave those of the others their time."""
+    table, hook = Table(), refusing({0: 1000, 1: 2, 2: 3})
+    flushes = table.run(send(table.spec, ProducerState(), [out() for _ in range(1500)]), hook)
+    assert [flush.error is None for flush in flushes] == [True, True, False]
+
+
+def test_no_part_waits_for_the_repeats_of_another(monkeypatch):
+    """Of parts that are not written side by side either: they would be late, and written twice."""
+    monkeypatch.setattr("cqueue.protocol.writing.PARTS_IN_FLIGHT", 1)
+    table = Table()
+    flushes = table.run(send(table.spec, ProducerState(), [out() for _ in range(1500)]), refusing({0: 1000}))
+    assert [(flush.error is None, flush.remade) for flush in flushes] == [
+        (True, False),
+        (True, False),
+        (False, False),
+    ]
+    assert len(inserts(table)) == 2
+
+
 def test_delayed_message_has_until_its_due_time():
     """A message due later is acknowledged however long its answer took: no cursor can have passed it."""
     table = Table()

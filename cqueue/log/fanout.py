@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from cqueue.errors import BadInput, RecordRejected
+from cqueue.errors import LASTING, BadInput, RecordRejected
 from cqueue.log.records import LogRecord
 from cqueue.message import Message
 from cqueue.queue import Queue
@@ -47,7 +47,7 @@ class Feed:
         messages = [_derived(self._message(one), one) for one in wanted]
         for queue in self._queues if messages else ():
             for _, error in queue.send_many(messages).failed:
-                if isinstance(error, BadInput):
+                if isinstance(error, BadInput) and not isinstance(error, LASTING):
                     raise RecordRejected(f"queue {queue.name!r}: {error}") from error
                 raise error
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, SchemaMismatch
 from cqueue.log import LogConfig
 from cqueue.store.operations import InsertMessages
 from tests.subscriptions.subscribing import Member, fill, lose_answers
@@ -90,6 +90,23 @@ def test_what_a_queue_does_not_take_goes_to_the_dead_letter_log(client, log, sto
     (letter,) = client.log("events.dead").scan()
     assert letter.body == b"4"
     assert "HeadersTooLarge" not in letter.headers["cqueue-dead-reason"]
+
+
+def test_what_an_operator_can_mend_rejects_no_record(client, log, store):
+    """A missing column, for example: records are tried as often as the subscription says, and sent then."""
+    queue = client.create_queue("mail")
+    fill(log, store, 3, partition=0)
+    left = [None] * 3
+
+    def trouble(operation):
+        if type(operation) is InsertMessages and left:
+            left.pop()
+            raise SchemaMismatch("table messages lacks a column")
+
+    store.trouble = trouble
+    Member(client, cqueue.feed(queue)).live(10)
+    assert numbers(received(queue, store)) == [0, 1, 2]
+    assert client.logs() == ["events"]
 
 
 def test_a_record_that_is_too_old_to_be_sent_once_is_rejected(client, store):

@@ -76,6 +76,10 @@ class _Change:
         """Serial consistency of the mutation."""
         return "serial" if self.wide else "local_serial"
 
+    def is_in(self, centre: Centre) -> bool:
+        """Return whether the record shows that the mutation was made."""
+        return any(decision.did == self.did for decision in centre.decisions)
+
 
 def read_centre(connection: Connection, settings: Settings, *, wide: bool = False) -> Centre:
     """Return where clients of the keyspace work.
@@ -247,7 +251,8 @@ def _make(connection: Connection, settings: Settings, change: _Change) -> Centre
     except OutcomeUnknown as exc:
         return _found_out(connection, settings, change, exc)
     centre = read_centre(connection, settings, wide=change.wide)
-    if not applied:
+    # "Not applied" is also the answer to the second copy of a request that was sent twice.
+    if not applied and not change.is_in(centre):
         raise NotDone(
             f"Somebody else was quicker: the home of keyspace {settings.keyspace} is "
             f"{centre.deployment.home_dc} (epoch {centre.deployment.centre_epoch}). Nothing was changed."
@@ -261,14 +266,20 @@ _IF_LOST: Final = (
 
 
 def _found_out(connection: Connection, settings: Settings, change: _Change, error: OutcomeUnknown) -> Centre:
-    """Return what a serial read shows: the read completes what nodes have accepted."""
+    """Return what a serial read shows: the read completes what nodes have accepted.
+
+    A mutation that may have reached one data centre only is read from a majority in each. That stores it
+    there: clients of the old home have to learn of it.
+    """
     try:
         centre = read_centre(connection, settings, wide=change.wide)
+        if change.wide:
+            centre = _read(connection, settings, ConsistencyLevel.EACH_QUORUM)
     except CqueueError:
         raise OutcomeUnknown(
             f"It is not known whether it is stored. `cqueue dc show` tells once nodes answer. ({error})"
         ) from error
-    if any(decision.did == change.did for decision in centre.decisions):
+    if change.is_in(centre):
         return centre
     raise OutcomeUnknown(
         "The answer was lost, and it is not stored as yet; it may still be, in a moment. `cqueue dc show` "

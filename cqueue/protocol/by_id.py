@@ -189,8 +189,10 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
         now_us = yield from Now()
         unsure = OutcomeUnknown("deleted, but by this call or by another one")
         for id_ in live & by_others - changed.failed.keys():
-            # A claim may have found the row deleted, and taken the id out of its slot.
-            if listing[id_].due_ms * 1000 <= now_us + spec.skew_us:
+            # A claim may have found the row deleted, and taken the id out of its slot, or out of the one that
+            # a holder has moved it to.
+            slot = listing[id_]
+            if slot.state is SlotState.CLAIMED or slot.due_ms * 1000 <= now_us + spec.skew_us:
                 changed.failed[id_] = unsure
         changed.done = live - by_others - changed.failed.keys()
     return changed

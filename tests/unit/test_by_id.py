@@ -245,18 +245,25 @@ def test_of_two_calls_that_cancel_what_waits_one_does(queue, monkeypatch):
     assert cancelled == [True]
 
 
-def test_a_cancel_beside_a_claim_that_frees_its_slot_is_unknown(queue, monkeypatch):
-    """The claim has found the message deleted. Nobody can tell by which call."""
+@pytest.mark.parametrize("is_held", [False, True])
+def test_a_cancel_beside_a_claim_that_frees_its_slot_is_unknown(queue, monkeypatch, is_held):
+    """The claim has found the message deleted. Nobody can tell by which call.
+
+    The message may have been held when the cancel began, and given back since.
+    """
     id_ = queue.send(b"x")
     with queue.consumer() as consumer:
         (message,) = held(consumer)
-        message.nack()
+        if not is_held:
+            message.nack()
         store, received = queue._driver.store, []
 
         def claim_then(operation, do):
             done = do()
             if type(operation) is DeleteMessages:
                 monkeypatch.setattr(queue._driver, "store", store)
+                if is_held:
+                    message.nack()
                 received.extend(consumer.receive())
             return done
 

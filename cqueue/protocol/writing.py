@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from cqueue import ids
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
-from cqueue.store.operations import Now, Operation, Pause, RandomBits, Together
+from cqueue.store.operations import Answers, Now, Operation, Pause, RandomBits, Together
 
 PART_ROWS = 500
 """Rows of one part at most: a part is one single-partition batch, and a claim may take as many."""
@@ -55,8 +55,9 @@ class Part:
     """Rows of one Cassandra partition that are written together.
 
     indexes: the rows' places among the entries. size: approximate bytes. error: of all tries so far.
-    is_refused: the last try was refused for good. began_us: when the first try began. late: the earlier try
-    that the rows replace, of which a copy may be read as well. late_places: the rows' places in it.
+    is_refused: the last try was refused for good. began_us: when the first try began. age_us: for how long
+    the answer has waited for those of other parts. late: the earlier try that the rows replace, of which a
+    copy may be read as well. late_places: the rows' places in it.
     """
 
     indexes: list[int] = field(default_factory=list)
@@ -65,6 +66,7 @@ class Part:
     error: Failure | None = None
     is_refused: bool = False
     began_us: int = 0
+    age_us: int = 0
     late: Self | None = None
     late_places: list[int] = field(default_factory=list)
 
@@ -230,9 +232,11 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
             tried.append((len(operations), new))
             operations += [self.insert(part), *self.registrations(new)]
         results = yield from Together(tuple(operations))
+        ages_us = results.ages_us if isinstance(results, Answers) else [0] * len(results)
         ends = [start for start, _ in tried[1:]] + [len(results)]
         errors: list[Failure | None] = []
-        for (start, new), end in zip(tried, ends, strict=True):
+        for part, (start, new), end in zip(parts, tried, ends, strict=True):
+            part.age_us = min(ages_us[start:end])
             errors.append(worst(results[start:end]))
             if errors[-1] is None:
                 self.state.note_registered(new)
@@ -249,7 +253,7 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
                 part.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
             return stored, []
         for part in stored:
-            kept, behind = self.judge(part, now_us)
+            kept, behind = self.judge(part, now_us - part.age_us)
             counted += kept
             late += [] if behind is None else [behind]
         return counted, late

@@ -162,6 +162,7 @@ class BlockingDriver:
                 break
             self._pause(random.uniform(*wait_s))
             repeated = self.store.together(tuple(operations[place] for place in places))
+            results = list(results)  # without the ages of what came before the pause
             for place, result in zip(places, repeated, strict=True):
                 results[place] = _after(results[place], result)
         return results

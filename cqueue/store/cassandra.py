@@ -34,7 +34,7 @@ from cqueue.store.requests import (
     Steps,
     Window,
     collected,
-    result_or_error,
+    results_of,
     sent_or_error,
 )
 from cqueue.store.sender import Sender, Starters, applied, nothing
@@ -129,10 +129,9 @@ class CassandraStore(Sender):
         """
         return self._starters[type(operation)](operation).result()
 
-    def together(self, operations: tuple[ops.Operation[Any], ...]) -> list[Any]:
+    def together(self, operations: tuple[ops.Operation[Any], ...]) -> ops.Answers:
         """Run operations side by side. Return, in order, the result or the error of each."""
-        started = [sent_or_error(partial(self._starters[type(one)], one)) for one in operations]
-        return [result_or_error(one) for one in started]
+        return results_of([sent_or_error(partial(self._starters[type(one)], one)) for one in operations])
 
     @property
     def request_timeout_s(self) -> float:

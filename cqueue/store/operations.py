@@ -570,6 +570,19 @@ class Together(Operation[list[Any]]):
     retried: bool = True
 
 
+class Answers(list[Any]):
+    """The results of a `Together`, from a store that notes when each came; a plain list came as a whole.
+
+    ages_us: for each result the µs for which it has waited for the others.
+    """
+
+    __slots__ = ("ages_us",)
+
+    def __init__(self, results: Iterable[Any], ages_us: Iterable[int]) -> None:
+        super().__init__(results)
+        self.ages_us = tuple(ages_us)
+
+
 class Pending(Protocol[T_co]):
     """A request under way. A read shows each row at some moment between the request's start and its end."""
 

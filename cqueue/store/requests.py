@@ -28,7 +28,7 @@ from cassandra.query import (
 from cqueue.errors import CqueueError, OutcomeUnknown
 from cqueue.store import driver, limits, outcome, waiting
 from cqueue.store.driver.errors import was_sent
-from cqueue.store.operations import Pending
+from cqueue.store.operations import Answers, Pending
 from cqueue.store.statements import Kind, Statement
 
 T = TypeVar("T")
@@ -73,9 +73,13 @@ class Request(Generic[T]):
         self._decode = decode
         self._timeout_s = timeout_s
         self._end_s = time.monotonic() + timeout_s
-        self._answered = waiting.Signal()
+        self._answered = _Answered()
         of_answer = (self._answered,)  # not `self`, which holds the future: that would be a cycle
         future.add_callbacks(_note, _note, callback_args=of_answer, errback_args=of_answer)
+
+    def age_us(self) -> int:
+        """Return for how many µs the answer has been here; 0 while there is none."""
+        return int(max(0.0, time.monotonic() - self._answered.at_s) * 1e6)
 
     def result(self) -> T:
         """Wait for the answer, fetch further pages, and decode all rows. Raises the translated error."""
@@ -98,7 +102,14 @@ class Request(Generic[T]):
         return self._future.result().current_rows
 
 
-def _note(_answer: Any, answered: waiting.Signal) -> None:
+class _Answered(waiting.Signal):
+    """Set when an answer comes. at_s: when that was, by the monotonic clock."""
+
+    at_s = float("inf")
+
+
+def _note(_answer: Any, answered: _Answered) -> None:
+    answered.at_s = time.monotonic()
     answered.set()
 
 
@@ -185,6 +196,12 @@ def result_or_error(pending: Pending[T] | CqueueError) -> T | CqueueError:
         return pending.result()
     except CqueueError as exc:
         return exc
+
+
+def results_of(pending: Sequence[Pending[Any] | CqueueError]) -> Answers:
+    """Wait for several requests. Return the result or the error of each, in order."""
+    results = [result_or_error(one) for one in pending]
+    return Answers(results, [one.age_us() if isinstance(one, Request) else 0 for one in pending])
 
 
 class Requests:

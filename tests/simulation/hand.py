@@ -20,6 +20,7 @@ from cqueue.protocol.row_memory import RowMemory, remember_row
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
+    Answers,
     CreateQueue,
     CursorRow,
     Head,
@@ -85,12 +86,14 @@ class Table:
     def _answer(self, operation: Any, hook: Hook) -> Any:
         if type(operation) is Together:
             answers: list[Any] = []
+            times_us: list[int] = []
             for each in operation.operations:
                 try:
                     answers.append(self._answer(each, hook))
                 except (NotDone, OutcomeUnknown) as exc:
                     answers.append(exc)
-            return answers
+                times_us.append(self.time_us)
+            return Answers(answers, [self.time_us - at_us for at_us in times_us])
         if type(operation) is Now:
             return self.time_us
         if type(operation) is RandomBits:

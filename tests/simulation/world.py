@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.store.operations import (
     AdvanceEpoch,
+    Answers,
     DeleteBodies,
     DropBodies,
     InsertBodies,
@@ -71,13 +72,14 @@ class Client:
 class Process:
     """One thread of a client."""
 
-    __slots__ = ("answers", "client", "looks", "queue", "script", "since_us", "tries")
+    __slots__ = ("answered_us", "answers", "client", "looks", "queue", "script", "since_us", "tries")
 
     def __init__(self, script: Script, client: Client) -> None:
         self.script = script
         self.client = client
         self.queue: list[tuple[int, Any]] = []  # operations not yet done, in reverse order
         self.answers: list[Any] | None = None  # of a Together
+        self.answered_us: list[int] = []
         self.looks: dict[int, Look] = {}  # operations that one replica has served already
         self.tries = 0
         self.since_us = 0  # when these operations were made up
@@ -223,6 +225,7 @@ class World:
         if kind is Together:
             process.queue = list(enumerate(_planned(process.client, operation)))
             process.answers = [None] * len(process.queue)
+            process.answered_us = [0] * len(process.queue)
             if len(process.queue) > 1:
                 rng.shuffle(process.queue)
         else:
@@ -265,8 +268,10 @@ class World:
                 self._alive(process, value, error)
                 return
             process.answers[index] = value if error is None else error
+            process.answered_us[index] = self.now_us
             if not queue:
-                self._alive(process, process.answers, None)
+                ages_us = [self.now_us - at_us for at_us in process.answered_us]
+                self._alive(process, Answers(process.answers, ages_us), None)
                 return
             process.tries = REPEATS
             if self.rng.random() < 0.3:

@@ -1,12 +1,14 @@
 """A call's time is passed down: what it repeats, and what it asks later, gets what is left."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from cqueue.errors import Unavailable
 from cqueue.runtime.clock import ClusterClock
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import limits
-from cqueue.store.operations import ReadHead, WideRow
+from cqueue.store.operations import Answers, ReadHead, Together, WideRow
 
 ROW = WideRow("q@1", 0, 0)
 
@@ -92,3 +94,12 @@ def test_a_late_request_still_gets_a_moment():
     with limits.within(0):
         assert limits.left_s(30) == limits.SHORTEST_S
         assert limits.is_over()
+
+
+def test_what_is_repeated_counts_from_its_repeat():
+    """An age of the first try would make a late answer one in time."""
+    tries = [Answers([Unavailable("no"), None], [2_000_000, 0]), [None]]
+    store = SimpleNamespace(together=lambda _: tries.pop(0), clock=Clock())
+    answers = driver(store, 1.0).ask(Together((ReadHead(ROW), ReadHead(ROW))))
+    assert answers == [None, None]
+    assert not hasattr(answers, "ages_us")

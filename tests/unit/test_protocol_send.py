@@ -137,6 +137,32 @@ def test_a_part_that_fails_does_not_age_the_answers_of_others():
     assert outcomes == {(True, False), (False, False)}
 
 
+def test_an_answer_does_not_age_while_another_is_waited_for():
+    """A part that hangs for longer than W: what was stored meanwhile is not written once more."""
+    table = Table()
+
+    def hang(operation: object) -> None:
+        if type(operation) is InsertMessages and inserts(table):
+            table.pass_time(2 * SETTLE_US)
+            raise OutcomeUnknown("lost")
+
+    flushes = table.run(send(table.spec, ProducerState(), [out() for _ in range(1000)]), hang)
+    assert [(flush.error is None, flush.remade) for flush in flushes] == [(True, False), (False, False)]
+    assert len(inserts(table)) == 1
+
+
+def test_an_answer_that_came_late_is_late_however_long_others_take():
+    """Readers may have passed its ids before it came."""
+    table = Table()
+
+    def hang(operation: object) -> None:
+        if type(operation) is InsertMessages:
+            table.pass_time(SETTLE_US + 1 if not inserts(table) else SECOND_US)
+
+    flushes = table.run(send(table.spec, ProducerState(), [out() for _ in range(1000)]), hang)
+    assert all(flush.remade for flush in flushes)
+
+
 def refusing(refused: dict[int, int]):
     """Return a hook that refuses flushes. refused: how often, by their places in the order of first tries."""
     places: dict[int, int] = {}

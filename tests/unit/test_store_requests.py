@@ -9,7 +9,7 @@ import pytest
 
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.store.cassandra import _portions
-from cqueue.store.requests import ManyRequests, Request, Window, collected, sent_or_error
+from cqueue.store.requests import ManyRequests, Request, Window, collected, results_of, sent_or_error
 from cqueue.store.statements import Kind
 
 
@@ -187,6 +187,19 @@ def test_an_error_of_a_later_page_is_the_answers_error():
     future.answer()
     with pytest.raises(Unavailable, match="the peer has gone"):
         asked.result()
+
+
+def test_each_answer_tells_for_how_long_it_has_waited():
+    """For the others: who judges whether it came in time must not count that."""
+    early, late = Future([1]), Future([2])
+    asked = [request(early), Unavailable("not sent"), request(late)]
+    early.answer()
+    Timer(0.05, late.answer).start()
+    answers = results_of(asked)
+    assert answers == [[1], asked[1], [2]]
+    assert answers.ages_us[0] >= 50_000
+    assert answers.ages_us[0] - answers.ages_us[2] >= 40_000
+    assert answers.ages_us[1] == 0
 
 
 def test_an_answered_request_is_let_go_of_at_once():

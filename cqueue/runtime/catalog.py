@@ -152,6 +152,7 @@ class Catalog:
         """
         if self._deployment is None:
             self._deployment = self._driver.ask(ReadDeployment())
+            self._first = self._first or self._deployment  # what is remembered from now on is of this home
         if self._deployment is None:
             raise SchemaMismatch("the deployment row is missing; run `cqueue schema apply`")
         if self._deployment.format > FORMAT:

@@ -8,6 +8,7 @@ import cqueue
 from cqueue.client import Client
 from cqueue.runtime.home import check_home
 from cqueue.store.memory import MemoryStore
+from tests.faulty_store import FaultyStore
 
 
 @pytest.fixture
@@ -117,3 +118,18 @@ def test_a_client_that_cannot_read_where_the_home_is_goes_on(store, monkeypatch)
         monkeypatch.setattr(store, "execute", refuse)
         monkeypatch.setattr("cqueue.runtime.driver.WAITS_S", [(0.0, 0.0)])
         assert queue.send(b"x")
+
+
+def test_a_client_whose_first_look_failed_stays_refused_when_the_home_comes_back(store, monkeypatch):
+    """It opened its queue by a second look, and remembers since then what the new home may lack."""
+    monkeypatch.setattr("cqueue.runtime.driver.WAITS_S", [])
+    failing = FaultyStore(store, trouble=lambda _: left.pop() if left else None)
+    left = [cqueue.Unavailable("too few replicas")]
+    with Client(failing, local_dc="dc1") as client:
+        client.create_queue("q")
+        assert not left
+        switch(store, "dc2")
+        switch(store, "dc1")
+        monkeypatch.setattr(client._catalog, "_polled_s", float("-inf"))
+        with pytest.raises(cqueue.WrongDataCentre, match="connect again"):
+            client.queue("q").send(b"late")

@@ -30,6 +30,9 @@ _MOST_SLOTS = 1 << 20
 BEYOND_ALL_IDS = 1 << 124
 """Cursor and boundary of a damaged cursor row: beyond every id. A TimeUUID cannot hold it, so it is never
 stored."""
+_NEVER_MS = 253_402_300_799_999
+"""The end of the year 9999 in ms since 1970, in place of a timeout that `datetime` cannot hold. Consumers
+take either for expired (cqueue.protocol.plausibility); people are shown this one."""
 _LOCK_STATES = frozenset(LockState)
 _SLOT_STATES = frozenset({SlotState.FREE, SlotState.CLAIMED, SlotState.WAITING})
 Report = Callable[[tuple[int, int, int], str], None]
@@ -173,7 +176,7 @@ def _slot(place: tuple[int, int, Any, Any], slot: Sequence[Any], spare: int) -> 
         number=number,
         state=SlotState(state) if reason is None else SlotState.QUARANTINED,
         ids=listed or (),
-        due_ms=due or 0,
+        due_ms=due or 0 if 0 <= (due or 0) <= _NEVER_MS else _NEVER_MS,
         attempt=attempt or 0,
         owner=owner or b"",
         rev=rev or 0,

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
+from cqueue.message import to_datetime
 from cqueue.protocol.ack import Shared, nack
 from cqueue.protocol.plausibility import AHEAD_US, LAST_FENCE, is_lost, next_fence, restarted
 from cqueue.protocol.retire import QUARANTINE_REST_US
@@ -368,3 +369,10 @@ def test_whatever_stands_in_a_head_a_claim_goes_on(rows):
         found += ids_of(table.poll(view))
         table.pass_time(SECOND_US)
     assert wanted in found or wanted in listed
+
+
+@given(rows_of_a_head())
+def test_whatever_stands_in_a_slot_its_timeout_is_a_date(rows):
+    """A list of messages shows when each comes again, also of a slot with a time that no date can hold."""
+    for row in codec.head(rows, lambda *_: None).slots:
+        assert to_datetime(row.due_ms).year <= 9999

@@ -305,7 +305,7 @@ def _mutate(
         owner, pick, now_us = (yield from new_owner()), (yield from RandomBits(16)), (yield from Now())
         head, _ = yield from locks.read_whole(wide_row)
         memory.remembered.note_read(head, now_us)
-        if is_retired(head.lock, memory.end_us, now_us):
+        if is_retired(head, memory.end_us, now_us):
             return Changed()
         if live:
             ids_ = [row.id for row in (yield from ReadMessages(wide_row, priority, tuple(ids_)))]

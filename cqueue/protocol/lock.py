@@ -59,7 +59,7 @@ def prepare_fence(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
         now_us = yield from Now()
         remembered.note_read((yield from ReadHead(memory.wide_row)), now_us)
     head, now_us = remembered.head or Head(), (yield from Now())
-    if is_retired(head.lock, memory.end_us, now_us):
+    if is_retired(head, memory.end_us, now_us):
         memory.retired = True
     if memory.retired:
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from cqueue import ids
 from cqueue.protocol.spec import QueueSpec
-from cqueue.store.operations import CursorRow, LockRow, LockState, SlotRow, SlotState
+from cqueue.store.operations import CursorRow, Head, LockRow, LockState, SlotRow, SlotState
 
 AHEAD_US = 60_000_000
 """µs that another client's time may be ahead of ours: 1 min, so far above ε that only damage exceeds it."""
@@ -36,9 +36,13 @@ def is_held(lock: LockRow | None, spec: QueueSpec, now_us: int) -> bool:
     return 0 < left_us <= spec.lease_ms * 1000 + AHEAD_US
 
 
-def is_retired(lock: LockRow | None, end_us: int, now_us: int) -> bool:
-    """Return whether a wide row that ends at `end_us` was dropped; nobody drops one before its end."""
-    return lock is not None and lock.state is LockState.RETIRED and now_us >= end_us
+def is_retired(head: Head, end_us: int, now_us: int) -> bool:
+    """Return whether a wide row that ends at `end_us` was dropped.
+
+    Nobody drops one before its end, and no cursor or slot is left beside the marker.
+    """
+    is_marked = head.lock is not None and head.lock.state is LockState.RETIRED
+    return is_marked and now_us >= end_us and not head.cursors and not head.slots
 
 
 def is_lost(at: CursorRow, now_us: int) -> bool:

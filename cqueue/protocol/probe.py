@@ -60,7 +60,7 @@ def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> 
     for index, (memory, head) in enumerate(zip(memories, heads, strict=True)):
         if isinstance(head, Head):
             memory.remembered.note_read(head, now_us)
-            if is_retired(head.lock, memory.end_us, now_us):
+            if is_retired(head, memory.end_us, now_us):
                 memory.retired = True
                 yield from finish_retirement(memory, spec)
             elif not is_held(head.lock, spec, now_us):

@@ -254,6 +254,25 @@ def test_a_wide_row_that_is_not_over_was_not_dropped():
     assert ids_of(table.poll(table.view())) == some
 
 
+@pytest.mark.parametrize("claimed", [False, True])
+def test_a_wide_row_with_a_cursor_or_a_slot_was_not_dropped(claimed):
+    """A lock that says so counts as free: what the wide row holds is delivered, and stays registered."""
+    table = Table()
+    some = table.put(NOON_US, NOON_US)
+    if claimed:
+        assert ids_of(table.poll(table.view())) == some
+        table.pass_time(60 * SECOND_US)
+    else:
+        write(table, cursors=(CursorRow(0, 0, 0),))
+    table.time_us = max(table.time_us, table.end_us + 10 * SECOND_US)
+    write(table, lock=LockRow(LockState.RETIRED, b"x", 0, table.time_us))
+    view, found = table.view(), []
+    for _ in range(120):
+        found += ids_of(table.poll(view))
+        table.pass_time(SECOND_US)
+    assert set(found) == set(some)
+
+
 class Damaged:
     """A store in which the rows of some messages cannot be read; reads of ids show that, too, or do not."""
 

@@ -171,7 +171,7 @@ class CassandraStore(Sender):
 
     def _damaged_ids(self, op: ops.ReadIds, rows: Iterable[packs.IdRow]) -> Iterator[int]:
         for row in rows:
-            if row[1] is None:
+            if packs.has_only_marks(row[1], row[2]):
                 continue
             place, reason = (MESSAGE_KIND, op.priority, row[0]), packs.id_damage(row)
             if reason is not None:

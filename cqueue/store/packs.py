@@ -139,12 +139,16 @@ def is_partial(row: Row) -> bool:
     """Return whether a row is incomplete, and so is no message unless the rest arrives.
 
     Such a row has only `gone`: marks that arrived after its tombstone was forgotten. Or its insert is not
-    acknowledged yet, and the read repair of a read of ids brought its format, and no other column. A single
-    row that lacks its body alone is damaged.
+    acknowledged yet, and the read repair of a read of ids brought its format, and no other column. A row that
+    lacks anything else is damaged.
     """
-    _, id_, body, size, *_, sent_at, _, format_, _ = row
-    nothing = body is None and size is None and sent_at is None
-    return format_ is None or nothing or (body is None and ids.is_packed(id_))
+    *_, format_, gone = row
+    return has_only_marks(format_, gone) or all(value is None for value in row[2:11])
+
+
+def has_only_marks(format_: int | None, gone: Any) -> bool:
+    """Return whether a row has nothing but `gone`, as far as a read of ids shows it."""
+    return format_ is None and bool(gone)
 
 
 def damage(row: Row) -> str | None:
@@ -161,10 +165,12 @@ def damage(row: Row) -> str | None:
         return f"sent_at is {sent_at}, expires {expires}"
     if any(type(text) is Unreadable for text in row[4:9]):
         return "its headers, codec, task, key or trigger hold bytes that are no text"
-    return _length_damage(id_, body) if body is not None and ids.is_packed(id_) else None
+    return _pack_damage(id_, body) if ids.is_packed(id_) else None
 
 
-def _length_damage(id_: int, body: bytes) -> str | None:
+def _pack_damage(id_: int, body: bytes | None) -> str | None:
+    if body is None:
+        return "it is a pack without a body"
     lengths = _LENGTHS[ids.pack_size(id_)]
     if len(body) < lengths.size:
         return "its body is too short for the lengths of its messages"
@@ -251,7 +257,7 @@ def live_ids(rows: Iterable[IdRow], after: int, upto: int) -> Iterator[int]:
     """Return the ids of live messages with after < id <= upto; of a damaged row all ids."""
     for row in rows:
         id_, format_, gone = row
-        if format_ is not None:
+        if not has_only_marks(format_, gone):
             dead, last = 0 if gone and id_damage(row) else gone_mask(gone), last_in(id_)
             if after < id_ and last <= upto and not dead:
                 yield from range(id_, last + 1)

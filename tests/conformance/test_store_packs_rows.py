@@ -89,10 +89,10 @@ def test_many_rows_without_messages_are_crossed(cassandra_store, store_connectio
 
 
 def test_what_a_read_repair_brought_in_part_is_no_message(cassandra_store, store_connection, wide_row):
-    """It repairs the columns of its own read: where an insert was not acknowledged, a body may be missing."""
+    """It repairs the columns of its own read: where an insert was not acknowledged, others are missing."""
     rows, others = pack(4), pack(4, now_us() + 100)
     insert(cassandra_store, wide_row, rows, others)
-    cut = f"DELETE body FROM messages USING TIMESTAMP %s {WHERE} AND priority = 0 AND id = %s"
+    cut = f"DELETE body, sent_at FROM messages USING TIMESTAMP %s {WHERE} AND priority = 0 AND id = %s"
     at_us = ids.time_us(rows[0].id)
     store_connection.session.execute(cut, (at_us, *wide_row, ids.to_uuid(rows[0].id)))
     assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 100)).rows == others

@@ -51,6 +51,21 @@ def text_map(texts: Mapping[str, str]) -> bytes:
     return COUNT.pack(len(texts)) + b"".join(of(data) for item in items for data in item)
 
 
+def is_text_map(data: bytes) -> bool:
+    """Return whether `pairs` can decode these bytes."""
+    try:
+        (count,) = COUNT.unpack_from(data)
+        at = 4
+        for _ in range(2 * count):
+            (size,) = COUNT.unpack_from(data, at)
+            if size < 0:
+                return False
+            at += 4 + size
+    except struct.error:
+        return False
+    return count >= 0 and at == len(data)
+
+
 def shown(data: bytes) -> str:
     """Decode UTF-8; bytes that are no UTF-8 appear as escapes."""
     return data.decode(errors="backslashreplace")

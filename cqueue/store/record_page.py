@@ -114,7 +114,7 @@ class ReadRecordPage(Repeatable[RecordPage]):
 def parse(data: bytes) -> RecordPage:
     """Find the rows of an answer in protocol version 5: the number of rows, then each cell after its length.
 
-    A record without a topic or a body is damaged, and left out.
+    A record without a topic or a body is damaged, and left out; so is one whose headers are no map.
     """
     (count,) = cells.COUNT.unpack_from(data)
     starts, bodies = [0] * (count + 1), dict[int, int]()
@@ -124,22 +124,22 @@ def parse(data: bytes) -> RecordPage:
     for place in range(count):
         starts[place] = start = at
         (topic,) = topic_size(data, at)
+        headers: bytes | None = None
         at += TOPIC_AT + topic if topic >= 0 else TOPIC_AT
         nulls, size = rest(data, at)
         if nulls == _TWO_NULLS:
             at += NULLS
         else:
             _, at = cells.cell(data, at)  # the key
-            _, at = cells.cell(data, at)  # the headers
+            headers, at = cells.cell(data, at)
             (size,) = cells.COUNT.unpack_from(data, at)
             at += 4
             bodies[place] = at
-        if topic | size >= 0:  # neither is null
-            at += size
-        else:
-            at += max(0, size)
+        at += max(0, size)
+        if topic | size < 0 or (headers is not None and not cells.is_text_map(headers)):  # < 0: one is null
             id_ = ids.from_bytes(data[start + ID_AT : start + ID_AT + 16])
-            broken[place] = Broken(id_, "topic is null" if topic < 0 else "body is null")
+            reason = "topic is null" if topic < 0 else "body is null" if size < 0 else "headers are no map"
+            broken[place] = Broken(id_, reason)
     starts[count] = at
     page = RecordPage(data, starts, bodies)
     return _without(page, broken) if broken else page

@@ -194,6 +194,19 @@ def _page(records):
     return struct.pack(">i", len(rows)) + b"".join(rows)
 
 
+@given(st.binary(max_size=20) | st.just(struct.pack(">3i", 1, -1, 0)))
+def test_a_record_whose_headers_are_no_map_is_cut_out_of_a_page(headers):
+    """The record beside it is read; headers that are a map are decoded whole."""
+    sound = (ids.lowest_at(2), b"t", None, None, b"sound")
+    page = parse(_page([(ids.lowest_at(1), b"t", None, headers, b"damaged"), sound]))
+    found = list(page.rows())
+    assert found[-1].body == b"sound"
+    if len(found) == 1:
+        assert page.broken == ((ids.lowest_at(1), "headers are no map"),)
+    else:
+        assert len(headers) >= 4 + 8 * len(found[0].headers)
+
+
 def test_a_page_without_broken_records_is_as_it_came():
     """No byte of it is moved: reading costs what it did."""
     data = _page([(ids.lowest_at(at), b"t", None, None, b"body") for at in range(1, 100)])

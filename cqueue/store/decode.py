@@ -62,6 +62,7 @@ _REMEDIES: Final = {
     "logs": "mend it, or delete the log with `cqueue log delete`",
     "schedules": "add the schedule again with replace, or remove it with `cqueue schedule remove`",
     "subscriptions": "mend it, or delete the subscription with `cqueue subscription delete`",
+    "results": "it expires by itself",
     "reservations": "drop it with `cqueue quarantine drop`; then its key is free",
 }
 

@@ -26,7 +26,7 @@ REMEMBERED: Final = 10_000
 """Damaged rows that a process remembers, to log each of them once. Further ones are ignored, so that a table
 that is damaged throughout fills neither memory nor log."""
 
-_TEXTS: Final = frozenset({"queue", "key", "fleet", "worker", "log", "subscription", "member"})
+_TEXTS: Final = frozenset({"queue", "key", "fleet", "worker", "log", "subscription", "member", "message"})
 LOGGER: Final = "cqueue.quarantine"
 
 

@@ -15,8 +15,9 @@ from cqueue.log.protocol.members import assigned
 from cqueue.log.protocol.subscription_definition import Origin
 from cqueue.store import cells, decode
 from cqueue.store.operations import ReadShards
-from cqueue.store.quarantine import Damage, Quarantine
+from cqueue.store.quarantine import Damage, Quarantine, parse_address
 from cqueue.store.record_page import RecordPage, parse
+from cqueue.store.statements import KEY_COLUMNS
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey
 
 BIGINT = st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-2, 5), st.just(1 << 40))
@@ -217,6 +218,14 @@ def test_a_page_without_broken_records_is_as_it_came():
 
 
 # ── the register ──
+
+
+@pytest.mark.parametrize("table", KEY_COLUMNS)
+def test_the_address_of_a_row_of_any_table_names_its_key(table):
+    """`cqueue quarantine dump` takes the address from the log line of a damaged row."""
+    texts = {"queue", "key", "fleet", "worker", "log", "subscription", "member", "message"}
+    key = tuple("a/b c" if column in texts else 7 for column in KEY_COLUMNS[table])
+    assert parse_address(Damage(table, "q@1", key, "why").address) == (table, key)
 
 
 def test_a_row_is_counted_and_logged_once(caplog):

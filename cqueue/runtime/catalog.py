@@ -256,11 +256,15 @@ class Catalog:
 
     def _entry_of(self, row: QueueRow) -> QueueEntry:
         config = self._config_of(row)
+        spec = spec_of(row, config, self.deployment())
         for name in ("oldest_epoch", "oldest_open_epoch"):
             at_us = shards.epoch_start_ms(getattr(row, name)) * 1000
-            place = _place(row, name)
-            decode.not_ahead(place, at_us, self._driver.clock.now_us(), self._driver.report)
-        return QueueEntry(row, config, spec_of(row, config, self.deployment()))
+            decode.not_ahead(_place(row, name), at_us, self._driver.clock.now_us(), self._driver.report)
+        if reason := _epochs_fault(row, spec):
+            damage = _place(row, reason)
+            self._driver.report(damage)
+            raise decode.error(damage)
+        return QueueEntry(row, config, spec)
 
     def _config_of(self, row: QueueRow) -> QueueConfig:
         report = self._driver.report
@@ -470,6 +474,16 @@ class Catalog:
 
 def _place(row: QueueRow, column: str) -> Damage:
     return Damage("queues", row.name, (row.name,), column)
+
+
+def _epochs_fault(row: QueueRow, spec: QueueSpec) -> str:
+    """Return what is wrong with the epochs of a queue, or ""."""
+    if row.epoch_ms % spec.width_ms:
+        return f"epoch_ms is {row.epoch_ms}, which is no multiple of the time shard's {spec.width_ms}"
+    for epoch, open_ in ((row.oldest_epoch, False), (row.oldest_open_epoch, True)):
+        if epoch != shards.epoch_at(spec, shards.epoch_start_ms(epoch), open_=open_):
+            return f"oldest{'_open' if open_ else ''}_epoch is {epoch}, where no epoch begins"
+    return ""
 
 
 def _new_row(name: str, config: QueueConfig, deployment: DeploymentRow) -> Proto[QueueRow]:

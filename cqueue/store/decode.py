@@ -39,6 +39,9 @@ Report = Callable[[Damage], None]
 LAST_MS: Final = 95_617_584_000_000
 """The year 5000 in ms since 1970. A later time is damage: messages are due within ten years, and the time of
 an id can hold dates until 5236."""
+FIRST_MS: Final = 1_577_836_800_000
+"""The year 2020 in ms since 1970. No queue is as old; from 1970 on, a consumer would read half a million
+epochs before its first message."""
 MOST: Final = 1 << 62
 """Upper bound of versions, fences and other counters, so that the next value fits a bigint."""
 PRIORITIES: Final = frozenset(range(10))
@@ -186,7 +189,6 @@ def or_none(check: Check) -> Check:
 _COUNTER = number(1, MOST)
 _FROM_ZERO = number(0, MOST)
 _TIME = number(0, LAST_MS)
-_EPOCH = number(-LAST_MS, LAST_MS)
 
 _LISTENER: Final[Mapping[str, Check]] = {
     "listener": is_text,
@@ -304,8 +306,8 @@ queues: Final = Table(
         "state": one_of("active", "paused", "deleting"),
         "config": is_object,
         "epoch_ms": number(1000, 30 * 86_400_000),
-        "oldest_epoch": _EPOCH,
-        "oldest_open_epoch": _EPOCH,
+        "oldest_epoch": number(FIRST_MS, LAST_MS),
+        "oldest_open_epoch": number(-LAST_MS, -1),
     },
 )
 logs: Final = Table(

@@ -103,6 +103,9 @@ BROKEN_QUEUES = {
     "epoch width 0": {"epoch_ms": "0"},
     "oldest epoch null": {"oldest_epoch": "null"},
     "oldest epoch in the future": {"oldest_epoch": str(40_000_000_000_000)},
+    "oldest epoch in 1970": {"oldest_epoch": "0"},
+    "oldest epoch between two": {"oldest_epoch": str(1_700_000_000_017)},
+    "oldest open epoch among the others": {"oldest_open_epoch": str(1_700_000_000_000)},
     "oldest open epoch absurd": {"oldest_open_epoch": str(-(1 << 62))},
 }
 

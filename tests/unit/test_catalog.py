@@ -9,6 +9,7 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
+from cqueue.errors import DamagedRow
 from cqueue.runtime import catalog
 from cqueue.store.log_operations import ChangeLog, CreateLog, ReadLog
 from cqueue.store.memory import MemoryStore
@@ -399,3 +400,28 @@ def test_a_keyed_queue_that_is_made_while_one_of_its_name_goes_has_its_dead_lett
         with Client(FaultyStore(store, trouble=delete_first)) as other:
             other.create_queue("q", cqueue.QueueConfig(keyed=True))
         assert one.queue("q.dead").config.keyed
+
+
+@pytest.mark.parametrize(
+    ("column", "spoil"),
+    [
+        ("oldest_epoch", lambda epoch: epoch + 17),
+        ("oldest_epoch", lambda epoch: -1 - epoch),
+        ("oldest_open_epoch", lambda epoch: epoch + 17),
+        ("oldest_open_epoch", lambda epoch: -1 - epoch),
+        ("epoch_ms", lambda _: 1000),
+    ],
+)
+def test_a_queue_whose_epochs_cannot_be_is_damaged(column, spoil):
+    """Consumers would look for wide rows where nobody registers any; the other queues are there."""
+    store = MemoryStore(lambda: 1_800_000_000_000_000)
+    with Client(store) as client:
+        for name in ("damaged", "sound"):
+            client.create_queue(name)
+        row = store._queues["damaged"]
+        store._queues["damaged"] = row._replace(**{column: spoil(getattr(row, column))})
+    with Client(store) as client:
+        with pytest.raises(DamagedRow, match=column):
+            client.queue("damaged")
+        assert "sound" in client.queues()
+        assert "damaged" not in client.queues()

@@ -62,6 +62,8 @@ def test_any_row_of_queues(rows):
         assert row.version + 1 < 1 << 63
         assert isinstance(json.loads(row.config), dict)
         assert row.epoch_ms >= 1000
+        assert row.oldest_epoch >= decode.FIRST_MS
+        assert row.oldest_open_epoch < 0
 
 
 @given(columns(KEY, TEXT, BIGINT, TEXT, TEXT, BIGINT))

@@ -199,7 +199,7 @@ def _drop_of_wide_row(client: Client, damage: Damage) -> None:
     if kind == MESSAGE_KIND:
         driver.run(_drop_message(wide_row, priority, id_))
     elif kind != SLOT_KIND:
-        raise BadInput("the next claim writes this row anew; there is nothing to drop")
+        raise BadInput("claims write this row anew or ignore it; there is nothing to drop")
     elif not driver.run(_give_back(wide_row, priority, id_, dump(client, damage.address) or {})):
         raise BadInput("the slot has been changed meanwhile; look again")
 

@@ -118,7 +118,8 @@ def head(rows: Iterable[tuple[Any, ...]], report: Report) -> Head:
     """Decode the head of a wide row from its rows with kind < 3.
 
     A damaged lock becomes one that nobody holds. A damaged cursor becomes one past every message, which
-    cqueue.protocol.plausibility replaces. The next claim overwrites both. A damaged slot is quarantined.
+    cqueue.protocol.plausibility replaces. The next claim overwrites both. A damaged slot is quarantined. A
+    row under a key that no claim writes is ignored: taken for the lock, it would make all claims fail.
     """
     lock: LockRow | None = None
     cursors: dict[int, CursorRow] = {}
@@ -128,10 +129,12 @@ def head(rows: Iterable[tuple[Any, ...]], report: Report) -> Head:
         if kind == _SLOT:
             row, reason = _slot((priority, id_, state, owner), slot, -1 - len(slots))
             slots.append(row)
-        elif kind == _LOCK:
+        elif (kind, priority, id_) == (_LOCK, 0, ids.START):
             lock, reason = _lock(state, owner, until, (fence, slot[-1]))
-        elif kind == _CURSOR:
+        elif (kind, id_) == (_CURSOR, ids.START):
             cursors[priority], reason = _cursor(priority, cursor, boundary, slot[-1])
+        else:
+            reason = "no lock, cursor or slot has such a key; perhaps a newer version of cqueue wrote it"
         if reason is not None:
             report((kind, priority, id_), reason)
     return Head(lock, cursors, tuple(slots))

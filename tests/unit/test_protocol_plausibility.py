@@ -395,3 +395,15 @@ def test_whatever_stands_in_a_slot_its_timeout_is_a_date(rows):
     """A list of messages shows when each comes again, also of a slot with a time that no date can hold."""
     for row in codec.head(rows, lambda *_: None).slots:
         assert to_datetime(row.due_ms).year <= 9999
+
+
+@pytest.mark.parametrize("key", [(1, 0, 1), (1, 3, 0), (0, 0, 1), (-1, 0, 0)])
+def test_a_row_of_a_head_under_a_key_that_no_claim_writes_is_ignored(key):
+    """In place of the lock it would make all claims fail, as they write, and find, the lock elsewhere."""
+    lock = (1, 0, ids.START, None, None, 0, b"x", 0, 70, *[None] * 5, 5)
+    cursor = (0, 0, ids.START, 8 << 64, 9 << 64, *[None] * 9, -5)
+    stray = (*key, 1 << 64, 2 << 64, 1, b"y", NOON_US // 1000, 7, *[None] * 5, 11)
+    told = []
+    found = codec.head(sorted([lock, cursor, stray]), lambda *said: told.append(said))
+    assert found == codec.head([cursor, lock], lambda *said: told.append(said))
+    assert [place for place, _ in told] == [key]

@@ -185,6 +185,11 @@ class SkippedId(MessageId):
     skipped = True
 
 
+def is_queue_name(name: object) -> bool:
+    """Return whether a queue or log may have this name."""
+    return isinstance(name, str) and bool(_QUEUE_NAME.match(name)) and name not in {".", ".."}
+
+
 def check_queue_name(name: str, kind: str = "queue") -> str:
     """Return the name of a queue or log unchanged, if it is valid. kind: what it is of, for the error.
 
@@ -192,7 +197,7 @@ def check_queue_name(name: str, kind: str = "queue") -> str:
         InvalidQueueName: the name is not 1 to 200 of the characters `A-Z a-z 0-9 . _ -`, or is `.` or `..`,
             which browsers and file systems do not take for names.
     """
-    if not isinstance(name, str) or not _QUEUE_NAME.match(name) or name in {".", ".."}:
+    if not is_queue_name(name):
         raise InvalidQueueName(
             f"{name!r} is not a {kind} name; use 1 to 200 characters of A-Z a-z 0-9 . _ -, but not . or .."
         )

@@ -14,7 +14,7 @@ from cqueue.log.config import LogConfig, earlier_ttls, with_earlier_ttl
 from cqueue.log.protocol.shards import existing
 from cqueue.log.protocol.spec import EarlierTtl, LogSpec
 from cqueue.log.protocol.subscription_definition import remove
-from cqueue.message import check_queue_name
+from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.protocol.unknown import looking_again
@@ -97,6 +97,9 @@ class LogCatalog:
 
     def _entry_of(self, row: LogRow) -> LogEntry:
         now_us, report = self._driver.clock.now_us(), self._driver.report
+        if not is_queue_name(row.name):
+            report(_place(row, decode.NO_NAME))
+            raise decode.error(_place(row, decode.NO_NAME))
         decode.not_ahead(_place(row, "created"), row.created * 1000, now_us, report)
         earlier = decode.parsed(_place(row, "config"), lambda: earlier_ttls(row.config), report)
         return self._entry_as(row, self._config_of(row), earlier)

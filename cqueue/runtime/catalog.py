@@ -28,7 +28,7 @@ from cqueue.errors import (
     SchemaMismatch,
     WrongDataCentre,
 )
-from cqueue.message import check_queue_name
+from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol import inspection, shards
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
 from cqueue.protocol.unknown import looking_again, unknown_if_not_done
@@ -260,7 +260,7 @@ class Catalog:
         for name in ("oldest_epoch", "oldest_open_epoch"):
             at_us = shards.epoch_start_ms(getattr(row, name)) * 1000
             decode.not_ahead(_place(row, name), at_us, self._driver.clock.now_us(), self._driver.report)
-        if reason := _epochs_fault(row, spec):
+        if reason := _fault(row, spec):
             damage = _place(row, reason)
             self._driver.report(damage)
             raise decode.error(damage)
@@ -476,8 +476,10 @@ def _place(row: QueueRow, column: str) -> Damage:
     return Damage("queues", row.name, (row.name,), column)
 
 
-def _epochs_fault(row: QueueRow, spec: QueueSpec) -> str:
-    """Return what is wrong with the epochs of a queue, or ""."""
+def _fault(row: QueueRow, spec: QueueSpec) -> str:
+    """Return what is wrong with the name or the epochs of a queue, or ""."""
+    if not is_queue_name(row.name.removesuffix(DEAD_SUFFIX)):
+        return decode.NO_NAME
     if row.epoch_ms % spec.width_ms:
         return f"epoch_ms is {row.epoch_ms}, which is no multiple of the time shard's {spec.width_ms}"
     for epoch, open_ in ((row.oldest_epoch, False), (row.oldest_open_epoch, True)):

@@ -40,8 +40,8 @@ LAST_MS: Final = 95_617_584_000_000
 """The year 5000 in ms since 1970. A later time is damage: messages are due within ten years, and the time of
 an id can hold dates until 5236."""
 FIRST_MS: Final = 1_577_836_800_000
-"""The year 2020 in ms since 1970. No queue is as old; from 1970 on, a consumer would read half a million
-epochs before its first message."""
+"""The year 2020 in ms since 1970. No queue or log is as old. From 1970 on, a consumer would read half a
+million epochs before its first message."""
 MOST: Final = 1 << 62
 """Upper bound of versions, fences and other counters, so that the next value fits a bigint."""
 PRIORITIES: Final = frozenset(range(10))
@@ -49,6 +49,8 @@ MOST_SHARDS: Final = 1000
 """Concurrency shards in one time shard: the upper bound of `QueueConfig.max_shards`."""
 MOST_OPEN_SHARDS: Final = 64
 """Shards of open wide rows: the upper bound of `QueueConfig.open_shards`."""
+NO_NAME: Final = "its key is no name that a client accepts"
+"""The reason why the row of a queue or log is damaged that nobody can have created."""
 AHEAD_US: Final = 60_000_000
 """µs (1 min) by which a time that has to lie in the past may lie ahead: more than clocks disagree by."""
 WEEK_S: Final = 7 * 86_400
@@ -319,7 +321,7 @@ logs: Final = Table(
         "version": _COUNTER,
         "state": one_of("active", "deleting"),
         "config": is_object,
-        "created": _TIME,
+        "created": number(FIRST_MS, LAST_MS),
     },
 )
 schedules: Final = Table(

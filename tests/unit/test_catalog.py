@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 import cqueue
+from cqueue import quarantine
 from cqueue.client import Client
 from cqueue.errors import DamagedRow
 from cqueue.runtime import catalog
@@ -425,3 +426,17 @@ def test_a_queue_whose_epochs_cannot_be_is_damaged(column, spoil):
             client.queue("damaged")
         assert "sound" in client.queues()
         assert "damaged" not in client.queues()
+
+
+def test_a_row_whose_key_is_no_name_is_left_out():
+    """Lists, and all that reads each queue or log of a list, go on with the others."""
+    store = MemoryStore(lambda: 1_800_000_000_000_000)
+    with Client(store) as client:
+        client.create_queue("sound")
+        client.create_log("sound")
+        ask = client._driver.ask
+        assert ask(CreateQueue(ask(ReadQueue("sound"))._replace(name="a b")))
+        assert ask(CreateLog(ask(ReadLog("sound"))._replace(name="a b")))
+        assert client.queues() == ["sound", "sound.dead"]
+        assert client.logs() == ["sound"]
+        assert {damage.table for damage in quarantine.look(client)} == {"queues", "logs"}

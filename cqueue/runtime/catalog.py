@@ -377,14 +377,15 @@ class Catalog:
         self._change(name, lambda row: row._replace(state=state))
 
     def _change(
-        self, name: str, change: Callable[[QueueRow], QueueRow], *, incarnation: str | None = None
+        self, name: str, change: Callable[[QueueRow], QueueRow], *, only: QueueRow | None = None
     ) -> QueueRow:
-        """Change a queue's row. incarnation: only the row of this one, which may be damaged."""
+        """Change a queue's row. only: the queue as it was found, whose row may be damaged; no later one."""
         unknown: OutcomeUnknown | None = None
         for attempt in range(TRIES):
             with looking_again(unknown):
-                row = self._driver.ask(ReadQueue(name, as_stored=incarnation is not None))
-                if row is None or row.state == DELETING or incarnation not in {None, row.incarnation}:
+                row = self._driver.ask(ReadQueue(name, as_stored=only is not None))
+                is_another = row and only and row.incarnation != only.incarnation
+                if row is None or row.state == DELETING or is_another:
                     raise QueueNotFound(f"there is no queue {name!r}")
                 wanted = change(row)
                 if not attempt:
@@ -433,7 +434,7 @@ class Catalog:
     def _mark_deleted(self, row: QueueRow) -> None:
         if row.state != DELETING:
             with suppress(QueueNotFound):  # somebody else has marked it, or deleted it
-                self._change(row.name, lambda row: row._replace(state=DELETING), incarnation=row.incarnation)
+                self._change(row.name, lambda row: row._replace(state=DELETING), only=row)
 
     def _delete_one(self, row: QueueRow) -> int:
         spec = self._spec_as_stored(row)

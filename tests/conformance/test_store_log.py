@@ -126,7 +126,7 @@ def test_a_partition_is_dropped_whole(store, shard):
 
 
 def test_a_log_changes_only_from_the_version_seen(store, name):
-    row = LogRow(name, "1", 1, "active", "{}", 17)
+    row = LogRow(name, "1", 1, "active", "{}", 1_800_000_000_000)
     assert store.execute(ReadLog(name)) is None
     assert store.execute(CreateLog(row)) is True
     assert store.execute(CreateLog(row._replace(incarnation="2"))) is False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from cqueue.errors import BadInput
@@ -13,6 +14,7 @@ from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import Stretch, in_order, passed_upto
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogRecord
+from cqueue.runtime.batcher import calls
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import waiting
 
@@ -52,8 +54,9 @@ class Scanner(Reader):
         self._upto = max(last, self._end)
         positions = dict.fromkeys(first, self._upto) if reverse else first
         self._merge = Merge(spec, positions, reverse=reverse)
-        self._reads = ThreadPoolExecutor(1, thread_name_prefix="cqueue-scan")
-        self._next: Future[list[Stretch] | None] | None = None
+        self._reads = calls("cqueue-scan", at_a_time=1, room=100)
+        self._next: Future[None] | None = None
+        self._rounds: deque[list[Stretch] | None] = deque()  # what reads found, until it is kept
 
     def __repr__(self) -> str:
         return f"<scanner of log {self._name}>"
@@ -90,40 +93,54 @@ class Scanner(Reader):
                 return True
             for found in self._found():
                 self._kept.extend(self._wanted(in_order(found, reverse=self._reverse))[: self._left])
+                self._end_round(len(self._kept))
                 if self._kept:
-                    self._given(len(self._kept))
                     return True
             return False
 
     def _found(self) -> Iterator[list[Stretch]]:
-        """Yield what each round of reads finds, until the limit is reached."""
+        """Yield what each round of reads finds, until the limit is reached.
+
+        A round that was not ended, because of a Ctrl-C say, is found again.
+        """
         while self._left is None or self._left > 0:
-            found = self._take()
+            found = self._round()
             if found is None:
                 return
             wanted = [self._behind(stretch) for stretch in found] if self._reverse else found
             if wanted:
                 yield wanted
+            else:
+                self._end_round(0)
 
     def _behind(self, stretch: Stretch) -> Stretch:
         """Return the part of a stretch above its partition's start, which lies above the earliest start."""
         return stretch._replace(stop=passed_upto(stretch, self._first[stretch.partition], reverse=True))
 
-    def _given(self, count: int) -> None:
+    def _end_round(self, count: int) -> None:
+        """Note that `count` records of the round are kept, or handed out."""
+        self._rounds.popleft()
         if self._left is not None:
             self._left -= count
 
-    def _take(self) -> list[Stretch] | None:
-        """Return what was read ahead, or is read now, and begin the next read."""
-        self._check_open()
-        ahead, self._next = self._next, None
-        found = waiting.result(ahead) if ahead is not None else self._read()
-        if found is not None:
-            self._next = self._reads.submit(self._read)
-        return found
+    def _round(self) -> list[Stretch] | None:
+        """Return what the first round found that has not ended, and begin the next read.
 
-    def _read(self) -> list[Stretch] | None:
-        return self._driver.run(self._merge.more(self._spec, self._end, self._began_us))
+        All reads run on the scanner's own thread, where no Ctrl-C arrives. So one that cuts the wait short
+        leaves what the read finds to the next call.
+        """
+        self._check_open()
+        while not self._rounds:
+            ahead, self._next = self._next or self._reads.submit(self._read), None
+            waiting.wait(ahead)
+            self._check_open()
+            ahead.result()
+        if self._rounds[0] is not None and self._next is None:
+            self._next = self._reads.submit(self._read)
+        return self._rounds[0]
+
+    def _read(self) -> None:
+        self._rounds.append(self._driver.run(self._merge.more(self._spec, self._end, self._began_us)))
 
     # ── Arrow ──
 
@@ -143,8 +160,8 @@ class Scanner(Reader):
                 batch = arrow.of_topics(batch, self._topics)
             if self._left is not None:
                 batch = batch.slice(0, self._left)
+            self._end_round(batch.num_rows)
             if batch.num_rows:
-                self._given(batch.num_rows)
                 yield batch
 
     # ── moving ──
@@ -159,10 +176,12 @@ class Scanner(Reader):
         with self._reading:
             # First, as a refused start must not lose what was read ahead.
             positions = starts(self._spec, start, self._partitions, self._driver.clock.now_us(), on_expired)
-            ahead, self._next = self._next, None
-            if ahead is not None:
-                waiting.wait(ahead)  # wait: the sources must not be moved while they are read
-            self._given(-len(self._kept))
+            # After all reads: the sources must not be moved while they are read.
+            waiting.wait(self._reads.submit(lambda: None))
+            self._next = None
+            self._rounds.clear()
+            if self._left is not None:
+                self._left += len(self._kept)
             self._kept.clear()
             for partition, position in positions.items():
                 self._merge.sources[partition].seek(min(position, self._upto))
@@ -170,4 +189,4 @@ class Scanner(Reader):
     def close(self) -> None:
         """Stop reading. Never raises."""
         super().close()
-        self._reads.shutdown(wait=False, cancel_futures=True)
+        self._reads.close(drop=True, wait_s=0)

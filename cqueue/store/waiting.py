@@ -170,9 +170,10 @@ def sleep(seconds: float, *, cancellable: bool = False) -> None:
 
 def wait(future: Future[Any]) -> None:
     """Wait until a future of another thread is done."""
-    done = Signal()
-    future.add_done_callback(lambda _: done.set())
-    done.wait()
+    done = lock()  # no `Signal`: a Ctrl-C could leave it locked, and the other thread would hang
+    done.acquire()
+    future.add_done_callback(lambda _: done.release())
+    done.acquire()
 
 
 def result(future: Future[T]) -> T:

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 import uuid
+from contextlib import nullcontext
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -28,8 +29,10 @@ from cqueue.log import LogConfig, LogId, Record, catalog
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import earlier_ttls
 from cqueue.log.log import Log
+from cqueue.store import waiting
 from cqueue.store.log_operations import AppendRecords
 from tests.subscriptions.subscribing import Clocked
+from tests.unit.ctrl_c import ctrl_c_at, on_a_thread
 
 SHARD = timedelta(seconds=10)
 
@@ -533,6 +536,34 @@ def test_a_scan_that_is_left_loses_nothing(log, store, reverse):
     found += [record.id for record in next(scanner.batches())]
     found += [record.id for record in scanner]
     assert found == (ids[:9:-1] if reverse else ids[:30])
+
+
+def test_a_scan_whose_wait_a_ctrl_c_ends_loses_nothing(log, store, monkeypatch):
+    """At each moment of a wait for what is read ahead: the next loop gives what that read finds."""
+    ids = fill(log, store, 150)  # more than one read gives
+
+    plain, found = waiting.wait, []
+    moments, left, interrupted = 0, 0, True
+
+    def wait(future):
+        """Be interrupted in the second wait, which is for what is read ahead."""
+        nonlocal left
+        left -= 1
+        with nullcontext() if left else ctrl_c_at(moments):
+            plain(future)
+
+    monkeypatch.setattr(waiting, "wait", wait)
+    while interrupted:
+        moments, left, interrupted, scanner = moments + 1, 2, False, log.scan()
+        found.clear()
+        try:
+            for record in scanner:
+                found.append(record.id)  # noqa: PERF401 - those before the Ctrl-C as well
+        except KeyboardInterrupt:
+            interrupted = True
+        found += on_a_thread(lambda: [record.id for record in scanner])  # noqa: B023 - called at once
+        assert found == ids
+    assert moments > 5
 
 
 def test_a_move_keeps_the_end_of_the_scan(log, store):

@@ -135,10 +135,25 @@ class Bridge:
             step = call.switch()
         return step
 
-    async def finish(self) -> None:
-        """Wait until the rest of each cancelled call is done."""
-        while self._background:
-            await asyncio.wait(set(self._background))
+    async def finish(self, last: Callable[[], object] = lambda: None) -> None:
+        """Wait until the rest of each cancelled call is done; then make a last call.
+
+        Both are one call, whose rest a cancelled task does not break off either.
+        """
+        background = set(self._background)  # without the rest of this call
+
+        def finish() -> None:
+            for task in background:
+                done = Signal()
+                task.add_done_callback(partial(_set, done))
+                done.wait()
+            last()
+
+        await self.call(finish)
+
+
+def _set(signal: Signal, _: object) -> None:
+    signal.set()
 
 
 def _begun(act: Callable[[], object]) -> tuple[_Call, Any]:

@@ -68,8 +68,7 @@ class AsyncClient(Twin[Client]):
 
     async def close(self) -> None:
         """Finish the rest of cancelled calls, then close all connections. Close consumers before."""
-        await self._bridge.finish()
-        await self._bridge.call(partial(_close, self._inner))
+        await self._bridge.finish(partial(_close, self._inner))
 
 
 @asynccontextmanager

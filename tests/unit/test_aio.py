@@ -300,6 +300,38 @@ def test_a_program_that_ends_in_the_middle_of_a_call_ends(on_queue):
     assert time.monotonic() - began_s < 30
 
 
+def test_a_cancelled_close_waits_for_other_calls_and_closes(monkeypatch):
+    """A task that is cancelled at the end of its `async with` leaves no connection open."""
+    held, order = waiting.Signal(), []
+    close = cqueue.Client.close
+
+    def closed(client):
+        order.append("closed")
+        close(client)
+
+    monkeypatch.setattr(cqueue.Client, "close", closed)
+
+    async def story():
+        async with asyncio.timeout(20), cqueue.connect_async("memory://") as client:
+
+            def call():
+                held.wait(5)
+                order.append("called")
+
+            tasks = [client._bridge.call(call), client.close(), client.close()]
+            for task in map(asyncio.create_task, tasks):
+                await asyncio.sleep(0.01)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert order == []
+            held.set()
+            await client._bridge.finish()
+            assert order[:2] == ["called", "closed"]
+
+    asyncio.run(story())
+
+
 def test_a_cancelled_extend_leaves_the_lease_usable(on_queue):
     """The lease's lock is free again: the message can be settled."""
 

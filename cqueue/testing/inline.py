@@ -115,16 +115,16 @@ class Inline:
         wide_row, priority, _ = id_.locate()
         poller = self._poller(queue)
         others: list[ReceivedMessage] = []
-        try:
-            while messages := poller.consumer.receive_from(wide_row, frozenset({priority}), MAX_RECEIVE):
+        mine: list[ReceivedMessage] = []
+        with closing(poller.consumer):
+            while not mine and (
+                messages := poller.consumer.receive_from(wide_row, frozenset({priority}), MAX_RECEIVE)
+            ):
                 mine = [message for message in messages if message.id == id_]
                 others += [message for message in messages if message.id != id_]
-                if mine:
-                    return self._run(poller, mine[0])
-            return None
-        finally:
-            poller.consumer.snooze(others, MS * 0)  # given back, as if they had not been received
-            poller.consumer.close()
+            # Given back before the run, whose task may look at them, replace or cancel them
+            poller.consumer.snooze(others, MS * 0)
+            return self._run(poller, mine[0]) if mine else None
 
     def _poller(self, queue: str) -> Poller:
         poller = Poller(self.queues[queue], self._poll_schedule, self._options)

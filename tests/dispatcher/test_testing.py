@@ -694,6 +694,30 @@ def test_fire_runs_nothing_beside_it(t):
     assert [job.attempt for job in t.enqueued(clean)] == [1, 1, 1, 2]
 
 
+def test_a_fired_task_finds_what_is_due_beside_it():
+    """As beside any other run: those messages wait, and can be replaced and cancelled."""
+    own = cqueue.App()
+    seen: list[object] = []
+
+    @own.task(queue="work")
+    def job(number: int) -> None:
+        seen.append(number)
+
+    @own.periodic("0 3 * * *", queue="work")
+    def tidy() -> None:
+        seen.extend(job.args["number"] for job in t.enqueued(job))
+        seen.append(handle.state())
+        job.options(unique=cqueue.Unique(key="k", on_conflict="replace")).enqueue(3)
+        seen.append(handle.cancel())
+
+    with own.testing(now=NOON) as t:
+        job.options(unique=cqueue.Unique(key="k")).enqueue(1)
+        handle = job.enqueue(2)
+        t.fire(tidy, reraise=True)
+        t.drain()
+    assert seen == [1, 2, "waiting", True, 3]
+
+
 def test_fire_raises_if_it_is_asked_to(t):
     clean_fails.append(LookupError("once"))
     with pytest.raises(LookupError, match="once"):

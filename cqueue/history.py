@@ -223,14 +223,15 @@ class QueueHistory:
                 for record in records:
                     if enough is not None and record.time < enough:
                         break
-                    for event in _events(record.body, wanted):
+                    for event in reversed([*_events(record.body, wanted)]):
                         if since is None or event.at >= since:  # a record may be stored twice
                             found[event.message_id, event.fence, event.state, event.at] = event
                     if enough is None and len(found) >= limit:
                         enough = record.time - LATE
         except (LogNotFound, InvalidQueueName):
             return []
-        return sorted(found.values(), key=lambda event: event.at)[-limit:]
+        as_told = list(found.values())[::-1]  # events of one millisecond stay in this order
+        return sorted(as_told, key=lambda event: event.at)[-limit:]
 
 
 def partition_of(message_id: str) -> int:

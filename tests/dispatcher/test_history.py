@@ -12,7 +12,7 @@ import cqueue
 from cqueue.client import Client
 from cqueue.dispatcher.execution import history_writer
 from cqueue.errors import OutcomeUnknown, Refused, Unavailable
-from cqueue.history import PARTITIONS, PREFIX, TOPIC, partition_of
+from cqueue.history import PARTITIONS, PREFIX, TOPIC, Told, partition_of
 from cqueue.runtime.rendezvous import own_name
 from cqueue.store.log_operations import (
     AppendRecords,
@@ -22,6 +22,7 @@ from cqueue.store.log_operations import (
     ListLogs,
     RemoveLog,
 )
+from cqueue.testing import MemoryClient
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
@@ -420,3 +421,19 @@ def test_times_are_in_utc(app, queue):
     task(app, lambda: None).enqueue()
     run(app)
     assert told(queue, 1)[0].at.tzinfo is UTC
+
+
+def test_events_of_one_millisecond_stay_in_the_order_in_which_they_were_told():
+    """Within an append, and from one append to the next."""
+    with MemoryClient() as client:
+        queue = client.create_queue("q", cqueue.QueueConfig(history=DAY))
+        sent = queue.send(b"m")
+        at_ms = client.clock.now_us() // 1000
+        first, second, third, fourth = (
+            Told(at_ms, "snoozed", sent, None, None, 1, fence, at_ms) for fence in (4, 3, 2, 1)
+        )
+        queue._history.append("w", [first, second])
+        queue._history.append("w", [third, fourth])
+        client.advance(timedelta(seconds=10))
+        assert [event.fence for event in queue.history(sent)] == [4, 3, 2, 1]
+        assert [event.fence for event in queue.history(limit=2)] == [2, 1]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.delivery import Settlement
 from cqueue.dispatcher.execution.fetchers import delivery_of
+from cqueue.dispatcher.execution.history_writer import HistoryWriter
 from cqueue.dispatcher.execution.options import MS, Options
 from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.runner import Runner
@@ -65,9 +66,12 @@ class Inline:
         self._poll_schedule = PollSchedule(lambda _poller, _coming: 1, 0.0, 0.0)
         self._telemetry = Telemetry()
         self._options = Options(poll_interval=MS)
+        self._history = HistoryWriter(self._telemetry)
+        self._history.close(0.0)  # starts no thread; `_run` appends
+        self._telemetry.on_lost = self._history.lost
         # Delays count from the settlement, so the writer's clock may stand still
         self._settlement_writer = SettlementWriter(
-            self._options, app.middleware, self._telemetry, clock=lambda: 0.0
+            self._options, app.middleware, self._telemetry, clock=lambda: 0.0, history=self._history
         )
         self._runner = Runner(
             self._telemetry,
@@ -141,4 +145,5 @@ class Inline:
             except FAILURES as exc:
                 delivery.error = exc
         self._runner.end(delivery)
+        self._history.flush()
         return Ran(poller.name, message, delivery.settlement, delivery.answer, delivery.error)

@@ -671,6 +671,31 @@ def test_a_month_of_hours_takes_a_moment():
 # ── Schedules ──
 
 
+def test_a_queue_keeps_its_history():
+    """As with a dispatcher; what was told within one millisecond stays in the order in which it was told."""
+    own = cqueue.App()
+
+    @own.task(queue="work", retry=cqueue.Retry(timedelta(), max_attempts=3))
+    def job() -> None:
+        if cqueue.current_context().attempt == 2:
+            handle.cancel()
+        raise ValueError("no")
+
+    with own.testing(now=NOON) as t:
+        queue = own.client.queue("work")
+        queue.alter(history=timedelta(days=1))
+        handle = job.enqueue()
+        t.drain()
+        t.advance(10 * SECOND)
+        events = queue.history(handle)
+    assert [(one.state, one.attempt, one.error) for one in events] == [
+        ("retried", 1, "ValueError"),
+        ("retried", 2, "ValueError"),
+        ("lost", 2, None),
+    ]
+    assert {one.at for one in events} == {NOON}
+
+
 def test_fire_runs_a_periodic_task_now(t):
     """With its firing; what it enqueues stays to be looked at, and its own times stay as they are."""
     run = t.fire(clean)

@@ -24,6 +24,7 @@ from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.runner import Runner
 from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
 from cqueue.dispatcher.execution.telemetry import Telemetry
+from cqueue.dispatcher.schedules.monitor import overdue_ms, restart_stalled
 from cqueue.message import MAX_RECEIVE, MessageId
 from cqueue.queue import Queue
 from cqueue.testing.store import Place
@@ -101,6 +102,16 @@ class Inline:
         if any(task.queue not in self._queues for task in self._app.tasks.values()):
             self.set_up()
         return self._queues
+
+    def restart_schedules(self) -> None:
+        """Let schedules go on whose firings were purged or cancelled, as a dispatcher's monitor does."""
+        for queue in self.queues.values():
+            restart_stalled(queue.schedules.store)
+
+    def checks_us(self) -> list[int]:
+        """Return when `restart_schedules` would find schedules stopped, in µs since 1970."""
+        rows = (row for queue in self.queues.values() for row in queue.schedules.store.rows())
+        return [from_ms * 1000 for row in rows if (from_ms := overdue_ms(row)) is not None]
 
     def runs(self, queue: str, place: Place) -> Iterator[Ran]:
         """Run what is due in one wide row, the most urgent first, until nothing is due."""

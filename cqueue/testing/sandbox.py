@@ -262,6 +262,7 @@ class Sandbox:
 
     def _due(self) -> Iterator[Ran]:
         """Run what is due now, and what it enqueues, until nothing is due or can be received."""
+        self._work.restart_schedules()
         given = True
         before: list[int] = []
         while (due := self._due_now()) and (given or before != [one.row.id for _, one in due]):
@@ -289,10 +290,13 @@ class Sandbox:
         self._clock.move_to(target_us)
 
     def _next_us(self) -> int | None:
-        """Return when the next message becomes due after now, in µs since 1970; None if none does."""
+        """Return when there is something to do after now, in µs since 1970; None if there is nothing.
+
+        A message becomes due then, or a schedule counts as stopped if its firing is gone.
+        """
         now_us = self._clock.now_us()
-        coming = (one.next_us for _, one in self._in_tasks() if one.next_us > now_us)
-        return min(coming, default=None)
+        coming = [one.next_us for _, one in self._in_tasks()] + self._work.checks_us()
+        return min((us for us in coming if us > now_us), default=None)
 
     def _noted(self, ran: Ran, *, reraise: bool) -> Run:
         if reraise and ran.error is not None:

@@ -43,12 +43,18 @@ def restart_stalled(store: ScheduleStore) -> list[str]:
     return restarted
 
 
+def overdue_ms(row: ScheduleRow) -> int | None:
+    """Return from when the schedule counts as stopped, in ms since 1970; None if it waits for no firing."""
+    return None if next_firing(row) is None else due_ms(row) + MARGIN_MS + 1
+
+
 def _is_overdue(store: ScheduleStore, row: ScheduleRow) -> bool:
     """Return whether the firing should have moved the row on already."""
     try:
-        return next_firing(row) is not None and store.now_us() // 1000 > due_ms(row) + MARGIN_MS
+        from_ms = overdue_ms(row)
     except BadInput:  # a newer version's schedule: its dispatchers check it
         return False
+    return from_ms is not None and store.now_us() // 1000 >= from_ms
 
 
 def _restart(store: ScheduleStore, key: str) -> bool:

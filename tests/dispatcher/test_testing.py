@@ -696,6 +696,27 @@ def test_a_queue_keeps_its_history():
     assert {one.at for one in events} == {NOON}
 
 
+@pytest.mark.parametrize("gone", ["purge", "cancel"])
+def test_a_schedule_goes_on_when_its_firing_is_gone(gone):
+    """The next firing is lost with it, and the schedule goes on with the time after that."""
+    own = cqueue.App()
+    times = []
+
+    @own.periodic("*/10 * * * *", queue="cron")
+    def tick(fired_at: datetime) -> None:
+        times.append(fired_at)
+
+    with own.testing(now=NOON) as t:
+        t.advance(15 * MINUTE)
+        queue = own.client.queue("cron")
+        if gone == "purge":
+            queue.purge()
+        else:
+            assert queue.cancel(queue.peek()[0].id)
+        t.advance(30 * MINUTE)
+    assert times == [NOON + minutes * MINUTE for minutes in (10, 30, 40)]
+
+
 def test_fire_runs_a_periodic_task_now(t):
     """With its firing; what it enqueues stays to be looked at, and its own times stay as they are."""
     run = t.fire(clean)

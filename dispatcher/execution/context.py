@@ -52,7 +52,7 @@ class Context:
         task: name of the task, or of the handler.
         attempt: number of the attempt, from 1.
         max_attempts: number of the last attempt; 0 means no limit.
-        deadline: when the task's own timeout passes (UTC), or None.
+        deadline: when the task's own timeout passes, on the clock of `now` (UTC), or None.
         lost: set when the lease is lost and another consumer may have the message; stop, the result is of no
             use.
         cancelled: True once `lost` is set because the message was cancelled; nobody else gets it then.

@@ -11,7 +11,7 @@ import traceback
 from asyncio import CancelledError
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -137,9 +137,9 @@ class Runner:
         binding, message, context = delivery.binding, delivery.message, delivery.context
         if binding is None or context is None or delivery.error is not None or delivery.override is not None:
             return None
-        if binding.timeout is not None:
-            context.deadline = datetime.now(UTC) + binding.timeout
         try:
+            if binding.timeout is not None:
+                context.deadline = context.now + binding.timeout
             for before in self._before:
                 before(message, context)
         except BaseException as exc:  # noqa: BLE001 - the application's code must not end a worker

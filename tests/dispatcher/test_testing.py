@@ -717,6 +717,21 @@ def test_a_schedule_goes_on_when_its_firing_is_gone(gone):
     assert times == [NOON + minutes * MINUTE for minutes in (10, 30, 40)]
 
 
+def test_a_deadline_is_on_the_clock_of_the_block():
+    """A long task that compares it with `now` has the time that its timeout gives it."""
+    own = cqueue.App()
+
+    @own.task(queue="work", timeout=MINUTE)
+    def job() -> timedelta:
+        context = cqueue.current_context()
+        return context.deadline - context.now
+
+    with own.testing(now=NOON) as t:
+        job.enqueue()
+        (run,) = t.drain()
+    assert run.result == MINUTE
+
+
 def test_fire_runs_a_periodic_task_now(t):
     """With its firing; what it enqueues stays to be looked at, and its own times stay as they are."""
     run = t.fire(clean)

@@ -64,6 +64,7 @@ class Inline:
         self._app = app
         self._coroutines = asyncio.Runner(loop_factory=asyncio.new_event_loop)  # not the thread's own loop
         self._queues: dict[str, Queue] = {}
+        self._known = 0  # tasks that were set up
         self._poll_schedule = PollSchedule(lambda _poller, _coming: 1, 0.0, 0.0)
         self._telemetry = Telemetry()
         self._options = Options(poll_interval=MS)
@@ -83,8 +84,14 @@ class Inline:
         self.set_up()
 
     def set_up(self) -> None:
-        """Create missing queues and schedules, as a dispatcher does when it starts."""
-        self._queues = {queue.name: queue for queue in self._app.setup()}
+        """Create queues and schedules of new tasks, as a dispatcher does when it starts, and missing queues.
+
+        What the test has changed about the others stays.
+        """
+        stored = self._app.client.queues()
+        if len(self._app.tasks) != self._known or any(name not in stored for name in self._queues):
+            self._queues = {queue.name: queue for queue in self._app.setup()}
+            self._known = len(self._app.tasks)
 
     def close(self) -> None:
         """Store what was decided, and end the event loop; the application stays open."""

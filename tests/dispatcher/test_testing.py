@@ -732,6 +732,31 @@ def test_a_deadline_is_on_the_clock_of_the_block():
     assert run.result == MINUTE
 
 
+def test_what_a_test_changes_about_schedules_and_queues_stays():
+    """As with a dispatcher that runs: only a start of one declares schedules, and checks queues."""
+    own = cqueue.App(retry=cqueue.Retry(MINUTE, max_attempts=9))
+    ran = []
+
+    @own.periodic("*/10 * * * *", queue="cron", key="tick")
+    def tick() -> None:
+        ran.append("tick")
+
+    with own.testing(now=NOON) as t:
+        queue = own.client.queue("cron")
+        queue.schedules.remove("tick")
+        assert not t.advance(HOUR).succeeded
+        queue.alter(max_attempts=2)
+        assert not t.advance(HOUR)
+
+        @own.periodic("*/30 * * * *", queue="other", name="late")
+        def late() -> None:
+            ran.append("late")
+
+        queue.alter(max_attempts=9)
+        t.advance(HOUR)
+    assert sorted(ran) == ["late"] * 2 + ["tick"] * 6
+
+
 def test_fire_runs_a_periodic_task_now(t):
     """With its firing; what it enqueues stays to be looked at, and its own times stay as they are."""
     run = t.fire(clean)

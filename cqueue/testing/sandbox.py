@@ -45,7 +45,8 @@ class Sandbox:
     """The application in a test; made by `App.testing`, and used in a `with` block.
 
     One thread at a time calls its methods; the program may enqueue on any thread. Messages run on the calling
-    thread, one after another: queue by queue, the most urgent first, then in the order of their due times.
+    thread, one after another: queue by queue, the most urgent of a wide row first, then in the order of their
+    due times. So messages that are due minutes apart may run in that order, whatever their priorities.
 
     The clock stands still until `advance` moves it. Handlers read its time from `current_context().now`;
     `datetime.now()` returns real time.

@@ -12,6 +12,10 @@ from cqueue.runtime.clock import ClusterClock, wall_us
 STEP_MS: Final = 100
 """Ms of one step of the clock; due times of retries are rounded up to the same steps."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST: Final = datetime(1971, 1, 1, tzinfo=UTC)
+"""First time at which a clock may begin: consumers look days back, and no stored time is before 1970."""
+_LATEST: Final = datetime(3000, 1, 1, tzinfo=UTC)
+"""Last such time: far from what a datetime and a schedule can hold, with ten years for due times."""
 _SECOND_US: Final = 1_000_000
 
 
@@ -22,7 +26,7 @@ class ManualClock(ClusterClock):
         now: aware time at which the clock begins; None: the current second.
 
     Raises:
-        BadInput: `now` has no time zone.
+        BadInput: `now` has no time zone, or lies before 1971 or after the year 2999.
     """
 
     def __init__(self, now: datetime | None = None) -> None:
@@ -56,4 +60,6 @@ class ManualClock(ClusterClock):
 def _us_of(now: datetime) -> int:
     if not isinstance(now, datetime) or now.tzinfo is None:
         raise BadInput(f"now is {now!r}; it takes a datetime with a time zone")
+    if not _EARLIEST <= now <= _LATEST:
+        raise BadInput(f"now is {now}; a clock begins from {_EARLIEST.date()} to {_LATEST.date()}")
     return (now - _EPOCH) // timedelta(microseconds=1)

@@ -295,8 +295,8 @@ class App:
             now: the time at which the block's clock begins, with a time zone; by default the current second.
 
         Raises:
-            BadInput: `now` has no time zone; or, as the block begins, the application is in another testing
-                block.
+            BadInput: `now` has no time zone, or lies before 1971 or after the year 2999; or, as the block
+                begins, the application is in another testing block.
         """
         from cqueue.testing.sandbox import Sandbox  # noqa: PLC0415 - only tests need it
 

@@ -757,6 +757,22 @@ def test_what_a_test_changes_about_schedules_and_queues_stays():
     assert sorted(ran) == ["late"] * 2 + ["tick"] * 6
 
 
+@pytest.mark.parametrize("now", [datetime(1970, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)], ids=str)
+def test_a_clock_begins_where_times_can_be_stored(now):
+    """A time before or after that is refused as the block is made."""
+    with pytest.raises(BadInput, match="a clock begins from 1971-01-01 to 3000-01-01"):
+        app.testing(now=now)
+
+
+@pytest.mark.parametrize("year", [1971, 3000])
+def test_the_first_and_the_last_clock_work(year):
+    """Messages and schedules come at their times."""
+    with app.testing(now=datetime(year, 1, 1, tzinfo=UTC)) as t:
+        mail.enqueue("ann")
+        assert len(t.advance(HOUR).of(clean)) == 6
+        assert ran.count("ann") == 1
+
+
 def test_fire_runs_a_periodic_task_now(t):
     """With its firing; what it enqueues stays to be looked at, and its own times stay as they are."""
     run = t.fire(clean)

@@ -212,9 +212,10 @@ class TombstoneBudget:
         """Note the messages `taken`, in order: all that stood between `after` and the last of them."""
         known = self._taken.get(priority)
         if known is None or known.recent[-1].upto != after:
-            known = self._taken[priority] = _TakenMessages()
+            known = _TakenMessages()
         for stretch in _stretches(after, taken):
             known.add(stretch)
+        self._taken[priority] = known  # only now: a Ctrl-C must leave none that is empty
         self.note_density(known.messages, known.rows, self._span_us(known))
 
     def _span_us(self, taken: _TakenMessages) -> int:

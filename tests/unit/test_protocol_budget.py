@@ -2,7 +2,10 @@
 
 from types import SimpleNamespace
 
+import pytest
+
 from cqueue import ids
+from cqueue.protocol import budget as budgets
 from cqueue.protocol.budget import (
     FIRST_PIECE_US,
     MAX_COUNTED_TOMBSTONES,
@@ -171,3 +174,19 @@ def test_what_is_remembered_of_taken_messages_grows_slowly():
         took(row, number * 1000, (number + 1) * 1000, 10)
     known = row.reads.budget._taken[0]
     assert len(known._older) + len(known.recent) <= 15_000 / MAX_COUNTED_TOMBSTONES + TARGET_TOMBSTONES / 10
+
+
+def test_a_ctrl_c_while_messages_are_counted_leaves_the_counts_usable(monkeypatch):
+    """Else each later receive of the consumer would end in an IndexError."""
+    budget = view().reads.budget
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(budgets, "_stretches", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            budget.note_taken(0, 0, [ids.lowest_at(1)])
+    assert budget.recent(0) is None
+    budget.note_taken(0, 0, [ids.lowest_at(1)])
+    assert budget.recent(0) == (0, ids.lowest_at(1))

@@ -9,6 +9,7 @@ from cqueue.runtime.clock import ClusterClock
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import limits
 from cqueue.store.operations import Answers, ReadHead, Together, WideRow
+from tests.unit.ctrl_c import at_each_moment
 
 ROW = WideRow("q@1", 0, 0)
 
@@ -103,3 +104,22 @@ def test_what_is_repeated_counts_from_its_repeat():
     answers = driver(store, 1.0).ask(Together((ReadHead(ROW), ReadHead(ROW))))
     assert answers == [None, None]
     assert not hasattr(answers, "ages_us")
+
+
+def test_no_ctrl_c_leaves_a_deadline_behind():
+    """At any moment of a call: the thread's later calls get all of their time, however late they come."""
+
+    def call():
+        with limits.within(0):
+            limits.left_s(30)
+
+    def check():
+        with limits.within(10):
+            assert limits.left_s(30) > 9
+
+    assert at_each_moment(call, check) > 5
+
+
+def test_a_deadline_counts_for_all_that_its_block_calls():
+    with limits.within(3), limits.within(10):
+        assert limits.left_s(30) <= 3

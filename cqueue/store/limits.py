@@ -42,20 +42,20 @@ class within:  # noqa: N801 - reads as a function, like `contextlib.suppress`
         self._token: Token[_Limit | None]
 
     def __enter__(self) -> None:
-        outer, owner, end_s = _limit.get(), sys._getframe(1), time.monotonic() + self._limit_s  # noqa: SLF001
-        if outer is not None and _runs(outer.owner, owner):
+        outer, caller, end_s = _limit.get(), sys._getframe(1), time.monotonic() + self._limit_s  # noqa: SLF001
+        if outer is not None and _runs(outer.owner, caller):
             end_s = min(outer.end_s, end_s)
         elif outer is not None:
             _limit.set(None)
-        self._token = _limit.set(_Limit(end_s, owner))
+        self._token = _limit.set(_Limit(end_s, caller))
 
     def __exit__(self, *_: object) -> None:
         _limit.reset(self._token)
 
 
-def _runs(owner: FrameType, innermost: FrameType) -> bool:
-    """Return whether a function is among those that have called the innermost one, or is that one."""
-    frame: FrameType | None = innermost
+def _runs(owner: FrameType, caller: FrameType) -> bool:
+    """Return whether `owner` still runs: it is `caller`, or one of the functions that led to that call."""
+    frame: FrameType | None = caller
     while frame is not None and frame is not owner:
         frame = frame.f_back
     return frame is not None
@@ -67,7 +67,7 @@ def renew(limit_s: float) -> None:
     """
     limit = _limit.get()
     if limit is not None:
-        _limit.set(limit._replace(end_s=time.monotonic() + limit_s))
+        _limit.set(_Limit(time.monotonic() + limit_s, limit.owner))
 
 
 def left_s(most_s: float) -> float:

@@ -320,7 +320,7 @@ def test_a_cancelled_close_waits_for_other_calls_and_closes(monkeypatch):
 
             tasks = [client._bridge.call(call), client.close(), client.close()]
             for task in map(asyncio.create_task, tasks):
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)  # the task begins, and waits
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task

@@ -124,8 +124,13 @@ class Poll:
         """Return whether a wide row may have messages, or a delayed search is due."""
         return bool(self.work) or self.work.held is not None or self._put_off
 
-    def next_claim(self, spec: QueueSpec, want: int, *, stay: bool = True) -> Proto[Claim | None]:
+    def next_claim(
+        self, spec: QueueSpec, want: int, *, stay: bool = True, hints: Callable[[], Iterable[Hint]] = tuple
+    ) -> Proto[Claim | None]:
         """Return the next claim that took messages, if only to bury them; None once no work is left.
+
+        hints: returns the hints since the last call. It is called after each claim that took nothing, as most
+            sweeps do: the messages that come meanwhile need not wait for all sweeps.
 
         Raises:
             NotDone, OutcomeUnknown: the error of the first wide row that failed, if no other had messages.
@@ -146,6 +151,8 @@ class Poll:
             else:
                 if claimed.taken or claimed.dead or claimed.expired:
                     return claimed
+                if work.reason is not Reason.HINT:  # those are limited in number, so the round ends
+                    yield from self._hear(spec, hints(), (yield from Now()))
         if failure is not None:
             raise failure
         return None
@@ -168,7 +175,7 @@ class Poll:
         memory.assigned_elsewhere = self._share is not None and not self._share(memory.wide_row)
         memory.rest_until_us = 0  # what the claim changes, or was told of, is looked at again
         try:
-            stay = stay and not list_.is_last_turn(memory)
+            stay = stay and not list_.is_last_turn
             claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint)
         except TooManyTombstones:
             memory.reads.budget.note_refusal(memory.priorities)  # so the next search finds work here

@@ -1,7 +1,8 @@
 """Keep the wide rows that a consumer knows to have work, in a fair order.
 
 A wide row joins the end of the list when it is found to have work, and again when a claim leaves something
-in it. So a consumer claims from it after at most `TURNS` claims of each wide row before it.
+in it. One that a hint brings overtakes those that wait, for one claim, and then the first of them has its
+turn. So a consumer claims from a wide row after at most `TURNS` claims for each one before it.
 """
 
 from __future__ import annotations
@@ -42,17 +43,19 @@ class WorkList:
 
     def __init__(self) -> None:
         self.held: RowMemory | None = None  # its lock is kept, as it has more messages
-        self._turns = 0  # claims in a row from `held`
-        self._waiting: dict[WideRow, Work] = {}
+        self._turns = 0  # claims in a row from the last one taken out, with the one that overtook it
+        self._hinted: dict[WideRow, Work] = {}
+        self._others: dict[WideRow, Work] = {}
+        self._overtakes = False  # the last one taken out came before others because a hint named it
         self._suspects: dict[WideRow, RowMemory] = {}  # a claim ahead left a suspect there
 
     def __len__(self) -> int:
         """Return how many wide rows wait, `held` not counted."""
-        return len(self._waiting)
+        return len(self._hinted) + len(self._others)
 
     def __contains__(self, memory: RowMemory) -> bool:
         """Return whether a wide row is held, or waits."""
-        return memory is self.held or memory.wide_row in self._waiting
+        return memory is self.held or memory.wide_row in self._hinted or memory.wide_row in self._others
 
     @property
     def has_suspects(self) -> bool:
@@ -64,21 +67,21 @@ class WorkList:
         if reason is Reason.SUSPECT:
             self._suspects[memory.wide_row] = memory
         elif memory not in self:
-            self._waiting[memory.wide_row] = Work(memory, reason, hint)
+            waiting = self._hinted if reason is Reason.HINT else self._others
+            waiting[memory.wide_row] = Work(memory, reason, hint)
         elif reason is Reason.HINT and memory is not self.held:
-            before = self._waiting[memory.wide_row].hint
-            merged = before | hint if before and hint else None
-            self._waiting[memory.wide_row] = Work(memory, reason, merged)
+            waiting = self._hinted if memory.wide_row in self._hinted else self._others
+            before = waiting[memory.wide_row].hint
+            waiting[memory.wide_row] = Work(memory, reason, before | hint if before and hint else None)
 
     def hold(self, memory: RowMemory | None) -> None:
         """Note that the last claim kept the lock of this wide row, or of none."""
-        if memory is not self.held:
-            self._turns = 0
         self.held = memory
 
-    def is_last_turn(self, memory: RowMemory) -> bool:
-        """Return whether the next claim of this wide row releases the lock, because others wait."""
-        return bool(self._waiting) and (self._turns if memory is self.held else 0) + 1 >= TURNS
+    @property
+    def is_last_turn(self) -> bool:
+        """Whether the claim of the wide row just taken out releases the lock, because others wait."""
+        return len(self) > 0 and (self._overtakes or self._turns >= TURNS)
 
     def next(self, *, suspects: bool) -> Work | None:
         """Take out the next wide row to claim from; None if none is known to have work.
@@ -94,11 +97,14 @@ class WorkList:
         return work
 
     def _next(self) -> Work | None:
-        if self.held is not None and not (self._waiting and self._turns >= TURNS):
+        if self.held is not None and not (len(self) and self._turns >= TURNS):
             self._turns += 1
             return Work(self.held, Reason.LEFT)
-        for wide_row, work in self._waiting.items():
-            del self._waiting[wide_row]
+        self._turns = 2 if self._overtakes else 1
+        self._overtakes = bool(self._hinted and self._others) and not self._overtakes
+        waiting = self._hinted if self._overtakes or not self._others else self._others
+        for wide_row, work in waiting.items():
+            del waiting[wide_row]
             return work
         return None
 

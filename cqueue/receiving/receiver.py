@@ -101,8 +101,9 @@ class Receiver:
             run(poll.let_go())
             return []
         self.last = self.last._replace(told=False)
-        run(poll.begin(entry.spec, self._hints(poll), self.inbox.share))
-        while (claimed := run(poll.next_claim(entry.spec, want, stay=stay))) is not None:
+        hints = partial(self._hints, poll)
+        run(poll.begin(entry.spec, hints(), self.inbox.share))
+        while (claimed := run(poll.next_claim(entry.spec, want, stay=stay, hints=hints))) is not None:
             if messages := self._claimed.accept(claimed, entry.spec):
                 left = bool(poll.work) or poll.work.held is not None
                 self.last = Found(claimed.reason is Reason.HINT, more=poll.has_work, left=left)

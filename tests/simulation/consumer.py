@@ -95,7 +95,7 @@ class Consumer:
             if alone:
                 claimed, alone = (yield from poll.claim_suspect(self.spec, want)), False
             else:
-                claimed = yield from poll.next_claim(self.spec, want, stay=stay)
+                claimed = yield from poll.next_claim(self.spec, want, stay=stay, hints=self._hints)
             finished = [lease for memory in poll.registry.rows.values() for lease in memory.finished]
             self.sim.oracle.claim_over(self.client, claimed, self.sim.cluster, finished)
             if claimed is None:

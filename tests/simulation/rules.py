@@ -183,7 +183,7 @@ RULES = (
     Rule("rows-by-message-ids", "a message's row is that of its pack",
          packed.rows_by_message_ids, rows.rest_of_a_row_is_taken_over, 0),
     Rule("partial-is-damaged", "a row without its columns is no message yet, and may become one",
-         packed.partial_is_damaged, rows.part_of_an_insert_is_no_message, 870),
+         packed.partial_is_damaged, rows.part_of_an_insert_is_no_message, 6850),
     Rule("reaped-in-part", "a reader deletes a row only if all its messages are gone",
          packed.reaped_in_part, rows.only_empty_rows_are_reaped, 0),
     Rule("one-request-is-a-range", "a range is read to its end, in as many requests as that takes",

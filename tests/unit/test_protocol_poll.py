@@ -807,6 +807,66 @@ def test_claims_that_may_take_suspects_come_to_those_that_were_left():
     assert not work.has_suspects
 
 
+def test_a_hinted_wide_row_overtakes_the_others_by_one_claim_at_a_time():
+    """A message just sent waits for one claim of what a search found, which is not starved either."""
+    table = Table(shards=8)
+    views = [table.view(table.row._replace(shard=shard)) for shard in range(6)]
+    work = WorkList()
+    for view in views[:3]:
+        work.add(view, Reason.FOUND)
+    for view in (views[3], views[4], views[2]):
+        work.add(view, Reason.HINT, hint(view.wide_row))
+    order = [
+        (next_.memory.wide_row.shard, work.is_last_turn)
+        for _ in range(5)
+        if (next_ := work.next(suspects=False))
+    ]
+    assert order == [(3, True), (0, False), (4, True), (1, False), (2, False)]
+    assert work.next(suspects=False) is None
+
+
+def test_a_wide_row_that_was_overtaken_has_a_claim_less_in_its_turn():
+    table = Table(shards=3)
+    found, other, hinted = (table.view(table.row._replace(shard=shard)) for shard in range(3))
+    work = WorkList()
+    work.add(found, Reason.FOUND)
+    work.add(other, Reason.FOUND)
+    work.add(hinted, Reason.HINT)
+    order = []
+    while next_ := work.next(suspects=False):
+        order.append(next_.memory)
+        work.hold(None if work.is_last_turn or next_.memory is other else next_.memory)
+    assert order == [hinted, *[found] * (TURNS - 1), other]
+
+
+def test_a_message_sent_during_claims_that_take_nothing_waits_for_one_of_them():
+    """Sweeps of other wide rows, of which each costs several reads and a mutation."""
+    table = Table(shards=8)
+    poll = started(table)
+    for shard in range(6):
+        put(table, shard)
+    assert took(table, poll) == 6
+    table.pass_time(SETTLE_US + SKEW_US + SECOND_US)
+    sent: list[Hint] = []
+    claims: list[int] = []
+
+    def watch(operation):
+        if type(operation) is Mutate:
+            claims.append(operation.wide_row.shard)
+            if len(claims) == 2:
+                sent.append(hint(put(table, 7)))
+
+    def hints():
+        told = list(sent)
+        sent.clear()
+        return told
+
+    table.run(poll.begin(table.spec))
+    (taken,) = table.run(poll.next_claim(table.spec, 10, hints=hints), watch).taken
+    assert taken.lease.wide_row.shard == 7
+    assert len(set(claims)) == 3, "two sweeps, and the claim of the message"
+
+
 def swept(table: Table, count: int) -> list[int]:
     """Return messages that a consumer holds, in a wide row without anything else to do."""
     some = table.put(*(NOON_US + number for number in range(count)))

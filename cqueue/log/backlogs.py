@@ -29,10 +29,13 @@ class PartitionBacklog:
     """A partition that this member owns, and its waiting records.
 
     row: the stored position. done: the last id that is done; with nothing waiting, all up to it is.
+    queued: the position up to which all records were queued here. A Ctrl-C may lose records that were read
+    and not queued yet, so no position is written beyond it.
     """
 
     row: PositionRow
     done: int
+    queued: int
     waiting: deque[Waiting] = field(default_factory=deque)
     until_s: float = 0.0  # after a failure: when the next attempt may begin
     alone_upto: int = 0  # after a failure: records up to this id are handed out one by one
@@ -81,7 +84,7 @@ class PartitionBacklogs:
 
     def open(self, row: PositionRow) -> None:
         """Add a partition, or begin it again from another position."""
-        self.by_partition[row.partition] = PartitionBacklog(row, row.position)
+        self.by_partition[row.partition] = PartitionBacklog(row, row.position, row.position)
         if row.partition not in self._turns:
             self._turns.append(row.partition)
 

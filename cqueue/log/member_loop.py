@@ -124,6 +124,8 @@ class MemberLoop:
             wanted = self._topics is None or row.topic in self._topics
             record = LogRecord(self._member.key.log, partition, row) if wanted else None
             self._owned.backlogs.put(partition, row.id, record)
+        for backlog in self._owned:  # only now: see `PartitionBacklog.queued`
+            backlog.queued = self._owned.following.position(backlog.partition)
         if found.records:
             self._polls.found_some()
 

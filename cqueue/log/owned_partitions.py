@@ -60,12 +60,12 @@ class OwnedPartitions:
 
     def upto(self, backlog: PartitionBacklog) -> int:
         """Return the position to write: up to it no record waits, or may still become readable."""
-        return max(backlog.row.position, min(backlog.upto(), self.following.position(backlog.partition)))
+        return max(backlog.row.position, min(backlog.upto(), backlog.queued))
 
     def pass_quiet(self, backlog: PartitionBacklog) -> None:
         """Advance a partition without waiting records to where it has been read."""
         if not backlog.waiting:
-            backlog.done = max(backlog.done, self.following.position(backlog.partition))
+            backlog.done = max(backlog.done, backlog.queued)
 
     def moved(self, backlog: PartitionBacklog, owner: str | None = None) -> PositionChange:
         """Return the change that writes the current position under a new fence. owner: None for the same."""

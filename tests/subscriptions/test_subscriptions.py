@@ -1052,6 +1052,28 @@ def wait_until(condition, timeout_s=30):
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize("low_latency", [False, True])
+def test_what_was_read_when_a_ctrl_c_came_is_not_passed(client, log, store, low_latency):
+    """Records that no listener was called with are left to the next member."""
+    fill(log, store, 10)
+    member = Member(client, low_latency=low_latency)
+    loop = member.subscription._loop
+    queue_records = loop._put
+
+    def interrupted(found):
+        if found.records:
+            raise KeyboardInterrupt
+        queue_records(found)
+
+    loop._put = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        member.subscription.run()
+    assert member.handled == []
+    other = Member(client)
+    other.live()
+    assert sorted(numbers(other.handled)) == list(range(10))
+
+
 def test_a_subscription_runs_on_threads_of_its_own(live_log):
     client, log = live_log
     sent = [log.append("t", b"%d" % n) for n in range(10)]

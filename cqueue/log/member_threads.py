@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from threading import Event, Lock, Thread, current_thread
+from contextlib import AbstractContextManager, suppress
+from threading import Lock, Thread
 from typing import Final
 
 from cqueue.errors import LASTING, Closed, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.log.member import Member
 from cqueue.log.member_loop import MemberLoop
+from cqueue.runtime.conditions import Condition, Event
 
 TROUBLE_S: Final = 0.3
 """Seconds to wait after a failure that may be over soon: short, as a heartbeat is due every 1.5 s."""
@@ -44,27 +45,25 @@ class MemberThreads:
         self._stop = loop.stopping
         self._mutex = Lock()
         self._began = False
-        self._runs_on: Thread | None = None
-        self._ended = Event()
-        self._ended.set()
+        self._running = Condition()  # held by the thread that the member runs on
         self._failure: BaseException | None = None
 
     def run(self) -> None:
         """Run on this thread until `stop`; raise the error that ended the member earlier."""
-        self._begin(current_thread())
+        self._begin()
         self._run()
         if self._failure is not None:
             raise self._failure
 
     def start(self) -> None:
         """Run on a thread of its own."""
-        thread = Thread(target=self._run, name=f"cqueue-{self._name}", daemon=True)
-        self._begin(thread)
-        self.thread = thread
+        self._begin()
+        self.thread = Thread(target=self._run, name=f"cqueue-{self._name}", daemon=True)
         try:
-            thread.start()
-        except BaseException:
-            self._ended.set()
+            self.thread.start()
+        except BaseException:  # after a Ctrl-C the thread may run all the same
+            self._stop.set()
+            self._wake.set()
             raise
 
     def stop(self, timeout_s: float | None) -> bool:
@@ -75,37 +74,41 @@ class MemberThreads:
         """
         self._stop.set()
         self._wake.set()
-        has_ended = self._ended.wait(0 if self._runs_on is current_thread() else timeout_s)
+        if self._running.is_held():  # by this thread: a listener calls
+            return False
+        try:
+            has_ended = self._running.acquire(timeout=-1 if timeout_s is None else timeout_s)
+        finally:
+            with suppress(RuntimeError):  # the time passed, or a Ctrl-C came before the lock was taken
+                self._running.release()
         if has_ended and self.thread is not None and self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
         return has_ended
 
-    def _begin(self, thread: Thread) -> None:
+    def _begin(self) -> None:
         with self._mutex:
             if self._began or self._stop.is_set():
                 raise Closed(f"subscription {self._name!r} has been run already; subscribe again")
             self._began = True
-            self._runs_on = thread
-            self._ended.clear()
 
     def _run(self) -> None:
-        try:
-            self._run_both()
-        finally:
-            self._ended.set()
+        with self._running:
+            if not self._stop.is_set():  # else `stop` may have returned already
+                self._run_both()
 
     def _run_both(self) -> None:
         living = Thread(target=self._send_heartbeats, name=f"cqueue-{self._name}-member", daemon=True)
-        living.start()
         try:
+            living.start()
             with self._listening:
                 self._run_loop()
         except BaseException as exc:  # noqa: BLE001 - raised again by run, or by stop
             self._failure = exc
         finally:
             self._stop.set()
-            living.join()
+            if living.is_alive():
+                living.join()
             self.leave()
 
     def _run_loop(self) -> None:

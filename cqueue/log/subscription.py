@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
-from threading import Event
 from typing import Final, Self
 
 from cqueue import ids
@@ -42,6 +41,7 @@ from cqueue.log.protocol.subscription_definition import (
 from cqueue.log.rebalancer import Rebalancer
 from cqueue.log.records import LogId, check_partitions, check_topics
 from cqueue.message import check_queue_name
+from cqueue.runtime.conditions import Event
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.decode import AHEAD_US
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows

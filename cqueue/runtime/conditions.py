@@ -1,4 +1,4 @@
-"""Conditions and futures that stay usable after a Ctrl-C.
+"""Conditions, events and futures that stay usable after a Ctrl-C.
 
 The standard `Condition.__enter__` and `__exit__` are Python code. A signal may interrupt them between taking
 and releasing the lock. The lock then stays taken, and the next thread that needs it hangs: to set a future's
@@ -23,6 +23,14 @@ class Condition(threading.Condition):
     def is_held(self) -> bool:
         """Return whether this thread holds the lock: in a signal handler, the code that it interrupted."""
         return bool(self._is_owned())  # type: ignore[attr-defined]
+
+
+class Event(threading.Event):
+    """An event that the main thread may set, clear or wait for, where Ctrl-C arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = Condition()
 
 
 class Future(concurrent.futures.Future[T]):

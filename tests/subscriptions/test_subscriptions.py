@@ -1,5 +1,6 @@
 """Test subscriptions: every record is handled, in the order of its partition, whatever happens to members."""
 
+import itertools
 import threading
 import time
 from collections import Counter
@@ -55,6 +56,7 @@ from tests.subscriptions.subscribing import (
     made_log,
     noted,
 )
+from tests.unit.ctrl_c import ctrl_c_at, on_a_thread
 
 
 def numbers(records):
@@ -1072,6 +1074,56 @@ def test_what_was_read_when_a_ctrl_c_came_is_not_passed(client, log, store, low_
     other = Member(client)
     other.live()
     assert sorted(numbers(other.handled)) == list(range(10))
+
+
+def ctrl_c_after_the_start_of(monkeypatch, name):
+    """Let a Ctrl-C come while the main thread waits for a thread to begin. Return the threads begun."""
+    begin, begun = threading.Thread.start, []
+
+    def start(thread):
+        begin(thread)
+        begun.append(thread)
+        if thread.name == name:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    return begun
+
+
+@pytest.mark.parametrize("name", ["cqueue-b", "cqueue-b-member"])
+def test_a_ctrl_c_as_a_member_starts_ends_it(live_log, monkeypatch, name):
+    """A member whose heartbeats went on would own partitions that nobody reads."""
+    client, _ = live_log
+    subscription = client.subscribe("events", name="b", listeners=[print])
+    begun = ctrl_c_after_the_start_of(monkeypatch, name)
+    with pytest.raises(KeyboardInterrupt):
+        subscription.start() if name == "cqueue-b" else subscription.run()
+    assert begun
+    wait_until(lambda: not any(thread.is_alive() for thread in begun))
+    assert subscription.stop() is True
+    assert subscription.members() == []
+
+
+def test_a_ctrl_c_at_any_moment_of_a_run_holds_up_no_stop(client, log, store):
+    """Nor does it leave a thread behind, or pass a record."""
+    fill(log, store, 3)
+    for number in itertools.count():
+        handled = []
+        member = Member(client, name=f"s{number}", listener=lambda record: handled.append(record) or end())  # noqa: B023
+        end = member.subscription.stop
+        try:
+            with ctrl_c_at(1 + 47 * number):
+                member.subscription.run()
+        except (KeyboardInterrupt, RuntimeError):
+            pass
+        else:
+            break
+        assert on_a_thread(end) is True
+        other = Member(client, name=f"s{number}")
+        other.live(5)
+        assert set(numbers(handled + other.handled)) == set(range(3))
+        other.leave()
+    assert number > 10
 
 
 def test_a_subscription_runs_on_threads_of_its_own(live_log):

@@ -40,12 +40,15 @@ from cqueue.log.protocol.subscription_definition import (
 )
 from cqueue.log.rebalancer import Rebalancer
 from cqueue.log.records import LogId, check_partitions, check_topics
-from cqueue.message import check_queue_name
+from cqueue.message import check_duration, check_queue_name
 from cqueue.runtime.conditions import Event
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.decode import AHEAD_US
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
 
+NOW: Final = timedelta()
+LONGEST_STOP: Final = timedelta(days=365)
+"""Longest timeout of a stop, 365 days: far beyond use, and well within what the platform's waits accept."""
 SPEC_FRESH_S: Final = 15.0
 """Seconds for which a log's configuration is kept: a member learns of new partitions within that time."""
 
@@ -171,8 +174,13 @@ class Subscription:
 
         The member writes its positions and releases its partitions, so that other members go on at once.
         A listener may call `stop`, which then does not wait.
+
+        Raises:
+            BadInput: `timeout` is not from 0 to 365 days; the member goes on.
+            BaseException: what ended the member's own thread before.
         """
-        return self._threads.stop(None if timeout is None else timeout.total_seconds())
+        within_s = None if timeout is None else check_duration("timeout", timeout, NOW, LONGEST_STOP)
+        return self._threads.stop(within_s)
 
     def __enter__(self) -> Self:
         self.start()

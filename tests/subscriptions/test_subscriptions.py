@@ -1174,6 +1174,16 @@ def test_stop_waits_for_a_member_that_runs_on_a_thread_of_the_caller(live_log):
     assert subscription.stop() is True
 
 
+@pytest.mark.usefixtures("log")
+@pytest.mark.parametrize("timeout", [5, timedelta(seconds=-1), timedelta.max])
+def test_a_stop_with_a_wrong_timeout_is_refused(client, timeout):
+    subscription = client.subscribe("events", name="b", listeners=[print])
+    with pytest.raises(BadInput, match="timeout"):
+        subscription.stop(timeout)
+    with subscription:
+        assert subscription.stop(timedelta(days=365)) is True
+
+
 def test_no_listener_is_called_after_stop_and_what_all_have_handled_is_done(live_log):
     client, log = live_log
     log.append_many([cqueue.Record("t", b"%d" % n, partition=0) for n in range(50)])

@@ -17,8 +17,8 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Final, Self
 
+from cqueue.dispatcher.execution import events
 from cqueue.dispatcher.execution.engine import LOOK_S, Engine
-from cqueue.dispatcher.execution.events import Event, OnEvent
 from cqueue.dispatcher.execution.handlers import known_tasks
 from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.options import Options
@@ -26,6 +26,7 @@ from cqueue.dispatcher.execution.pollers import Poller, Source, queue_of
 from cqueue.dispatcher.execution.telemetry import Stats, Telemetry
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
+from cqueue.runtime.conditions import Event
 
 LONGEST_WAIT: Final = timedelta(days=365)
 """Longest grace and timeout, 365 days: far beyond use, and well within what the platform's waits accept."""
@@ -62,7 +63,7 @@ class Dispatcher:
         handler: Any,
         *,
         middleware: Sequence[Middleware] = (),
-        on_event: OnEvent | None = None,
+        on_event: events.OnEvent | None = None,
         **options: Any,
     ) -> None:
         self._sources = _checked(queues)
@@ -74,8 +75,9 @@ class Dispatcher:
         self.tasks = known_tasks(self.engine.resolver)
         self._state = "new"
         self._starter = 0  # the thread that calls `start`
+        self._is_undone = False  # a `start` failed before the stopping thread ran
         self._mutex = threading.Lock()
-        self._stopped = threading.Event()
+        self._stopped = Event()
         self._graces: SimpleQueue[float] = SimpleQueue()  # seconds of grace; `put` is safe in signal handlers
         self._deadline_s = 0.0  # the end of the grace
         self._stopper = threading.Thread(target=self._run_stop, name="cqueue-stopper", daemon=True)
@@ -98,22 +100,24 @@ class Dispatcher:
             if self._state != "new":
                 raise Closed(f"the dispatcher is {self._state}; make a new one")
             self._state, self._starter = "starting", threading.get_ident()
-            pollers: list[Poller] = []
             try:
                 pollers = self.engine.make_pollers(self._sources)
-                self._stopper.start()
             except BaseException:
-                for poller in pollers:
-                    poller.consumer.close()
                 self._state = "new"
                 if not self._graces.empty():
                     self._end()
                 raise
             try:
+                self._stopper.start()
                 self.engine.start(pollers)
-            except BaseException:  # too many threads, perhaps: those that run are to end
+            except BaseException:  # a Ctrl-C, or too many threads: those that run are to end
                 self._graces.put(0.0)
                 self._starter = 0
+                for poller in pollers:
+                    poller.consumer.close(give_back=False)
+                if not self._stopper.is_alive():  # after a Ctrl-C it may begin yet
+                    self._is_undone = True
+                    self._end()
                 raise
             self._state = "running"
 
@@ -199,11 +203,13 @@ class Dispatcher:
         grace_s = self._graces.get()  # blocks, so the clock is read afterwards
         self._deadline_s = time.monotonic() + grace_s
         with self._mutex:
+            if self._is_undone:
+                return
             self._state = "stopping"
         try:
             self.engine.wind_down(self._left_s)
         except Exception as exc:  # noqa: BLE001 - callers of `stop` must not wait for ever
-            self.engine.runner.telemetry.say(Event.BROKEN, error=exc)
+            self.engine.runner.telemetry.say(events.Event.BROKEN, error=exc)
         self._end()
 
     def _end(self) -> None:

@@ -96,13 +96,11 @@ class EventLoop:
     def _run(self) -> None:
         loop = self._loop
         asyncio.set_event_loop(loop)
-        while True:
+        while not self._closed:
             try:
                 loop.run_forever()
             except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started
                 self._runner.telemetry.say(Event.BROKEN, error=exc)
-            if self._closed:
-                break
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))

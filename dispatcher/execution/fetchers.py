@@ -54,14 +54,15 @@ class Fetchers:
         """Start `count` threads."""
         for number in range(count):
             thread = threading.Thread(target=self._run, name=f"cqueue-fetcher-{number}", daemon=True)
+            self.threads.append(thread)  # first: a Ctrl-C may come while it starts
             thread.start()
-            self.threads.append(thread)
 
     def join(self, seconds: float) -> None:
         """Wait up to `seconds` for receives under way, once the poll schedule is closed."""
         share_s = seconds / max(1, len(self.threads))
         for thread in self.threads:
-            thread.join(share_s)
+            if thread.is_alive():
+                thread.join(share_s)
 
     def _run(self) -> None:
         while (poller := self._poll_schedule.next()) is not None:

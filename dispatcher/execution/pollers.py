@@ -8,7 +8,6 @@ pollers, one polls, and the others rest until the queue has more work than one c
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from cqueue.protocol.poll import Share
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.queue import Queue
 from cqueue.receiving.interface import Consuming, Found
+from cqueue.runtime.conditions import Condition
 from cqueue.store.operations import WideRow
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class PollSchedule:
         self._room = room
         self._shortest_s, self._longest_s = shortest_s, longest_s
         self.clock = clock
-        self._changed = threading.Condition()
+        self._changed = Condition()
         self.pollers: tuple[Poller, ...] = ()
         self.busy_s = 0.0  # when the dispatcher last had work
         self._closed = False

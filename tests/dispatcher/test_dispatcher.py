@@ -6,6 +6,7 @@ import asyncio
 import errno
 import functools
 import gc
+import itertools
 import signal
 import threading
 import time
@@ -26,6 +27,7 @@ from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import OutcomeUnknown, Unavailable
 from cqueue.store.operations import DeleteMessages, ReadMessages, ReadQueue, ReadSlice, RemoveQueue
 from tests.fix_dispatcher import SOON, SOON_S, Gate, until
+from tests.unit.ctrl_c import ctrl_c_at, on_a_thread
 
 HOUR = timedelta(hours=1)
 NOW = timedelta()
@@ -950,6 +952,46 @@ def test_a_start_that_the_system_refuses_is_undone(shop, work, monkeypatch, refu
     assert dispatcher.state == "stopped"
     until(lambda: threading.active_count() <= before)
     assert shop._wakeups["work"]._inboxes == []
+
+
+@pytest.mark.parametrize("started", ["stopper", "loop", "lease-extender", "worker-3", "fetcher-0"])
+def test_a_start_that_a_ctrl_c_cuts_short_is_undone(shop, work, monkeypatch, started):
+    """It mostly comes while the main thread waits for a thread to begin."""
+    start = threading.Thread.start
+
+    def interrupted(self):
+        start(self)
+        if self.name == f"cqueue-{started}":
+            raise KeyboardInterrupt
+
+    before = threading.active_count()
+    dispatcher = Dispatcher(work, fail)
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        dispatcher.start()
+    assert dispatcher.join(SOON)
+    with pytest.raises(cqueue.Closed):
+        dispatcher.start()
+    until(lambda: threading.active_count() <= before)
+    assert shop._wakeups["work"]._inboxes == []
+
+
+@pytest.mark.parametrize("wait", [Dispatcher.stop, lambda one: one.join(timedelta(milliseconds=1))])
+def test_a_ctrl_c_at_any_moment_of_a_wait_holds_up_no_stop(work, wait):
+    """Neither one under way nor the next one."""
+    for number in itertools.count(1):
+        dispatcher = Dispatcher(work, fail, threads=1, consumers=1)
+        dispatcher.start()
+        try:
+            with ctrl_c_at(number):
+                wait(dispatcher)
+        except (KeyboardInterrupt, RuntimeError):
+            on_a_thread(dispatcher.stop)
+            assert dispatcher.state == "stopped"
+        else:
+            dispatcher.stop()
+            break
+    assert number > 10
 
 
 def test_a_start_without_file_descriptors_is_undone(shop, work, monkeypatch):

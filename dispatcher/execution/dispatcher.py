@@ -156,7 +156,7 @@ class Dispatcher:
         """Wait until no queue has anything due, and all is settled; return False if `timeout` passes first.
 
         The dispatcher goes on receiving; call `stop` afterwards. `drain` does not wait for messages that are
-        due later, or that other processes hold.
+        due later, or that other processes hold. Before `start` it waits for that: nobody has looked yet.
         """
         deadline_s = _deadline_s(timeout)
         self.engine.mark_busy()  # what was sent before this call counts

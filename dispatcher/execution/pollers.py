@@ -290,7 +290,7 @@ class PollSchedule:
         if self.clock() - self.busy_s >= QUIET_S:
             for poller in loud:
                 self.wake(poller)
-        return not loud
+        return bool(self.pollers) and not loud  # without pollers nobody has looked
 
     # ── results of polls ──
 

@@ -788,6 +788,15 @@ def test_what_was_settled_between_two_looks_is_not_taken_for_drained(work, dispa
     assert dispatcher.drain(SOON)
 
 
+def test_a_dispatcher_that_was_never_started_is_not_drained(work):
+    """Nobody has looked into the queue."""
+    work.send(b"x")
+    dispatcher = Dispatcher(work, fail)
+    assert not dispatcher.drain(timedelta(milliseconds=50))
+    dispatcher.stop()
+    assert not dispatcher.drain(SOON)
+
+
 def test_join_hears_a_signal_that_did_not_wake_it(work, dispatch):
     """Such as one that comes between Python's last look at its signals and the wait."""
     dispatcher = dispatch(work, fail)

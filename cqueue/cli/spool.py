@@ -40,10 +40,15 @@ def _checked(path: Path) -> Path:
 
     Raises:
         BadInput: the directory is none. Opened as one, it would look like a spool that is empty.
+        NotDone: the directory cannot be read.
     """
     from cqueue.spool.spool import is_spool  # noqa: PLC0415 - not for --help
 
-    if not is_spool(path):
+    try:
+        is_one = is_spool(path)
+    except OSError as exc:
+        raise NotDone(f"{path} cannot be read: {exc}") from exc
+    if not is_one:
         raise BadInput(f"{path} is no spool: no producer has opened it, and it holds no queue.")
     return path
 

@@ -16,9 +16,13 @@ from cqueue.spool.segment import Segment
 
 
 def examine(directory: Path) -> list[tuple[Segment, Scan | None]]:
-    """Return the segments in the order of their offsets, each with its scan if it has no footer."""
+    """Return the segments in the order of their offsets, each with its scan if it has no footer.
+
+    Files of other names are left alone.
+    """
     found = []
-    for path in sorted(directory.glob("*.seg")):
+    names = directory.iterdir() if directory.is_dir() else ()
+    for path in sorted(path for path in names if segments.NAME.fullmatch(path.name)):
         try:
             found.append(segments.load(path))
         except FileNotFoundError:  # deleted by the process that writes, while this one only looks

@@ -29,7 +29,7 @@ _CHECKED: Final = 40
 """Bytes of a header that its checksum covers."""
 FIRST_POSITION: Final = _HEADER.size
 OVERHEAD: Final = _HEADER.size + _FOOTER.size
-_NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.seg")
+NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.seg")
 _READ_BYTES: Final = 256 * 1024
 """Bytes of one read: enough for 2,000 small records."""
 ZEROS_AHEAD: Final = 256 * 1024
@@ -164,10 +164,7 @@ def load(path: Path) -> tuple[Segment, Scan | None]:
 
     Name and header hold the same. The name counts, since a rename is never torn.
     """
-    match = _NAME.fullmatch(path.name)
-    if match is None:
-        raise ValueError(f"{path.name} is no name of a segment")
-    first, salt = int(match[1]), value(bytes.fromhex(match[2]))
+    first, salt = int(path.name[:20]), value(bytes.fromhex(path.name[21:-4]))
     footer = _read_footer(path, salt, first)
     if footer is not None:
         end, end_position, newest_ms = footer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from threading import Lock
 from typing import Any, Final, Self, Unpack
 from urllib.parse import quote, unquote
 
-from cqueue.errors import BadInput, Closed
+from cqueue.errors import BadInput, Closed, NotDone
 from cqueue.runtime.conditions import Future
 from cqueue.runtime.suggestions import check_known
 from cqueue.spool.damage import Finding
@@ -25,6 +26,7 @@ from cqueue.spool.segment import OVERHEAD
 from cqueue.spool.stored_queue import QueueStatus, StoredQueue
 from cqueue.spool.writer import Writer
 
+_NUMBER: Final = re.compile("0|[1-9][0-9]{0,5}")
 _PAGE: Final = 1000
 """Records that an iterator reads at once."""
 
@@ -51,6 +53,7 @@ class Spool:
 
     Raises:
         SpoolLocked: another process has it open.
+        NotDone: the directory cannot be made, or not all of it can be read.
         ConfigError: there is no such option, or it is out of its range.
     """
 
@@ -68,20 +71,23 @@ class Spool:
         self._disk = disk or Disk()
         self._opening = Lock()
         self._lock: DirectoryLock | None = None
-        if not readonly:
-            self._disk.make_directory(root.absolute())
-            self._lock = DirectoryLock(root)
         self._intake = Intake(self.options)
         self._writer = Writer(self.options, self._disk, self._intake)
         self._queues: dict[tuple[str, int], StoredQueue] = {}
         self.forwarding: defaultdict[str, Forwarding] = defaultdict(Forwarding)
         self.forwarders: dict[str, object] = {}  # of each topic the one that runs
         try:
+            if not readonly:
+                self._disk.make_directory(root.absolute())
+                self._lock = DirectoryLock(root)
             for key in _keys(root):
                 self._queue(key)
             if not readonly:
                 self._writer.start(list(self._queues.values()))
                 _OPENED.add(self)
+        except OSError as exc:
+            self._release()
+            raise NotDone(f"the spool {root} cannot be opened: {exc}") from exc
         except BaseException:
             self._release()
             raise
@@ -140,8 +146,7 @@ class Spool:
         return queue
 
     def _new_queue(self, key: tuple[str, int]) -> StoredQueue:
-        topic, queue_id = key
-        if not topic or len(quote(topic, safe="")) > 220 or not 0 <= queue_id < 1_000_000:
+        if not _is_key(key):
             raise BadInput("a topic has 1 to 220 characters, and a queue number is 0 to 999,999")
         return StoredQueue(_directory(self.path, key), key, self._disk, readonly=self._lock is None)
 
@@ -263,6 +268,21 @@ def _directory(root: Path, key: tuple[str, int]) -> Path:
     return root / (f"%2E{topic[1:]}" if topic.startswith(".") else topic) / str(key[1])
 
 
-def _keys(root: Path) -> list[tuple[str, int]]:
-    paths = root.glob("*/*")
-    return [(unquote(path.parent.name), int(path.name)) for path in paths if path.name.isdigit()]
+def _is_key(key: tuple[str, int]) -> bool:
+    topic, queue_id = key
+    return bool(topic) and len(quote(topic, safe="")) <= 220 and 0 <= queue_id < 1_000_000
+
+
+def _keys(root: Path) -> Iterator[tuple[str, int]]:
+    """Yield the queues on the disk. Other files and directories may lie there as well.
+
+    Listed and not globbed: a glob passes over a directory that this user may not read, as if it were empty.
+    """
+    for topic in root.iterdir():
+        name = unquote(topic.name)
+        if _directory(root, (name, 0)).parent != topic or not topic.is_dir():
+            continue
+        for path in topic.iterdir():
+            key = name, int(path.name) if _NUMBER.fullmatch(path.name) else -1
+            if _is_key(key) and path.is_dir():
+                yield key

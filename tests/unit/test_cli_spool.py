@@ -1,6 +1,8 @@
 """`cqueue spool`: what waits, whether the files are whole, and forwarding what a producer left."""
 
+import errno
 import json
+import os
 import shutil
 from datetime import timedelta
 from pathlib import Path
@@ -141,6 +143,29 @@ def test_a_directory_that_is_no_spool_is_refused_and_left_as_it_is(url, tmp_path
     run("--url", url, "spool", command, str(tmp_path), expect=ExitCode.USAGE)
     assert "is no spool" in " ".join(capsys.readouterr().err.split())
     assert [each.name for each in tmp_path.iterdir()] == ["notes"]
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "dump", "forward"])
+@pytest.mark.parametrize("closed", [".", "queue.mail", "queue.mail/0"])
+def test_what_this_user_may_not_read_is_not_taken_for_empty(url, path, capsys, command, closed):
+    """Of a spool of another user nobody says that all records are whole, or that nothing waits."""
+    hidden = Path(path, closed)
+
+    def guarded(call, refuses):
+        def look(at, *args, **more):
+            if refuses(Path(at)):
+                raise PermissionError(errno.EACCES, "Permission denied", str(at))
+            return call(at, *args, **more)
+
+        return look
+
+    with (
+        mock.patch("os.listdir", guarded(os.listdir, lambda at: at == hidden)),
+        mock.patch("os.scandir", guarded(os.scandir, lambda at: at == hidden)),
+        mock.patch("os.stat", guarded(os.stat, lambda at: at.parent == hidden and hidden.name != "0")),
+    ):
+        run("--url", url, "spool", command, path, expect=ExitCode.NOT_DONE)
+    assert "Permission denied" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("lacking", [".lock", "queue.mail"])

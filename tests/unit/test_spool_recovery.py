@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pytest
 
-from cqueue.errors import SpoolFull
+from cqueue.errors import NotDone, SpoolFull
 from cqueue.spool import Spool, segment
 from cqueue.spool.disk import Disk
 from tests.spool.images import TOPIC, check, crashed, only_segment, payloads, read_back
@@ -404,6 +404,34 @@ def test_recovery_may_be_cut_off_and_begin_again(image):
     for length in range(end_position, len(done) + 1):
         path.write_bytes(done[:length])
         check(read_back(image), written, synced=5)
+
+
+@pytest.mark.parametrize(
+    "strange", ["backup/20261128", "x/\N{SUPERSCRIPT TWO}", "backup/007", "lost+found/1", "mail/0/copy.seg"]
+)
+@pytest.mark.parametrize("is_directory", [True, False])
+def test_what_others_put_into_the_directory_is_left_alone(image, strange, is_directory):
+    """Files and directories that are none of the spool's do not keep it from being opened, and stay."""
+    target = image / strange
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.mkdir() if is_directory else target.write_bytes(b"x")
+    with Spool(image, disk_reserve=0) as spool:
+        assert spool.queues() == [(TOPIC, 0)]
+        assert [one.payload for one in spool.records(TOPIC)] == payloads(5)
+    assert target.exists()
+
+
+def test_a_file_that_cannot_be_read_at_the_open_is_told_in_words_of_ours(image):
+    """Not done, with the path; and the lock is free again."""
+    data = only_segment(image)
+    content = data.read_bytes()
+    data.unlink()
+    data.mkdir()
+    with pytest.raises(NotDone, match=f"cannot be opened.*{data.name}"):
+        Spool(image)
+    data.rmdir()
+    data.write_bytes(content)
+    assert list(read_back(image).records.values()) == payloads(5)
 
 
 def test_a_sector_that_the_disk_cannot_read_is_an_error_and_nothing_is_skipped(image, monkeypatch):

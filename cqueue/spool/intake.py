@@ -83,12 +83,13 @@ class Intake:
             self._entries.put(entry)
             self._under_way += level
 
-    def check_free(self) -> None:
+    def check_free(self, *, is_inside: bool = False) -> None:
         """Refuse a signal handler that has interrupted its own thread while that holds the lock.
 
         The writer cannot take anything before the handler returns, so that it would wait for ever.
+        is_inside: the thread holds another lock that the writer needs.
         """
-        if self._room.is_held():
+        if is_inside or self._room.is_held():
             raise NotDone(
                 "a signal handler has interrupted its own thread inside the spool, and cannot wait for it; "
                 "set a flag in the handler, and append or close where the program looks at it"

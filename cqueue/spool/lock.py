@@ -20,14 +20,22 @@ class DirectoryLock:
     """A `flock` on a file of the directory. The kernel releases it when the process ends, however it ends."""
 
     def __init__(self, root: Path) -> None:
+        self._root = root
+        self._handle = -1
         self.is_held = False
-        self._handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+
+    def take(self) -> None:
+        """Take the lock. Whatever ends this call, a Ctrl-C say: `release` gives back what was taken.
+
+        Raises:
+            SpoolLocked: another process has it.
+        """
+        self._handle = os.open(self._root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
             holder = os.read(self._handle, _PID_BYTES).decode(errors="replace").strip() or "unknown"
-            os.close(self._handle)
-            raise SpoolLocked(f"process {holder} has the spool {root} open") from exc
+            raise SpoolLocked(f"process {holder} has the spool {self._root} open") from exc
         # The number only helps an operator, so that a full disk does not keep the spool from being opened.
         # Padded and not cut off before, as the space of the last number may be the only one that is left.
         with contextlib.suppress(OSError):
@@ -37,9 +45,10 @@ class DirectoryLock:
 
     def release(self) -> None:
         """Let another process open the spool."""
-        if self.is_held:
-            self.is_held = False
-            os.close(self._handle)
+        self.is_held = False
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
 
 
 _HELD: weakref.WeakSet[DirectoryLock] = weakref.WeakSet()

@@ -99,6 +99,6 @@ class Progress:
 
     def close(self) -> None:
         """Close the file."""
-        if self._handle >= 0:
-            os.close(self._handle)
-        self._handle = -1
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)

@@ -72,7 +72,7 @@ class Spool:
         self._opening = Lock()
         self._lock: DirectoryLock | None = None
         self._intake = Intake(self.options)
-        self._writer = Writer(self.options, self._disk, self._intake)
+        self._writer = Writer(self.options, self._disk, self._intake, self._release)
         self._queues: dict[tuple[str, int], StoredQueue] = {}
         self.forwarding: defaultdict[str, Forwarding] = defaultdict(Forwarding)
         self.forwarders: dict[str, object] = {}  # of each topic the one that runs
@@ -80,16 +80,17 @@ class Spool:
             if not readonly:
                 self._disk.make_directory(root.absolute())
                 self._lock = DirectoryLock(root)
+                self._lock.take()
             for key in _keys(root):
                 self._queue(key)
             if not readonly:
                 self._writer.start(list(self._queues.values()))
                 _OPENED.add(self)
-        except OSError as exc:
+        except BaseException as exc:
+            self._intake.close()  # ends the writer's thread, which a Ctrl-C may leave running
             self._release()
-            raise NotDone(f"the spool {root} cannot be opened: {exc}") from exc
-        except BaseException:
-            self._release()
+            if isinstance(exc, OSError):
+                raise NotDone(f"the spool {root} cannot be opened: {exc}") from exc
             raise
 
     @classmethod
@@ -224,22 +225,21 @@ class Spool:
     def close(self) -> None:
         """Store what was admitted, seal all segments, and let another process open the spool.
 
+        If a Ctrl-C ends the call, the writer's thread does the rest.
+
         Raises:
             SpoolFailed: with `fsync="interval:…"` or `"os"`, messages that were acknowledged may be lost.
             NotDone: a signal handler calls this while its own thread is inside the spool.
         """
         if not self.is_open:
             return
-        self._intake.check_free()
+        self._intake.check_free(is_inside=any(queue.is_committing() for queue in list(self._queues.values())))
         self._intake.close()
-        try:
-            self._writer.join()
-        finally:
-            self._release()
+        self._writer.join()
 
     def _release(self) -> None:
         for queue in list(self._queues.values()):
-            queue.progress.close()
+            queue.close()
         if self._lock is not None:
             self._lock.release()
 

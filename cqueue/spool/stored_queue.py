@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cqueue.errors import BadInput, SpoolFailed
+from cqueue.errors import BadInput, Closed, SpoolFailed
 from cqueue.runtime import logs
 from cqueue.runtime.conditions import Condition
 from cqueue.spool import progress, recovery
@@ -59,7 +58,8 @@ class StoredQueue:
         self.progress = Progress(directory / "progress", disk)
         self.segments: list[Segment] = []
         self.end = 0
-        self._committing = threading.Lock()
+        self._committing = Condition()
+        self._closed = False
         self._load(disk, readonly=readonly)
 
     def _load(self, disk: Disk, *, readonly: bool) -> None:
@@ -183,6 +183,8 @@ class StoredQueue:
         if offset > self.end:
             raise BadInput(f"{self.topic}: offset {offset} was never appended; the end is {self.end}")
         with self._committing:
+            if self._closed:
+                raise Closed(f"{self.topic}: the spool is closed")
             if offset <= self.progress.offset:
                 return
             try:
@@ -191,6 +193,16 @@ class StoredQueue:
                 raise SpoolFailed(
                     f"{self.topic}: it is unknown whether {offset} is committed: {exc}"
                 ) from exc
+
+    def is_committing(self) -> bool:
+        """Return whether this thread commits: in a signal handler, the code that it interrupted."""
+        return self._committing.is_held()
+
+    def close(self) -> None:
+        """Close the progress, behind a commit of another thread, and refuse later ones."""
+        with self._committing:
+            self._closed = True
+            self.progress.close()
 
     def backlog(self) -> Level:
         """Return what is stored and not consumed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from cqueue.errors import SpoolFailed
@@ -20,9 +21,17 @@ EXPIRY_S: Final = 10.0
 
 
 class Writer:
-    """The writer thread: runs until the intake is closed, and then stores and seals all that was admitted."""
+    """The writer thread: runs until the intake is closed, and then stores and seals all that was admitted.
 
-    def __init__(self, options: SpoolOptions, disk: Disk, intake: Intake) -> None:
+    Args:
+        options, disk, intake: of the spool.
+        release: lets another process open the spool; called when this thread writes nothing any more.
+    """
+
+    def __init__(
+        self, options: SpoolOptions, disk: Disk, intake: Intake, release: Callable[[], None]
+    ) -> None:
+        self._release = release
         self._options = options
         self._disk = disk
         self._intake = intake
@@ -46,6 +55,7 @@ class Writer:
             SpoolFailed: an fsync failed behind messages that were acknowledged, and no append told it.
         """
         self._thread.join()
+        self._release()  # again for a writer that has died, whose spool can be read until it is closed
         for writer in self._queues.values():
             for doubt in writer.in_doubt:
                 raise SpoolFailed(f"an fsync failed: {doubt} of {writer.queue.topic} may be lost", doubt)
@@ -58,6 +68,7 @@ class Writer:
                 self._round(entries)
             for queue in self._queues.values():
                 queue.seal()
+            self._release()
         except BaseException as exc:  # noqa: BLE001  # whatever it was, no caller may wait for ever
             _log.error("spool_writer_died", error=logs.describe(exc), **logs.trace(exc, is_final=True))
             self._intake.close()

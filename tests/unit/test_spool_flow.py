@@ -34,6 +34,13 @@ def make(tmp_path):
         one.close()
 
 
+def until(condition, seconds=20):
+    end_s = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+
+
 def fill(spool, count):
     wait([spool.append(TOPIC, b"x") for _ in range(count)], timeout=10)
 
@@ -161,6 +168,58 @@ def test_a_ctrl_c_at_any_moment_leaves_the_spool_to_others(make):
     assert spool.used().records == spool.status()[0].end - at
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # of files that a Ctrl-C leaves to the collector
+def test_a_ctrl_c_while_a_spool_opens_leaves_nothing_behind(tmp_path):
+    """At any moment: the lock is free again, and no thread is left."""
+    spool = None
+
+    def running():
+        return {thread for thread in threading.enumerate() if thread.is_alive()}
+
+    def reopen():
+        nonlocal spool
+        spool = Spool(tmp_path / "spool", disk=UnsyncedDisk(), disk_reserve=0, segment_bytes=65536)
+
+    def check():
+        spool.close()
+        reopen()
+        assert [one.payload for one in spool.records(TOPIC)] == [b"x"]
+        spool.close()
+
+    before = running()
+    reopen()
+    spool.append(TOPIC, b"x").result(5)
+    check()
+    assert at_each_moment(reopen, check) > 50
+    spool.close()
+    until(lambda: running() <= before)
+
+
+def test_a_close_that_a_ctrl_c_ends_lets_nobody_in_before_all_is_stored(make):
+    """The next spool has every message that was acknowledged, and appends behind all of them."""
+
+    class Slow(UnsyncedDisk):
+        def sync(self, handle):
+            time.sleep(0.2)
+
+    spool = make(disk=Slow())
+    futures = [spool.append(TOPIC, b"%d" % number) for number in range(20)]
+    main = threading.get_ident()
+    threading.Timer(0.02, signal.pthread_kill, [main, signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        spool.close()
+    with pytest.raises(errors.Closed):
+        spool.append(TOPIC, b"late")
+    with pytest.raises(errors.SpoolLocked):
+        make()
+    until(lambda: not spool.is_open)
+    spool.close()
+    again = make()
+    assert [future.result(0) for future in futures] == list(range(20))
+    assert again.append(TOPIC, b"20").result(5) == 20
+    assert [one.payload for one in again.records(TOPIC)] == [b"%d" % number for number in range(21)]
+
+
 def test_a_signal_handler_may_append_and_close_while_its_thread_waits(make):
     """The program's own handler is served in the middle of an append, and the append comes to its end."""
 
@@ -212,3 +271,58 @@ def test_a_signal_handler_that_could_only_wait_for_its_own_thread_is_refused(mak
         signal.signal(signal.SIGUSR1, before)
     assert told
     assert spool.append(TOPIC, b"y").result(5) == 1
+
+
+def test_a_signal_handler_cannot_close_below_a_commit_of_its_own_thread(make):
+    """The close would wait for the commit, and the commit for the handler."""
+
+    class Signalling(UnsyncedDisk):
+        armed = False
+
+        def sync(self, handle):
+            if self.armed:
+                self.armed = False
+                signal.raise_signal(signal.SIGUSR1)
+
+    def handler(*_):
+        with pytest.raises(errors.NotDone, match="set a flag"):
+            spool.close()
+        told.append(1)
+
+    told, disk = [], Signalling()
+    spool = make(disk=disk)
+    spool.append(TOPIC, b"x").result(5)
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        disk.armed = True
+        spool.commit(TOPIC, 1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert told
+    assert spool.progress(TOPIC) == 1
+
+
+def test_a_commit_under_way_ends_before_the_spool_is_closed(make):
+    """Its file is closed behind it, and not below it: another file may have the number by then."""
+
+    class Slow(UnsyncedDisk):
+        slow = False
+
+        def sync(self, handle):
+            if self.slow:
+                self.slow = False
+                begun.set()
+                time.sleep(0.1)
+            os.fstat(handle)
+
+    begun, disk = threading.Event(), Slow()
+    spool = make(disk=disk)
+    spool.append(TOPIC, b"x").result(5)
+    spool.append(TOPIC, b"y").result(5)
+    disk.slow = True
+    commit = threading.Thread(target=spool.commit, args=(TOPIC, 1))
+    commit.start()
+    begun.wait(5)
+    spool.close()
+    commit.join(5)
+    assert make().progress(TOPIC) == 1

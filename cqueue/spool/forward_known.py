@@ -52,7 +52,7 @@ def remember(root: Path, topic: str, known: dict[str, Any]) -> None:
     A disk that takes no file is logged and is no error: only a start while Cassandra is away needs the file,
     and what is in the spool is forwarded without it.
     """
-    if recall(root, topic) == known:
+    if recall(root, topic, dict) == known:
         return
     path = root / f"{topic}{SUFFIX}"
     try:
@@ -61,10 +61,12 @@ def remember(root: Path, topic: str, known: dict[str, Any]) -> None:
         _log.warning("spool_definition_not_kept", path=str(path), error=str(exc))
 
 
-def recall(root: Path, topic: str) -> dict[str, Any] | None:
-    """Return the definition that was written; None if there is no file, or it cannot be read."""
+def recall(root: Path, topic: str, make: Callable[[dict[str, Any]], T]) -> T | None:
+    """Return what `make` makes of the definition that was written.
+
+    None if there is no file, or it is damaged: Cassandra is asked then.
+    """
     try:
-        found = json.loads((root / f"{topic}{SUFFIX}").read_text())
-    except (OSError, ValueError):
+        return make(json.loads((root / f"{topic}{SUFFIX}").read_text()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return found if isinstance(found, dict) else None

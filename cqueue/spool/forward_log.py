@@ -53,10 +53,8 @@ class LogTarget:
         self.driver = driver
         self._root = root
         self._stored: set[int] = set()  # offsets of the last batch that are in the log
-        known = recall(root, topic_of(self.name))
-        self.partitions = look_up(
-            f"log {self.name!r}", None if known is None else int(known["partitions"]), self._looked_up, driver
-        )
+        known = recall(root, topic_of(self.name), lambda found: int(found["partitions"]))
+        self.partitions = look_up(f"log {self.name!r}", known, self._looked_up, driver)
 
     def _looked_up(self) -> int:
         partitions = self._log.config.partitions
@@ -156,6 +154,7 @@ class SpooledLog(Forwarded):
 
         Raises:
             BadInput: a limit is passed, or the log is gone; nothing was spooled.
+            Closed: the client or the spool has been closed; nothing was spooled.
             SpoolFull: the spool takes no more; nothing was spooled.
             AppendUnknown: the disk has failed, and the record may be in the spool.
         """
@@ -165,9 +164,9 @@ class SpooledLog(Forwarded):
         """Spool up to 10,000 records: all, or none.
 
         Raises:
-            BadInput, SpoolFull, AppendUnknown: as `append`.
+            BadInput, Closed, SpoolFull, AppendUnknown: as `append`.
         """
-        self._check_forwarding()
+        self._forwarder.check()
         found, tracing = listed(records, Record, "append_many"), self._target.driver.tracing
         if tracing is None:
             self._store(found)

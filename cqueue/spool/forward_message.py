@@ -180,11 +180,12 @@ def _more(one: Outgoing) -> dict[str, Any]:
 
 def _recalled(root: Path, name: str) -> QueueSpec | None:
     """Return the queue's definition as an earlier process has found it; None if there is none."""
-    known = recall(root, topic_of(name))
-    if known is None:
-        return None
     mine = {field.name for field in fields(QueueSpec)}
-    return QueueSpec(**{key: value for key, value in known.items() if key in mine})
+    return recall(
+        root,
+        topic_of(name),
+        lambda found: QueueSpec(**{key: value for key, value in found.items() if key in mine}),
+    )
 
 
 def _may_be_forgotten(spec: QueueSpec, us: int, now_us: int) -> bool:

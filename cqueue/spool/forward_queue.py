@@ -143,7 +143,7 @@ class SpooledQueue(Queue, Forwarded):
     def _check(self) -> None:
         """Raise if the client is closed, or if messages could not be forwarded."""
         self._producer.check_open()
-        self._check_forwarding()
+        self._forwarder.check()
 
 
 def _then(future: Future[Any], make: Callable[[BaseException | None], R]) -> Future[R]:

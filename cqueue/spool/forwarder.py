@@ -100,6 +100,18 @@ class Forwarder:
         self._thread = Thread(target=self._run, name=f"cqueue-spool-{self.topic}", daemon=True)
         self._thread.start()
 
+    def check(self) -> None:
+        """Raise unless what is spooled now will be forwarded.
+
+        Raises:
+            Closed: the client or the spool has been closed.
+            Refused, BadInput: the error that lasts until an operator acts.
+        """
+        if self._stop.is_set():
+            raise Closed("the client or its spool has been closed; nothing was spooled")
+        if (refusal := self.refusal) is not None:
+            raise refusal
+
     def drain(self, limit_s: float) -> bool:
         """Wait until all records of now are in Cassandra; return False after `limit_s`."""
         end = self._end()
@@ -182,12 +194,6 @@ class Forwarded:
         self._spool = spool
         self._forwarder = Forwarder(spool, topic, store)
         self._forwarder.start()
-
-    def _check_forwarding(self) -> None:
-        """Raise the error that lasts until an operator acts: nothing more should be spooled then."""
-        refusal = self._forwarder.refusal
-        if refusal is not None:
-            raise refusal
 
     @property
     def waiting(self) -> int:

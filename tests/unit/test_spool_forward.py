@@ -12,7 +12,7 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.errors import BadInput, HeadersTooLarge, SpoolLocked, SpoolTooOld, Unavailable
+from cqueue.errors import BadInput, Closed, HeadersTooLarge, SpoolLocked, SpoolTooOld, Unavailable
 from cqueue.runtime.clock import ClusterClock
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool import Spool, forward_known, writer
@@ -429,6 +429,34 @@ def test_a_definition_that_the_disk_does_not_take_stops_nothing(client, spool, m
     monkeypatch.undo()
     target.send(b"x") if kind == "queue" else target.append("t", b"x")
     assert target.flush(SOON)
+
+
+@pytest.mark.parametrize(
+    "text", [b"{}", b"[1]", b"7", b'{"partitions":"x"}', b'{"partitions":null}', b"\xff", b"{"]
+)
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_a_damaged_definition_is_asked_for_again(client, cluster, spool, kind, text):
+    """It is as if the spool knew nothing yet: Cassandra says it, and is needed for that."""
+    client.create_log("mail")
+    path = spool.path / f"{kind}.mail.json"
+    path.write_bytes(text)
+    with pytest.raises(Unavailable, match="was never opened with this spool"):
+        getattr(cluster.connect(away=True), kind)("mail", spool=spool)
+    target = getattr(client, kind)("mail", spool=spool)
+    target.send(b"x") if kind == "queue" else target.append("t", b"x")
+    assert target.flush(SOON)
+    assert path.read_bytes() != text
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_a_closed_client_spools_nothing(client, spool, kind):
+    """Nobody would forward it before the next start."""
+    client.create_log("mail")
+    target = getattr(client, kind)("mail", spool=spool)
+    client.close()
+    with pytest.raises(Closed, match="closed"):
+        target.send(b"x") if kind == "queue" else target.append("t", b"x")
+    assert target.waiting == 0
 
 
 def test_a_close_drains_the_spool(client, cluster, spool, monkeypatch):

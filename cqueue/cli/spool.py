@@ -14,13 +14,13 @@ import typer
 
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.failures import ExitCode
+from cqueue.cli.failures import ExitCode, exit_code, report_failure, worst
 from cqueue.cli.opening import open_client
 from cqueue.cli.options import number
 from cqueue.cli.render import print_list
 from cqueue.cli.table import one_line
 from cqueue.cli.values import body_text, counted, show_moment
-from cqueue.errors import BadInput, NotDone
+from cqueue.errors import BadInput, CqueueError, DamagedRow, NotDone
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -139,7 +139,12 @@ def dump(
 def _print_record(cli: CliContext, topic: str, record: SpoolRecord) -> None:
     from cqueue.spool.forward_frame import Frame  # noqa: PLC0415 - not for --help
 
-    frame = Frame.unpack(record.payload)
+    try:
+        frame = Frame.unpack(record.payload)
+    except DamagedRow as exc:  # of another version or program; the others are printed all the same
+        damaged = {"topic": topic, "offset": record.offset, "error": str(exc)}
+        cli.emit(damaged, f"{topic}  {record.offset}  {exc}")
+        return
     spooled = _moment(frame.at_us // 1000)
     body, encoding = body_text(frame.body)
     fields = {
@@ -167,16 +172,23 @@ def forward(
 ) -> None:
     """Forward what the producer of a spool has left. No other process may have the spool open.
 
-    Queues and logs of the spool are sent to those of the same name. Repeat it after Ctrl-C: messages of
-    queues are not sent twice.
+    Queues and logs of the spool are sent to those of the same name. If one cannot be, the others are sent
+    all the same. Repeat it after Ctrl-C: messages of queues are not sent twice.
     """
     from cqueue.spool import Spool  # noqa: PLC0415 - not for --help
 
     end_s = None if wait is None else time.monotonic() + wait.total_seconds()
+    failed: list[CqueueError] = []
     with Spool(path) as spool, open_client(cli) as client:
         chosen = list(_chosen(spool, topic))
         for one in chosen:
-            _forward(cli, client, spool, one.topic, again=again, end_s=end_s)
+            try:
+                _forward(cli, client, spool, one.topic, again=again, end_s=end_s)
+            except CqueueError as exc:
+                report_failure(exc, cli)
+                failed.append(exc)
+    if failed:
+        raise typer.Exit(exit_code(worst(failed)))
     if not chosen:
         cli.remark(NOTHING)
 
@@ -185,6 +197,9 @@ def _forward(
     cli: CliContext, client: Client, spool: Spool, topic: str, *, again: bool, end_s: float | None
 ) -> None:
     """Forward one topic, until an error that lasts or until the time is over."""
+    if spool.progress(topic) >= spool.end(topic):  # its queue may be gone, or never have been
+        cli.emit({"topic": topic, "forwarded": 0}, f"{topic}: {counted(0, 'record')} forwarded.")
+        return
     forwarder = client._spools.forwarder(spool, topic, again=again)  # noqa: SLF001 - the library's own
     forwarder.start()
     try:

@@ -75,6 +75,20 @@ def test_dump_prints_messages(path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
+def test_dump_goes_on_behind_what_is_no_message(path, capsys):
+    """A record that another program or a newer version wrote is named, with its offset."""
+    with Spool(path) as spool:
+        spool.append("queue.mail", b"\x09 of a newer version").result(5)
+        spool.append("queue.mail", next(spool.records("queue.mail")).payload).result(5)
+    run("spool", "dump", path, "--json")
+    found = lines(capsys)
+    assert [one.get("body") for one in found] == ["first", "second", "/w==", None, "first"]
+    assert found[3]["offset"] == 3
+    assert "no message" in found[3]["error"] or "format 9" in found[3]["error"]
+    run("spool", "dump", path)
+    assert len(capsys.readouterr().out.splitlines()) >= 5
+
+
 def test_verify_fails_for_a_damaged_file(path, tmp_path, capsys):
     """Exit code 0 for a sound spool, 1 for one in which a byte was changed."""
     run("spool", "verify", path)
@@ -127,6 +141,26 @@ def test_forward_says_that_the_queue_is_gone(client, url, path):
     client.delete_queue("mail")
     run("--url", url, "spool", "forward", path, expect=ExitCode.USAGE)
     run("spool", "verify", path)
+
+
+def test_forward_sends_what_it_can_beside_a_queue_that_is_gone(client, url, path, capsys):
+    """The other queues get their messages; one that is gone and waits for nothing is no failure."""
+    client.create_queue("another")
+    client.create_queue("zoo")
+    with Spool(path) as spool, mock.patch("cqueue.spool.forwarder.Forwarder.start"):
+        client.queue("zoo", spool=spool).send(b"roar")
+        client.queue("another", spool=spool).send(b"old")
+        spool.commit("queue.another", 1)
+    client.delete_queue("another")
+    client.delete_queue("mail")
+    run("--url", url, "spool", "forward", path, "--json", expect=ExitCode.USAGE)
+    told = capsys.readouterr()
+    assert [json.loads(line) for line in told.out.splitlines()] == [
+        {"topic": "queue.another", "forwarded": 0},
+        {"topic": "queue.zoo", "forwarded": 1},
+    ]
+    assert "'mail'" in told.err
+    assert [message.body for message in client.queue("zoo").peek()] == [b"roar"]
 
 
 def test_a_topic_that_is_not_there_is_refused(path, capsys):

@@ -44,7 +44,11 @@ _SMALL_BYTES: Final = ZEROS_AHEAD // 8
 
 @dataclass(slots=True)
 class Segment:
-    """A file, and what is known about it. `positions` is empty once it is sealed: the index has them."""
+    """A file, and what is known about it.
+
+    `positions` is empty once it is sealed: the index has them. It is filled again by a scan, with 0 for each
+    record that is lost.
+    """
 
     path: Path
     first: int
@@ -55,7 +59,6 @@ class Segment:
     positions: array[int]
     handle: int = -1
     capacity: int = 0
-    scanned: bool = False
     zeroed: int = 0  # position up to which zeros were written over the reserved space
 
     def room(self, size: int) -> bool:
@@ -89,7 +92,6 @@ class Segment:
         disk.sync(self.handle)
         self.release()
         self.positions = array("I")
-        self.scanned = False  # a scan of the open file has not looked at the index, which counts from now on
 
     def release(self) -> None:
         """Close the file, which is only read from now on."""

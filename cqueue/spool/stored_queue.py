@@ -130,8 +130,10 @@ class StoredQueue:
         return found
 
     def _read(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
-        is_scanned = segment.scanned  # read first: another reader may scan after this one's look
-        if (part := self._look(segment, offset, count)) or is_scanned:
+        known = segment.positions
+        if known and not known[offset - segment.first]:
+            return []  # lost, and reported
+        if part := self._look(segment, offset, count):
             return part
         self._rescan(segment)
         return self._look(segment, offset, count)
@@ -154,13 +156,17 @@ class StoredQueue:
         return positions[offset - segment.first] if positions else self.index.get(offset)
 
     def _rescan(self, segment: Segment) -> None:
-        """Find out, once a segment, whether the index is wrong or the segment is damaged."""
+        """Find out whether the index is wrong or the segment is damaged."""
+        is_open, held = segment.handle >= 0, segment.positions  # first: the writer may seal it meanwhile
         scan = segment.scan()
-        if segment.handle < 0:
+        self._report(segment, scan)
+        if not is_open:
             segment.positions = scan.positions
             self.index.put(segment.first, scan.positions)
-        segment.scanned = True  # last: who sees it takes what the index says for all there is
-        self._report(segment, scan)
+        elif held:  # the writer adds to these
+            for lost in scan.damage:
+                for offset in lost.offsets:
+                    held[offset - segment.first] = 0
 
     def wait(self, offset: int, timeout_s: float) -> bool:
         """Return whether the offset was appended, after at most `timeout_s`."""

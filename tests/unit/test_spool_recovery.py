@@ -6,6 +6,7 @@ import errno
 import random
 import shutil
 from datetime import timedelta
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from uuid import UUID
@@ -193,6 +194,29 @@ def test_what_is_appended_while_a_segment_is_verified_is_no_damage(tmp_path, mon
         assert spool.verify() == []
         assert spool.progress(TOPIC) == 0
         assert len(spool.pull(TOPIC, 0, 0, 10)) == 2
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+def test_damage_behind_damage_that_is_known_is_reported_too(tmp_path, is_sealed):
+    """Each time that a record is damaged while the spool is open, its reader reports it."""
+    with Spool(tmp_path / "spool", disk_reserve=0, segment_bytes=65536) as spool:
+        for payload in payloads(20):
+            spool.append(TOPIC, payload).result(5)
+        if is_sealed:
+            spool.close()
+            spool = Spool(tmp_path / "spool", disk_reserve=0, segment_bytes=65536)  # noqa: PLW2901
+        path = only_segment(spool.path)
+        for damaged in (3, 4, 12):
+            data = bytearray(path.read_bytes())
+            data[data.index(b"%d:" % damaged)] ^= 1
+            path.write_bytes(data)
+            assert damaged not in [one.offset for one in spool.pull(TOPIC, 0, damaged, 20)]
+        assert [one.offset for one in spool.pull(TOPIC, 0, 0, 20)] == sorted({*range(20)} - {3, 4, 12})
+        assert {*chain(*spool.status()[0].lost)} == {3, 4, 12}
+        if not is_sealed:
+            assert spool.append(TOPIC, b"next").result(5) == 20
+            assert [one.offset for one in spool.pull(TOPIC, 0, 19, 20)] == [19, 20]
+        spool.close()
 
 
 def test_a_segment_that_vanishes_while_the_spool_is_open_is_a_range(tmp_path):

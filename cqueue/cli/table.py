@@ -54,8 +54,8 @@ def print_table(
 
 
 def _leave_out(widths: dict[str, int], spare: Sequence[str], room: int, *, cut: bool) -> None:
-    """Leave out columns of `spare` one by one until the others fit into `room`."""
-    for name in spare:
+    """Leave out columns of `spare` that there are, one by one, until the others fit into `room`."""
+    for name in filter(widths.__contains__, spare):
         *others, last = widths.values()
         if _width([*others, min(last, LEAST) if cut else last]) <= room:
             return

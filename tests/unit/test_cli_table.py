@@ -48,12 +48,12 @@ def test_nothing_is_cut_where_no_column_is_free_text():
 
 
 def test_a_narrow_terminal_does_without_what_can_be_spared_one_column_after_the_other():
-    """What identifies stays; a pipe gets all of it."""
+    """What identifies stays; a pipe gets all of it. Some columns that can be spared are not always there."""
     rows = [("worker-1", "mail", "12", "shop:app")]
 
     def show(cli):
         header = ("worker", "queue", "running", "app")
-        print_table(cli, header, rows, right=("running",), spare=("app", "running"))
+        print_table(cli, header, rows, right=("running",), spare=("not there", "app", "running"))
 
     assert printed(show, width=80)[1] == "worker-1  mail        12  shop:app"
     assert printed(show, width=34)[1] == "worker-1  mail        12  shop:app"

@@ -21,7 +21,7 @@ from cqueue.log.notifier import AppendNotifier
 from cqueue.log.positions import Start
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.log.subscription import OnEvent, Subscription
-from cqueue.message import check_duration
+from cqueue.message import check_duration, check_queue_name
 from cqueue.producer import Producer
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.unknown import unknown_if_not_done
@@ -433,7 +433,8 @@ class Client:
             NotDone: it could not be read, or is being changed by too many at once; call again.
             OutcomeUnknown: it may be deleted; call again.
         """
-        self._driver.run(remove(SubscriptionKey(self._logs.entry(log).spec.partition, name)))
+        key = SubscriptionKey(self._logs.entry(log).spec.partition, check_queue_name(name, "subscription"))
+        self._driver.run(remove(key))
 
     @cached_property
     def _spools(self) -> Spools:

@@ -327,6 +327,8 @@ class DeadLetters:
             )
         if letter_ids is None:
             return [letter.id for letter in self._matching(reason, task, kind)]
+        if not isinstance(letter_ids, Iterable):
+            raise BadInput(f"letter_ids is {letter_ids!r}; it takes an id, or several")
         wanted = [letter_ids] if isinstance(letter_ids, str) else list(letter_ids)
         return [redriving.id_of(found) for found in self._found(wanted)]
 

@@ -271,7 +271,7 @@ class DelayQueue:
 
     def _held(self, message_id: str) -> ReceivedMessage | None:
         """Return what this object popped under this id, if it is neither settled nor lost."""
-        held = self._popped.get(message_id)
+        held = self._popped.get(MessageId(message_id))
         return held if held is not None and held.is_held else None
 
     # ── the whole queue ──

@@ -144,7 +144,7 @@ class QueueHistory:
         self, queue: str, catalog: LogCatalog, driver: BlockingDriver, notifier: AppendNotifier
     ) -> None:
         self._catalog = catalog
-        self._log = Log(PREFIX + queue, catalog, driver, notifier)
+        self._log = Log(f"{PREFIX}{queue}", catalog, driver, notifier)
 
     def check(self, ttl: timedelta | None) -> None:
         """Raise ConfigError if the queue cannot keep a history, because its name is too long for that."""

@@ -354,7 +354,7 @@ def due_at_us(message: Message, now_us: int) -> int:
         DelayOutOfRange: the due time is more than 10 years ahead, or the delay is negative.
     """
     if message.due is None:
-        return now_us + delay_us(message.delay or timedelta())
+        return now_us + delay_us(timedelta() if message.delay is None else message.delay)
     if message.delay is not None:
         raise BadInput("give delay or due, not both")
     return moment_us(message.due, now_us)

@@ -71,14 +71,15 @@ class LogCatalog:
 
         Raises:
             LogNotFound: there is no log of that name.
+            InvalidQueueName: no log can have that name.
             DamagedRow: the log's row is damaged.
             NotDone: the log is not known yet, and the read failed.
         """
-        known = self._entries.get(name)
+        known = self._entries.get(check_queue_name(name, "log"))
         if known is not None and time.monotonic() - known[1] < FRESH_S:
             return known[0]
         try:
-            row: LogRow | None = self._driver.ask(ReadLog(check_queue_name(name, "log")))
+            row: LogRow | None = self._driver.ask(ReadLog(name))
         except NotDone:
             if known is None:
                 raise

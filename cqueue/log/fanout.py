@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import Final
 
 from cqueue.errors import LASTING, BadInput, RecordRejected
-from cqueue.log.records import LogRecord
+from cqueue.log.records import LogRecord, check_topics
 from cqueue.message import Message
 from cqueue.queue import Queue
-from cqueue.runtime.texts import check_text
 
 FEED_BATCH: Final = 500
 """Records that a feed sends at once: as many as one flush of a queue."""
@@ -33,7 +32,9 @@ class Feed:
         self, queues: Iterable[Queue], topics: Iterable[str] | None, message: ToMessage | None
     ) -> None:
         self._queues = tuple(queues)
-        self._topics = None if topics is None else frozenset(check_text("topic", each) for each in topics)
+        self._topics = check_topics(topics)
+        if message is not None and not callable(message):
+            raise BadInput(f"message is {message!r}; it takes a function of a record")
         self._message = message or plain_message
 
     def __call__(self, records: list[LogRecord]) -> None:
@@ -63,14 +64,15 @@ def feed(*queues: Queue, topics: Iterable[str] | None = None, message: ToMessage
     because nobody could tell any more whether it was sent before.
 
     Raises:
-        BadInput: no queue is given.
+        BadInput: no queue is given; or topics are no texts, or message cannot be called.
     """
     if not queues or not all(isinstance(each, Queue) for each in queues):
         raise BadInput("feed takes one or more queues")
+    made = Feed(queues, topics, message)  # before a queue is altered: an argument may be wrong
     for queue in queues:
         if not queue.config.derived_sends:
             queue.alter(derived_sends=True)
-    return Feed(queues, topics, message)
+    return made
 
 
 def plain_message(record: LogRecord) -> Message:

@@ -12,7 +12,7 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_o
 
 from cqueue.errors import BadInput, NotDone, OutcomeUnknown, RecordRejected
 from cqueue.log.records import LogRecord
-from cqueue.message import check_duration
+from cqueue.message import check_duration, check_headers
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=10)
 """Time that one request may take by default: long for an endpoint, short beside a retry's wait of 30 s."""
@@ -39,7 +39,7 @@ class HttpPush:
         if not _is_address(url):
             raise BadInput("url takes an http or https address")
         self.url = url
-        self._headers = {"Content-Type": "application/octet-stream", **(headers or {})}
+        self._headers = {"Content-Type": "application/octet-stream", **check_headers(headers or {})}
         low, high = timedelta(milliseconds=1), timedelta(minutes=10)
         self._timeout_s = check_duration("timeout", timeout, low, high)
         self._opener: OpenerDirector = build_opener(_NoRedirects)

@@ -7,7 +7,7 @@ is called again for a record that it has handled.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -92,11 +92,12 @@ def checked_listeners(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
     Raises:
         BadInput: there is no listener, or one cannot be called or has a bad batch size.
     """
-    if callable(listeners) or not listeners or not all(map(callable, listeners)):
+    found = tuple(listeners) if isinstance(listeners, Iterable) and not callable(listeners) else ()
+    if not found or not all(map(callable, found)):
         raise BadInput("listeners takes a list of one or more that can be called")
-    for each in listeners:
+    for each in found:
         _check_size(getattr(each, "batch_size", 1))
-    return tuple(listeners)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +127,8 @@ def policy_of(max_attempts: int, wait: wait_base | None) -> RetryPolicy:
     """
     if type(max_attempts) is not int or not 0 <= max_attempts <= MAX_ATTEMPTS:
         raise BadInput(f"max_attempts is {max_attempts!r}; it goes from 0 (for ever) to {MAX_ATTEMPTS:,}")
+    if wait is not None and not callable(wait):
+        raise BadInput(f"wait is {wait!r}; it takes a tenacity.wait_… object")
     return RetryPolicy(max_attempts) if wait is None else RetryPolicy(max_attempts, wait)
 
 

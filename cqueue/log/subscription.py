@@ -122,7 +122,9 @@ class Subscription:
         spec, on_expired = self._specs(), check_on_expired(on_expired)
         self._key = SubscriptionKey(spec.partition, name)
         self._on_event = on_event
-        readable = check_partitions(partitions, spec.partitions)
+        if on_event is not None and not callable(on_event):
+            raise BadInput(f"on_event is {on_event!r}; it takes a function")
+        readable, topics = check_partitions(partitions, spec.partitions), check_topics(topics)
         dead = Log(check_queue_name(log + DEAD_SUFFIX), catalog, driver, notifier)
         delivery = ListenerCalls(
             listeners,
@@ -142,7 +144,7 @@ class Subscription:
             self._owned,
             Rebalancer(self._member, self._owned, partitions=readable, on_expired=on_expired),
             delivery,
-            topics=check_topics(topics),
+            topics=topics,
             options=options,
             hints=hints,
             time_s=time_s,

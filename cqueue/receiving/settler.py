@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from cqueue.config import to_ms
 from cqueue.errors import AckUnknown, BadInput, CqueueError, LeaseLost, NotDone, OutcomeUnknown
@@ -25,6 +25,7 @@ from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.rendezvous import own_name
+from cqueue.runtime.texts import storable
 from cqueue.store import waiting
 
 T = TypeVar("T")
@@ -264,6 +265,8 @@ class Settler:
             raise BadInput(f"{self.name!r} is a dead-letter queue itself; ack the message instead")
         if not isinstance(reason, str):
             raise BadInput(f"reason is {reason!r}; it takes text")
+        if headers is not None and not _are_texts(headers):
+            raise BadInput("headers takes a mapping of text to text")
 
         def bury_one(taken: Taken) -> None:
             with self._lock_of(taken.lease):
@@ -272,11 +275,19 @@ class Settler:
         self._settle("dead", messages, lambda some: _call_for_each(_taken(some), bury_one))
 
 
+def _are_texts(headers: Any) -> bool:
+    """Return whether this is a mapping of texts, of which values may have half a surrogate pair."""
+    if not isinstance(headers, Mapping):
+        return False
+    return all(isinstance(text, str) for pair in headers.items() for text in pair)
+
+
 def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
     """Return as much of `more` as fits beside `own` into the limits of headers. Long texts keep their end."""
     left = MAX_HEADERS_BYTES - sum(len(name.encode()) + len(text.encode()) for name, text in own.items())
     fits: dict[str, str] = {}
-    for name, text in list(more.items())[: max(0, MAX_HEADERS - len(own))]:
+    for given, text in list(more.items())[: max(0, MAX_HEADERS - len(own))]:
+        name = storable(given)
         left -= len(name.encode())
         if left <= 0:
             break

@@ -111,12 +111,13 @@ class Catalog:
 
         Raises:
             QueueNotFound: there is none of that name.
+            InvalidQueueName: no queue can have that name.
             DamagedRow: its row cannot be read.
             NotDone: it is not known yet, and cannot be read.
             WrongDataCentre: the home was moved.
         """
         self.refresh()
-        entry = self._entries.get(name)
+        entry = self._entries.get(name) if isinstance(name, str) else None
         if entry is None:
             entry = self._read(name)
         return entry
@@ -412,10 +413,11 @@ class Catalog:
 
         Raises:
             QueueNotFound: there is no such queue, or it was deleted while this call began.
+            InvalidQueueName: no queue can have that name.
             NotDone: nothing is deleted.
             OutcomeUnknown: it is, or may be, deleted in part; call again.
         """
-        if name.endswith(DEAD_SUFFIX):
+        if check_queue_name(name).endswith(DEAD_SUFFIX):
             raise BadInput(f"dead-letter queue {name!r} goes with its queue; to empty it, purge it")
         found, dead, again = [
             self._driver.ask(ReadQueue(each, as_stored=True)) for each in (name, name + DEAD_SUFFIX, name)

@@ -42,6 +42,8 @@ def parse_url(url: str, known: Iterable[str]) -> ParsedUrl:
     Raises:
         ConfigError: the URL is malformed, or its query has an unknown name. No credentials are quoted.
     """
+    if not isinstance(url, str):
+        raise ConfigError(f"A URL is text, not {type(url).__name__}.")
     scheme, rest = _scheme(url.strip())
     rest, _, query = rest.partition("?")
     authority, _, path = rest.partition("/")

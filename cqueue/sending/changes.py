@@ -85,10 +85,10 @@ class Changes:
         """Return where each of several messages stands. Raises as `locate`, or `BatchTooLarge`."""
         if isinstance(message_ids, str) or not isinstance(message_ids, Iterable):
             raise BadInput(f"the call takes several ids, not one {type(message_ids).__name__}")
-        wanted = dict.fromkeys(message_ids)
+        wanted = dict.fromkeys(map(MessageId, message_ids))
         if len(wanted) > MAX_BATCH:
             raise BatchTooLarge(f"{len(wanted):,} ids; at most {MAX_BATCH:,} in one call")
-        return {MessageId(text): self.locate(text) for text in wanted}
+        return {id_: self.locate(id_) for id_ in wanted}
 
     # ── changes ──
 

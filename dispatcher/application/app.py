@@ -25,11 +25,11 @@ from cqueue.dispatcher.application.registry import TaskRegistry, task_name
 from cqueue.dispatcher.application.tasks import CronOptions, PeriodicOptions, Task, TaskOptions
 from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Retry
 from cqueue.dispatcher.execution.context import Binding
-from cqueue.dispatcher.execution.middleware import Middleware
+from cqueue.dispatcher.execution.middleware import Middleware, checked_middleware
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY, UNKNOWN_TASK_WAIT, attempts_wanted
 from cqueue.dispatcher.schedules.triggers import Trigger
 from cqueue.errors import BadInput, Closed, ConfigError, QueueExists, QueueNotFound
-from cqueue.message import Message, MessageId, check_duration
+from cqueue.message import Message, MessageId, check_duration, check_queue_name
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
 from cqueue.runtime.suggestions import check_known
@@ -122,11 +122,11 @@ class App:
         self._mutex = Lock()
         self._registry = TaskRegistry()
         self._declared: list[Declared] = []
-        self._outbox = Outbox(self._queue, middleware)
+        self.middleware = checked_middleware(middleware)
+        self._outbox = Outbox(self._queue, self.middleware)
         self._defaults: dict[str, Any] = {"queue": queue, "retry": retry, "codec": codec}
         check_duration("unknown_task_wait", unknown_task_wait, timedelta(), LONGEST_DELAY)
         self.unknown_task_wait = unknown_task_wait
-        self.middleware = tuple(middleware)
 
     def __repr__(self) -> str:
         return f"<app tasks={len(self._registry)} queues={','.join(self._registry.queues())}>"
@@ -272,9 +272,13 @@ class App:
 
         options.setdefault("unknown_task_wait", self.unknown_task_wait)
         opened = self.setup()
+        if queues is not None and not isinstance(queues, Iterable):
+            raise ConfigError(f"queues is {queues!r}; it takes names of queues")
         names = [queues] if isinstance(queues, str) else queues
         wanted = opened if names is None else [self.client.queue(name) for name in names]
-        return Dispatcher(wanted, self, middleware=(*self.middleware, *middleware), **options)
+        return Dispatcher(
+            wanted, self, middleware=(*self.middleware, *checked_middleware(middleware)), **options
+        )
 
     # ── Testing ──
 
@@ -347,7 +351,7 @@ class App:
     def _queue(self, name: str) -> Queue:
         """Return the queue of this name, opened at the first use."""
         link = self._link
-        found = link.queues.get(name)
+        found = link.queues.get(check_queue_name(name))
         return found or link.queues.setdefault(name, self._opened(link, name))
 
     def _opened(self, link: _Link, name: str) -> Queue:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cqueue.dispatcher.execution.middleware import Middleware, hooks
+from cqueue.message import Message
+from cqueue.sending.results import listed
 
 if TYPE_CHECKING:
-    from cqueue.message import Message, MessageId
+    from cqueue.message import MessageId
     from cqueue.producer import SendResult
     from cqueue.queue import Queue
 
@@ -38,7 +40,7 @@ class Outbox:
 
     def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
         """Store many messages; as `Queue.send_many`. If a `before_send` hook raises, nothing is sent."""
-        prepared = [self._prepared(queue, message) for message in messages]
+        prepared = [self._prepared(queue, message) for message in listed(messages, Message, "send_many")]
         result = self.queue(queue).send_many(prepared)
         for hook in self._after:
             for message, id_ in zip(prepared, result.ids, strict=True):

@@ -108,7 +108,7 @@ def codec(name: str) -> Codec:
     Raises:
         ConfigError: the name is unknown, or the codec's package is not installed.
     """
-    if name not in CODECS:
+    if not isinstance(name, str) or name not in CODECS:
         raise ConfigError(f"codec is {name!r}; there are {', '.join(CODECS)}")
     return CODECS[name]()
 

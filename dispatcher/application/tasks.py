@@ -37,6 +37,7 @@ from cqueue.message import Message, MessageId, check_duration, check_options, ch
 from cqueue.producer import SendResult
 from cqueue.runtime.suggestions import check_known, suggest
 from cqueue.runtime.texts import check_text
+from cqueue.sending.results import listed
 from cqueue.unique import Unique
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ class Task(Generic[P, R_co]):
             BadInput: an entry is no message of this task; nothing was sent.
             BatchTooLarge: more than 10,000 entries.
         """
-        calls = list(messages)
+        calls = listed(messages, Message, "enqueue_many")
         for index, call in enumerate(calls):
             if not isinstance(call, Message) or call.task != self.name:
                 raise BadInput(f"entry {index} is not a message of task {self.name!r}; use .message()")

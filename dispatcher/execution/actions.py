@@ -97,6 +97,11 @@ class Retry:
                 raise ConfigError("give delay or wait, not both")
         if self.max_attempts is not None and (type(self.max_attempts) is not int or self.max_attempts < 1):
             raise ConfigError(f"max_attempts is {self.max_attempts!r}; it takes a whole number from 1 on")
+        for name, value in ("wait", self.wait), ("stop", self.stop):
+            if value is not None and not callable(value):
+                raise ConfigError(f"{name} is {value!r}; it takes a tenacity.{name}_… object")
+        if not isinstance(self.rules, Mapping):
+            raise ConfigError(f"rules is {self.rules!r}; it takes a mapping of exceptions to actions")
         for error, action in self.rules.items():
             if not (isinstance(error, type) and issubclass(error, BaseException)):
                 raise ConfigError(f"rules has an entry for {error!r}, which is no class of exceptions")

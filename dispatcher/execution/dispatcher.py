@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 from cqueue.dispatcher.execution import events
 from cqueue.dispatcher.execution.engine import LOOK_S, Engine
 from cqueue.dispatcher.execution.handlers import known_tasks
-from cqueue.dispatcher.execution.middleware import Middleware
+from cqueue.dispatcher.execution.middleware import Middleware, checked_middleware
 from cqueue.dispatcher.execution.options import Options
 from cqueue.dispatcher.execution.pollers import Poller, Source, queue_of
 from cqueue.dispatcher.execution.telemetry import Stats, Telemetry
@@ -68,9 +68,15 @@ class Dispatcher:
     ) -> None:
         self._sources = _checked(queues)
         self.options = _options(options)
+        if on_event is not None and not callable(on_event):
+            raise ConfigError(f"on_event is {on_event!r}; it takes a function")
         telemetry = Telemetry(on_event)
         self.engine = Engine(
-            self._sources, handler, middleware=middleware, options=self.options, telemetry=telemetry
+            self._sources,
+            handler,
+            middleware=checked_middleware(middleware),
+            options=self.options,
+            telemetry=telemetry,
         )
         self.tasks = known_tasks(self.engine.resolver)
         self._state = "new"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from cqueue.errors import ConfigError
 
 if TYPE_CHECKING:
     from cqueue.consumer import ReceivedMessage
@@ -42,6 +44,15 @@ class Middleware:
 
 
 Hook = Callable[..., Any]
+
+
+def checked_middleware(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
+    """Return the objects of a `middleware=` argument. Raises ConfigError if it is anything else."""
+    found = tuple(middleware) if isinstance(middleware, Iterable) else (middleware,)
+    for one in found:
+        if not isinstance(one, Middleware):
+            raise ConfigError(f"middleware has {one!r}; it takes several objects of classes of Middleware")
+    return found
 
 
 def hooks(middleware: Sequence[Middleware], name: str) -> list[Hook]:

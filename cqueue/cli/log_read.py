@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -186,12 +186,15 @@ def _complete(file: Path) -> Iterator[str]:
     """
     part = file.with_name(f".{file.name}.part")
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device would be replaced, not written
+            raise BadInput(f"{file} is no regular file.")
         yield str(part)
         part.replace(file)
-    except OSError as exc:
-        raise BadInput(f"{file} cannot be written: {exc.strerror or exc}.") from exc
+    except (OSError, UnicodeError) as exc:
+        raise BadInput(f"{file} cannot be written: {getattr(exc, 'strerror', None) or exc}.") from exc
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def record_fields(record: LogRecord) -> dict[str, Any]:

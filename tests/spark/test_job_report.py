@@ -1,6 +1,7 @@
 """`cqueue.spark.jobs.report`: its figures are the store's own, and all of them are on the page."""
 
 import base64
+import os
 import re
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -166,6 +167,9 @@ def test_a_page_without_matplotlib(tmp_path, monkeypatch):
     assert "<img" not in text
     with pytest.raises(BadInput, match="cannot be written"):
         report_page.write(found, tmp_path / "none" / "r.html")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="no regular file"):
+        report_page.write(found, tmp_path / "pipe")
 
 
 def test_json_has_the_tables(spark, queue, url):

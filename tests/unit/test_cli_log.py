@@ -1,6 +1,7 @@
 """`cqueue log`: each command, its JSON, what it says to mistakes, and how a tail ends."""
 
 import base64
+import os
 import signal
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -291,6 +292,7 @@ def test_scan_goes_from_one_record_to_another(cli, filled):
         (("--topic", ""), "topic is ''"),
         (("--arrow", "a", "--parquet", "b"), "not both"),
         (("--arrow", "/nowhere/a"), "cannot be written"),
+        (("--arrow", "a" * 300), "cannot be written"),
         (("--arrow", "."), "is a directory"),
         (("--parquet", "/"), "is a directory"),
     ],
@@ -300,6 +302,15 @@ def test_a_scan_of_what_cannot_be_is_2(cli, args, hint):
     said = cli("log", "scan", "events", *args)
     assert (said.code, said.out) == (2, "")
     assert hint in " ".join(said.err.replace("│", " ").split())
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_scan_replaces_no_pipe_or_device(cli, tmp_path):
+    """`--arrow /dev/stdout`, said by root, would take the device away from the whole machine."""
+    os.mkfifo(tmp_path / "pipe")
+    said = cli("log", "scan", "events", "--arrow", "pipe")
+    assert (said.code, "is no regular file" in said.err) == (2, True)
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_the_id_of_another_log_is_no_position(cli, filled):

@@ -38,6 +38,8 @@ def write(report: Reported, file: Path) -> bool:
     )
     part = file.with_name(f".{file.name}.part")
     try:
+        if file.exists() and not file.is_file():  # a pipe or a device would be replaced, not written
+            raise BadInput(f"{file} is no regular file")
         part.write_text(page, encoding="utf-8")
         part.replace(file)
     except OSError as exc:

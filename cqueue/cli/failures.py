@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 import traceback
@@ -37,6 +38,8 @@ _CODES: Final = (
     (OutcomeUnknown, ExitCode.UNKNOWN),
     (OwnershipLost, ExitCode.LOST),
 )
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a disk that takes no more; a closed pipe is typer's matter, with the same exit code."""
 _WORST: Final = (ExitCode.UNKNOWN, ExitCode.NOT_DONE, ExitCode.USAGE, ExitCode.LOST, ExitCode.BUG)
 
 
@@ -54,12 +57,14 @@ def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
         _write("This is a bug in cqueue, or an error of the system that it should have understood.")
     else:
         context.err_console.print("Error:", style="bold red", end=" ")
-        context.err_console.print(str(exc))
+        context.err_console.print(_text(exc))
     return code
 
 
 def exit_code(exc: BaseException) -> ExitCode:
     """Return the exit code of an error."""
+    if isinstance(exc, OSError) and exc.errno in _UNWRITABLE:
+        return ExitCode.CHECK_FAILED
     return next((code for kind, code in _CODES if isinstance(exc, kind)), ExitCode.BUG)
 
 
@@ -70,7 +75,13 @@ def worst(errors: Iterable[CqueueError]) -> CqueueError:
 
 def error_fields(error: BaseException) -> dict[str, Any]:
     """Return what --json shows of an error."""
-    return {"error": type(error).__name__, "message": str(error)}
+    return {"error": type(error).__name__, "message": _text(error)}
+
+
+def _text(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        return f"The output cannot be written: {error.strerror}. What the command has done stays done."
+    return str(error)
 
 
 def _write(text: str) -> None:

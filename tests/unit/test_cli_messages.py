@@ -461,6 +461,23 @@ def test_a_closed_pipe_acks_nothing_that_was_not_taken(cli, monkeypatch):
     monkeypatch.undo()
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_full_disk_behind_the_output_is_no_bug(cli, monkeypatch, options):
+    """The message is sent, or given back; the exit code is that of a closed pipe."""
+
+    class Full(io.StringIO):
+        def write(self, _text):
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("sys.stdout", Full())
+        said = cli(*options, "send", "q", "x")
+        assert (said.code, "Traceback" in said.err) == (1, False)
+        assert "The output cannot be written: No space left on device." in said.err
+        assert cli(*options, "receive", "q").code == 1
+    assert cli("receive", "q").out == "x\n"
+
+
 # ── peek and stats ──
 
 

@@ -27,6 +27,7 @@ from cqueue.schema.deployment import OPENS_AFTER_S, Deployment, deployment_of, n
 from cqueue.schema.execute import run
 from cqueue.schema.statements import RESUME_RETIRING, SELECT_DEPLOYMENT, SELECT_KEYSPACE, SWITCH_HOME
 from cqueue.settings import Settings
+from cqueue.store import outcome
 from cqueue.store.connection import Connection
 
 EVERYWHERE: Final = "EACH_QUORUM"
@@ -111,10 +112,16 @@ def newest_centre(connection: Connection, settings: Settings) -> Centre:
 
 def _read(connection: Connection, settings: Settings, level: int) -> Centre:
     cql = SELECT_DEPLOYMENT.format(keyspace=settings.keyspace)
-    rows = run(connection.session, cql, read_at=level)
+    try:
+        rows = run(connection.session, cql, read_at=level)
+    except ConfigError as exc:
+        if exc.__cause__ is None or not outcome.is_absent(exc.__cause__):
+            raise
+        rows = []
     if not rows:
         raise SchemaMismatch(
-            f"Keyspace {settings.keyspace} has no complete schema. Run `cqueue schema apply`."
+            f"Keyspace {settings.keyspace} does not exist, or has no complete schema. Correct the URL, or "
+            "run `cqueue schema apply`."
         )
     log = getattr(rows[0], "centre_log", None) or {}
     decisions = [Decision(at.replace(tzinfo=UTC), json.loads(text)) for at, text in sorted(log.items())]

@@ -4,10 +4,10 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from cassandra import ConsistencyLevel
+from cassandra import ConsistencyLevel, InvalidRequest
 
-from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
-from cqueue.schema import switch_home
+from cqueue.errors import ConfigError, NotDone, OutcomeUnknown, SchemaMismatch, Unavailable
+from cqueue.schema import read_centre, switch_home
 from cqueue.settings import load
 
 SETTINGS = load("cassandra://db4/shop?local_dc=dc2")
@@ -63,6 +63,15 @@ def test_a_switch_is_found_only_where_each_data_centre_has_it(monkeypatch):
     cluster.cut_off = True
     with pytest.raises(OutcomeUnknown, match="cqueue dc show"):
         cluster.switch()
+
+
+def test_a_keyspace_that_is_not_there_is_said_to_be_none(monkeypatch):
+    def run(*_, **__):
+        raise ConfigError("refused") from InvalidRequest('code=2200 message="keyspace shop does not exist"')
+
+    monkeypatch.setattr("cqueue.schema.centres.run", run)
+    with pytest.raises(SchemaMismatch, match="cqueue schema apply"):
+        read_centre(SimpleNamespace(session=None), SETTINGS)
 
 
 def test_a_lost_data_centre_is_not_asked(monkeypatch):

@@ -50,7 +50,8 @@ _COLUMNS = {
 def bench(
     *,
     one_core: Annotated[
-        bool, typer.Option("--one-core", help="Keep the client to one core, the last that it may use.")
+        bool,
+        typer.Option("--one-core", metavar="", help="Keep the client to one core, the last that it may use."),
     ] = False,
 ) -> None:
     """Measure throughput, latency and idle cost."""

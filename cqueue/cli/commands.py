@@ -27,6 +27,9 @@ Function = TypeVar("Function", bound=Callable[..., None])
 
 _OPTION: Final = inspect.Parameter.KEYWORD_ONLY
 _OF_TYPES: Final[dict[Any, dict[str, Any]]] = {
+    bool: {"metavar": ""},  # typer would write <bool>, as if a flag took a value
+    str: {"metavar": "TEXT"},
+    list[int]: {"metavar": "N"},
     int: {"metavar": "N"},
     float: {"metavar": "N"},
     timedelta: {"metavar": "DURATION", "parser": parse_duration},
@@ -64,6 +67,7 @@ _Json = Annotated[
     bool,
     typer.Option(
         "--json",
+        metavar="",
         help="Print results as JSON, as `cqueue --json` does.",
         callback=print_json,
         is_eager=True,  # read before the values of other options

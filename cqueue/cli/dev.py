@@ -20,7 +20,7 @@ app = typer.Typer(
 )
 
 Directory = Annotated[
-    Path | None, "--dir DIR", "Where the cluster lives; by default $XDG_DATA_HOME/cqueue/dev."
+    Path | None, "--dir DIR", "Where the cluster lives; by default cqueue/dev in $XDG_DATA_HOME."
 ]
 
 

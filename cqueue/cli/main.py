@@ -59,17 +59,27 @@ def _globals(
     *,
     url: Annotated[
         str | None,
-        typer.Option(help="cassandra://host:port/keyspace?local_dc=…; otherwise CQUEUE_URL or cqueue.toml."),
+        typer.Option(
+            metavar="URL",
+            help="cassandra://HOST/KEYSPACE?local_dc=DC (by default that of CQUEUE_URL or cqueue.toml).",
+        ),
     ] = None,
     json: Annotated[  # noqa: ARG001 - its callback has done it
-        bool, typer.Option("--json", help="Print results as JSON.", callback=print_json)
+        bool, typer.Option("--json", metavar="", help="Print results as JSON.", callback=print_json)
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show tracebacks, and what the driver logs.")
+        bool,
+        typer.Option("--verbose", "-v", metavar="", help="Show tracebacks, and what the driver logs."),
     ] = False,
     version: Annotated[  # noqa: ARG001 - as above
         bool,
-        typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_show_version),
+        typer.Option(
+            "--version",
+            metavar="",
+            help="Print the version and exit.",
+            is_eager=True,
+            callback=_show_version,
+        ),
     ] = False,
 ) -> None:
     obj = context.ensure_object(CliContext)

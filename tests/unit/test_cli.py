@@ -1,6 +1,7 @@
 """The shell of the command line: exit codes, where output goes, how quickly it starts."""
 
 import json
+import re
 import subprocess
 import sys
 from datetime import timedelta
@@ -189,3 +190,11 @@ def test_an_option_is_its_type_and_its_help(capsys):
     for text in ("NAME", "DURATION", "--from", "POSITION", "--all"):
         assert text in shown
     assert "--no-all" not in shown
+    assert re.search(r"--all +A flag", shown)  # no <bool>, as if it took a value
+
+
+def test_help_says_on_a_narrow_terminal_how_a_url_is_written(capsys, monkeypatch):
+    """A word longer than its column is cut."""
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["--help"]) == 0
+    assert "cassandra://HOST/KEYSPACE?local_dc=DC" in capsys.readouterr().out

@@ -29,6 +29,7 @@ from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime import listing
 from cqueue.runtime.catalog import Catalog, QueueEntry
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.sequences import parts
 from cqueue.sending import redriving
 
 Step = Callable[[Sequence[Found]], Sequence[redriving.LetterOutcome]]
@@ -338,8 +339,8 @@ class DeadLetters:
         own = [text for text in wanted if text not in originals]
         by_id: dict[str, Found] = {
             redriving.id_of(found): found
-            for start in range(0, len(own), redriving.AT_ONCE)
-            for found in redriving.look(self._driver, own[start : start + redriving.AT_ONCE])
+            for some in parts(own, redriving.AT_ONCE)
+            for found in redriving.look(self._driver, some)
         }
         if originals:
             for found in listing.messages(self._driver, self._dead.spec):

@@ -32,6 +32,7 @@ from cqueue.message import (
 from cqueue.quarantine import look_at_queue
 from cqueue.queue import MAX_PEEK, StoredMessage
 from cqueue.received import ReceivedMessage
+from cqueue.runtime.sequences import parts
 from cqueue.store.quarantine import Damage
 from cqueue.unique import Unique
 from cqueue.where import Where
@@ -323,15 +324,13 @@ class DelayQueue:
                 by_row.setdefault((settler, one.id.locate().wide_row), []).append(one)
             else:
                 self._forget([id_])
-        parts = [
-            (settler, those[start : start + MAX_RECEIVE])
-            for (settler, _), those in by_row.items()
-            for start in range(0, len(those), MAX_RECEIVE)
+        batches = [
+            (settler, some) for (settler, _), those in by_row.items() for some in parts(those, MAX_RECEIVE)
         ]
         failure: CqueueError | None = None
         deadline_s = self._client._driver.deadline_s  # noqa: SLF001 - the library's own
         until_s = time.monotonic() + deadline_s
-        for settler, some in parts:
+        for settler, some in batches:
             try:
                 over = self._over(some, now)
                 self._forget(one.id for one in over)

@@ -16,6 +16,7 @@ from cqueue.cli.failures import error_fields, exit_code, worst
 from cqueue.cli.interrupts import after_ctrl_c, held_back
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, CqueueError, NotDone
+from cqueue.runtime.sequences import parts
 
 BATCH = 1000
 CHUNK = 1 << 18
@@ -87,8 +88,8 @@ def batches(source: BinaryIO) -> Iterator[list[bytes]]:
     begun = b""
     while chunk := _read_some(source):
         *lines, begun = (begun + chunk).split(b"\n")
-        for start in range(0, len(lines), BATCH):
-            yield [line.removesuffix(b"\r") for line in lines[start : start + BATCH]]
+        for some in parts(lines, BATCH):
+            yield [line.removesuffix(b"\r") for line in some]
     if begun:
         yield [begun.removesuffix(b"\r")]
 

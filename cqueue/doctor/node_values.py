@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from cqueue.runtime.sequences import grouped
+
 NodeSettings = Mapping[str, Mapping[str, str | None]]
 """By node: the value of each setting by its name. None: the setting has none."""
 
@@ -38,11 +40,7 @@ def _quantity(text: str | None, units: Mapping[str, float]) -> float | None:
 
 def by_value(settings: NodeSettings, name: str) -> dict[str | None, list[str]]:
     """Return, for each value of a setting, the nodes that have it. A node without the setting is left out."""
-    found: dict[str | None, list[str]] = {}
-    for node, values in settings.items():
-        if name in values:
-            found.setdefault(values[name], []).append(node)
-    return found
+    return grouped((values[name], node) for node, values in settings.items() if name in values)
 
 
 def on(nodes: Iterable[str], settings: NodeSettings) -> str:

@@ -15,6 +15,7 @@ from cqueue.protocol.inspection import END, Walk, first_wide_rows, states_of, wi
 from cqueue.protocol.parallel import together
 from cqueue.protocol.plausibility import AHEAD_US, is_lost, is_overdue
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -89,9 +90,7 @@ def read(spec: QueueSpec) -> Proto[Figures]:
     registered, whole = yield from first_wide_rows(spec, MAX_EPOCHS)
     begun = [one for one in registered if one[0].time_shard * 1000 <= found.now_us - LATE_US]
     found.partial = not whole or len(begun) > MAX_ROWS
-    rows = begun[:MAX_ROWS]
-    for start in range(0, len(rows), AT_ONCE):
-        some = rows[start : start + AT_ONCE]
+    for some in parts(begun[:MAX_ROWS], AT_ONCE):
         heads: list[Head] = yield from together(*(ReadHead(wide_row) for wide_row, _ in some))
         for (wide_row, priorities), head in zip(some, heads, strict=True):
             _note_head(found, wide_row, head)

@@ -17,6 +17,7 @@ from cqueue.doorbell.directory import names_contain
 from cqueue.errors import CqueueError
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.durations import show_age
+from cqueue.runtime.sequences import grouped
 from cqueue.store.control import ListenerRow
 from cqueue.store.quarantine import MESSAGES, Damage
 
@@ -184,9 +185,7 @@ def dead(name: str, letters: Letters) -> Iterator[Finding]:
 
 def damaged(found: Sequence[Damage]) -> Iterator[Finding]:
     """Judge rows that cannot be read, one finding for each queue, log or table."""
-    by_owner: dict[str, list[Damage]] = {}
-    for damage in found:
-        by_owner.setdefault(damage.owner.partition("@")[0] or damage.table, []).append(damage)
+    by_owner = grouped((damage.owner.partition("@")[0] or damage.table, damage) for damage in found)
     for owner, some in by_owner.items():
         yield SUBJECT.error(
             f"{owner}: {_counted(len(some), 'row')} of table {some[0].table} cannot be read: "

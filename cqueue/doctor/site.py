@@ -21,6 +21,7 @@ from cqueue.doctor import statements as cql
 from cqueue.doctor.finding import Finding, brief, not_checked
 from cqueue.doctor.node_values import NodeSettings
 from cqueue.errors import CqueueError, SchemaMismatch, Unavailable
+from cqueue.runtime.sequences import grouped
 from cqueue.schema import Deployment, State, read_state
 from cqueue.schema.deployment import read_deployment
 from cqueue.store import outcome
@@ -266,11 +267,8 @@ class Site:
 
 def unanswered(subject: str, answers: Iterable[Answer], what: str = "") -> Iterator[Finding]:
     """Yield a finding for the nodes that did not answer, one for each reason. what: stands before them."""
-    nodes: dict[str, list[str]] = {}
-    for answer in answers:
-        if answer.error is not None:
-            nodes.setdefault(brief(str(answer.error)), []).append(answer.node)
-    for why, some in nodes.items():
+    failed = [answer for answer in answers if answer.error is not None]
+    for why, some in grouped((brief(str(answer.error)), answer.node) for answer in failed).items():
         yield not_checked(subject, f"{what}{', '.join(some)}: {why}")
 
 

@@ -15,6 +15,7 @@ from cqueue.doctor.finding import Finding, Severity, Subject, not_checked
 from cqueue.doctor.site import unanswered
 from cqueue.errors import CqueueError, SchemaMismatch
 from cqueue.runtime.durations import show_duration
+from cqueue.runtime.sequences import grouped
 from cqueue.schema.drift import Drift, all_drift
 from cqueue.schema.migrations import load_migrations
 from cqueue.schema.options import HINT_WINDOW_S
@@ -242,10 +243,7 @@ class Measure:
 
     def judge(self, figures: Iterable[Figure]) -> Iterator[Finding]:
         """Judge the worst figure of each table."""
-        tables: dict[str, list[Figure]] = {}
-        for one in figures:
-            if one.other >= self.fewest:
-                tables.setdefault(one.table, []).append(one)
+        tables = grouped((one.table, one) for one in figures if one.other >= self.fewest)
         worst = [
             replace(max(some, key=attrgetter("value")), other=max(one.other for one in some))
             for _, some in sorted(tables.items())

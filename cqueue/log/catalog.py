@@ -20,6 +20,7 @@ from cqueue.protocol.spec import Proto
 from cqueue.protocol.unknown import looking_again
 from cqueue.runtime.catalog import ACTIVE, DELETING
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.sequences import parts
 from cqueue.store import decode
 from cqueue.store.log_operations import (
     ChangeLog,
@@ -261,10 +262,9 @@ def _drop_all(spec: LogSpec, *, listed: bool) -> Proto[None]:
         time_shards = spec.time_shards((spec.created_ms - spec.width_ms) * 1000, now_us)
     if listed or len(time_shards) > MOST_COMPUTED:
         time_shards = yield from ListLogShards(spec.partition)
-    for at in range(0, len(time_shards), LISTED_AT_ONCE):
-        found = yield from existing(spec, time_shards[at : at + LISTED_AT_ONCE])
+    for listed_shards in parts(time_shards, LISTED_AT_ONCE):
+        found = yield from existing(spec, listed_shards)
         shards = [LogShard(spec.partition, each, ms) for ms, all_ in found.items() for each in sorted(all_)]
-        for begin in range(0, len(shards), DROPPED_AT_ONCE):
-            some = shards[begin : begin + DROPPED_AT_ONCE]
+        for some in parts(shards, DROPPED_AT_ONCE):
             yield from together(*(DropRecords(each, now_us) for each in some))
             yield from together(*(UnregisterLogShard(each) for each in some))

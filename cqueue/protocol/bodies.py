@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from cqueue.protocol.lease import Taken
 from cqueue.protocol.spec import Proto
+from cqueue.runtime.sequences import grouped
 from cqueue.store.operations import MessageRow, ReadBodies, ReadMessages, Together, WideRow
 
 HEADER_LOST = "cqueue-dead-lost"
@@ -39,11 +40,8 @@ def look_everywhere(missing: Sequence[Taken]) -> Proto[dict[int, bytes | None]]:
     if isinstance(answer, Exception):
         raise answer
     found: dict[int, bytes | None] = {**answer}
-    left: dict[int, list[int]] = {}
-    for one in missing:
-        if one.row.id not in found:
-            left.setdefault(one.row.priority, []).append(one.row.id)
-    for priority, ids_ in left.items():
+    left = [one.row for one in missing if one.row.id not in found]
+    for priority, ids_ in grouped((row.priority, row.id) for row in left).items():
         rows = yield from ReadMessages(wide_row, priority, tuple(ids_))
         found.update({row.id: None for row in rows})
     return found

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from cqueue import ids
+from cqueue.runtime.sequences import parts
 
 FIRST_PIECE_US = 250_000
 """µs of a wide row that the first read covers: 1,000 tombstones at 4,000 messages a second."""
@@ -240,7 +241,6 @@ class TombstoneBudget:
 
 
 def _stretches(after: int, taken: Sequence[int]) -> Iterator[Stretch]:
-    for start in range(0, len(taken), STRETCH_MESSAGES):
-        some = taken[start : start + STRETCH_MESSAGES]
+    for some in parts(taken, STRETCH_MESSAGES):
         yield Stretch(after, some[-1], len(some), ids.rows_of(some))
         after = some[-1]

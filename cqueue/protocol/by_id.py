@@ -25,6 +25,7 @@ from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, take
 from cqueue.protocol.plausibility import is_held, is_retired
 from cqueue.protocol.row_memory import RowMemory, remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.runtime.sequences import grouped
 from cqueue.store.operations import (
     Head,
     LockRow,
@@ -101,10 +102,8 @@ class Edit:
 
     def by_slot(self, ids_: Iterable[int]) -> list[tuple[SlotRow | None, list[int]]]:
         """Group ids by the slot that lists them, None if no slot does."""
-        listing, groups = slots_of(self._head, self._priority), dict[int | None, list[int]]()
-        for id_ in sorted(ids_):
-            slot = listing.get(id_)
-            groups.setdefault(None if slot is None else slot.number, []).append(id_)
+        numbers = {id_: slot.number for id_, slot in slots_of(self._head, self._priority).items()}
+        groups = grouped((numbers.get(id_), id_) for id_ in sorted(ids_))
         return [(None if number is None else self._slots[number], some) for number, some in groups.items()]
 
     def write(self, slot: SlotRow) -> None:

@@ -18,6 +18,7 @@ from cqueue.protocol.inspection import END, Counts, count_one, count_slots, firs
 from cqueue.protocol.parallel import together
 from cqueue.protocol.plausibility import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.runtime.sequences import parts
 from cqueue.store.operations import Head, IdSlice, Now, ReadHead, ReadIds, SlotState, Together, WideRow
 
 PAGE = 1000
@@ -74,8 +75,7 @@ def _leave(counts: Counts, *, due: bool, slots: bool = False) -> None:
 
 def _heads(counts: Counts, rows: Sequence[tuple[WideRow, frozenset[int]]], now_us: int) -> Proto[list[_Scan]]:
     scans: list[_Scan] = []
-    for start in range(0, len(rows), AT_ONCE):
-        some = rows[start : start + AT_ONCE]
+    for some in parts(rows, AT_ONCE):
         heads: list[Head] = yield from together(*(ReadHead(row) for row, _ in some))
         for (row, priorities), head in zip(some, heads, strict=True):
             count_slots(counts, head)

@@ -16,6 +16,7 @@ from cqueue.protocol import keys, shards
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -152,8 +153,7 @@ def _registered(
 ) -> Proto[list[tuple[int, ShardRow]]]:
     """Return the registry's rows of these epochs. beside_grid: also misplaced ones that consumers skip."""
     found: list[tuple[int, ShardRow]] = []
-    for start in range(0, len(epochs), EPOCHS_AT_ONCE):
-        chunk = epochs[start : start + EPOCHS_AT_ONCE]
+    for chunk in parts(epochs, EPOCHS_AT_ONCE):
         reads = [shards.read_epoch(spec, epoch) for epoch in chunk]
         if beside_grid:
             reads = [replace(read, grid=None) for read in reads]

@@ -15,8 +15,9 @@ from cqueue.protocol import inspection
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.runtime.sequences import grouped, parts
 from cqueue.store.keys import DeleteKeys, KeyPlace, KeyRow, KeyWrite, ReadKey
-from cqueue.store.operations import Now, ReadHead, ReadMessages, WideRow
+from cqueue.store.operations import Now, ReadHead, ReadMessages
 
 READ_AT_ONCE = 32
 """Wide rows whose messages a look-up reads side by side."""
@@ -48,13 +49,9 @@ def look_up(spec: QueueSpec, key: str, after: tuple[int, int], limit: int) -> Pr
 
 
 def _messages_of(spec: QueueSpec, rows: Iterable[KeyRow], now_us: int) -> Proto[list[Found]]:
-    places: dict[tuple[WideRow, int], list[int]] = {}
-    for row in rows:
-        places.setdefault((row.wide_row(spec.partition), row.priority), []).append(row.id)
+    places = grouped(((row.wide_row(spec.partition), row.priority), row.id) for row in rows)
     found: list[Found] = []
-    groups = list(places.items())
-    for start in range(0, len(groups), READ_AT_ONCE):
-        some = groups[start : start + READ_AT_ONCE]
+    for some in parts(list(places.items()), READ_AT_ONCE):
         heads = yield from together(*(ReadHead(wide_row) for (wide_row, _), _ in some))
         answers = yield from together(*(ReadMessages(*place, tuple(ids_)) for place, ids_ in some))
         for ((wide_row, priority), _), head, messages in zip(some, heads, answers, strict=True):

@@ -12,6 +12,7 @@ from typing import Any
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.runtime.sequences import grouped, parts
 from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, KeyRow, KeyWrite, ScanKeys
 from cqueue.store.operations import MessageRow, Now, Operation, Together, WideRow
 
@@ -68,13 +69,10 @@ def _writes(messages: Messages, at_us: int) -> Iterator[KeyWrite]:
 
 def _batches(writes: Iterable[KeyWrite]) -> Iterator[tuple[KeyWrite, ...]]:
     """Group writes: many of one key, or a few of several."""
-    by_place: dict[KeyPlace, list[KeyWrite]] = {}
-    for one in writes:
-        by_place.setdefault(one.place, []).append(one)
     joined: list[KeyWrite] = []
-    for some in by_place.values():
+    for some in grouped((one.place, one) for one in writes).values():
         if len(some) > FEW:
-            yield from (tuple(some[at : at + MANY]) for at in range(0, len(some), MANY))
+            yield from map(tuple, parts(some, MANY))
             continue
         if len(joined) + len(some) > FEW:
             yield tuple(joined)
@@ -93,8 +91,8 @@ def _ttl_s(row: MessageRow, now_us: int) -> int:
 
 def _all(operations: Sequence[Operation[Any]]) -> Proto[NotDone | OutcomeUnknown | None]:
     """Run operations, and return the first failure."""
-    for start in range(0, len(operations), AT_ONCE):
-        results = yield from Together(tuple(operations[start : start + AT_ONCE]))
+    for some in parts(operations, AT_ONCE):
+        results = yield from Together(tuple(some))
         for result in results:
             if isinstance(result, NotDone | OutcomeUnknown):
                 return result
@@ -119,13 +117,8 @@ def forget(spec: QueueSpec) -> Proto[None]:
         page: list[tuple[KeyPlace, int]] = yield from ScanKeys(token, SCANNED_AT_ONCE)
         mine = [place for place, _ in page if place.queue == spec.partition]
         at_us = (yield from Now()) + AHEAD_US
-        for one in _parts(mine):
-            yield from together(*(DropKey(place, at_us) for place in one))
+        for some in parts(mine, AT_ONCE):
+            yield from together(*(DropKey(place, at_us) for place in some))
         if len(page) < SCANNED_AT_ONCE:
             return
         token = page[-1][1]
-
-
-def _parts(places: Sequence[KeyPlace]) -> Iterator[Sequence[KeyPlace]]:
-    for start in range(0, len(places), AT_ONCE):
-        yield places[start : start + AT_ONCE]

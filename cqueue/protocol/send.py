@@ -12,6 +12,7 @@ from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes, 
 from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.writing import REMAKES, Bits, Failure, Writer, worst
+from cqueue.runtime.sequences import grouped
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -106,9 +107,7 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
 
     def delete(self, late: Flush) -> Proto[None]:
         """Delete the messages, then their bodies."""
-        by_priority: dict[int, list[int]] = {}
-        for row in late.rows:
-            by_priority.setdefault(row.priority, []).append(row.id)
+        by_priority = grouped((row.priority, row.id) for row in late.rows)
         deletes: list[Operation[Any]] = [
             DeleteMessages(late.wide_row, priority, tuple(ids_)) for priority, ids_ in by_priority.items()
         ]

@@ -25,6 +25,7 @@ from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.rendezvous import own_name
+from cqueue.runtime.sequences import grouped
 from cqueue.runtime.texts import storable
 from cqueue.store import waiting
 
@@ -230,9 +231,7 @@ class Settler:
         self._settle("snooze", messages, lambda some: self._give_back(_taken(some), delay_ms, count=False))
 
     def _give_back(self, taken: Sequence[Taken], delay_ms: int, *, count: bool) -> None:
-        by_lease: dict[Lease, list[int]] = {}
-        for one in taken:
-            by_lease.setdefault(one.lease, []).append(one.row.id)
+        by_lease = grouped((one.lease, one.row.id) for one in taken)
 
         def give_back(lease: Lease) -> None:
             with self._lock_of(lease):

@@ -32,6 +32,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from cqueue.errors import Closed, NotDone
 from cqueue.runtime.conditions import Future
+from cqueue.runtime.sequences import grouped
 from cqueue.store import waiting
 
 Entry = TypeVar("Entry")
@@ -105,11 +106,8 @@ class _RetryHeap(Generic[Entry]):
             self.dropped += len(failed)
             return
         pause_s = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(tries, 10))
-        together: dict[Hashable, list[Entry | _Expected[Entry]]] = {}
-        for entry in failed:
-            together.setdefault(self._repeat(entry), []).append(entry)
-        for entries in together.values():
-            again = _Batch(entries, tries + 1)
+        for entries in grouped((self._repeat(entry), entry) for entry in failed).values():
+            again = _Batch([*entries], tries + 1)
             heapq.heappush(self._heap, (self._clock() + pause_s, next(self._numbers), again))
 
     def pop(self) -> _Batch[Entry] | None:

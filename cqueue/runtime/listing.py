@@ -17,6 +17,7 @@ from cqueue.protocol import inspection, key_lookup, shards
 from cqueue.protocol.inspection import Found, Walk
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.sequences import grouped
 from cqueue.store.keys import KeyRow
 from cqueue.store.operations import Head, ReadHead, ReadIds, ReadSlice, ShardRow, SlotRow, WideRow
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES
@@ -73,10 +74,7 @@ def message_ids(driver: BlockingDriver, spec: QueueSpec) -> Iterator[MessageId]:
 
 def by_row(places: Iterable[Location]) -> dict[tuple[WideRow, int], list[int]]:
     """Group the ids of some places by wide row and priority."""
-    groups: dict[tuple[WideRow, int], list[int]] = {}
-    for wide_row, priority, id_ in places:
-        groups.setdefault((wide_row, priority), []).append(id_)
-    return groups
+    return grouped((place[:2], place.id) for place in places)
 
 
 def still_at(driver: BlockingDriver, places: Iterable[Location]) -> list[Found]:

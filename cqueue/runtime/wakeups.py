@@ -12,6 +12,7 @@ from cqueue import ids
 from cqueue.doorbell import Doorbell, HintCounts, Ring, Target
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.poll import Share
+from cqueue.runtime.sequences import parts
 from cqueue.store import waiting
 from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
@@ -174,8 +175,7 @@ def _named(details: bytes) -> tuple[int, ...]:
     """Return the ids in details, without repetitions; none if they are not what `_details` makes."""
     if len(details) % ID_BYTES:
         return ()
-    parts = (details[at : at + ID_BYTES] for at in range(0, len(details), ID_BYTES))
-    named = tuple(sorted(set(map(ids.from_bytes, parts))))
+    named = tuple(sorted(set(map(ids.from_bytes, parts(details, ID_BYTES)))))
     return named if named == ids.lengthened(named) else ()  # no id beyond its pack
 
 

@@ -34,6 +34,7 @@ from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.listing import by_row, still_at
+from cqueue.runtime.sequences import parts
 from cqueue.store.operations import MessageRow, ReadBodies, WideRow
 
 COPY_MS = 10_000
@@ -125,8 +126,7 @@ class Changes:
         """Change messages, those of one wide row and priority together."""
         results = list[ChangeResult]()
         for (wide_row, priority), some in by_row(places.values()).items():
-            for start in range(0, len(some), by_id.AT_ONCE):
-                chunk = some[start : start + by_id.AT_ONCE]
+            for chunk in parts(some, by_id.AT_ONCE):
                 try:
                     changed = self._driver.run(change(self._spec(), wide_row, priority, chunk))
                 except CqueueError as exc:

@@ -38,8 +38,9 @@ from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.listing import still_at
+from cqueue.runtime.sequences import grouped, parts
 from cqueue.store import waiting
-from cqueue.store.operations import MessageRow, SlotState, WideRow
+from cqueue.store.operations import MessageRow, SlotState
 
 AT_ONCE = 250
 """Letters held in memory at a time: 250 MiB at most, as a body has up to 1 MiB."""
@@ -169,8 +170,7 @@ def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:
     """
     size = AT_ONCE if rate is None else max(1, min(AT_ONCE, math.floor(rate * PACE_S)))
     at_s = time.monotonic()
-    for start in range(0, len(wanted), size):
-        chunk = wanted[start : start + size]
+    for chunk in parts(wanted, size):
         left_s = 0.0 if rate is None else max(0.0, at_s - time.monotonic())
         waiting.sleep(left_s, cancellable=True)
         if rate is not None:
@@ -284,9 +284,7 @@ def _undeleted(error: CqueueError) -> OutcomeUnknown:
 
 def delete(driver: BlockingDriver, dead: QueueSpec, found: Iterable[Found]) -> dict[MessageId, CqueueError]:
     """Delete letters of a dead-letter queue. Return the error of each letter that may still exist."""
-    places: dict[tuple[WideRow, int], list[MessageRow]] = {}
-    for one in found:
-        places.setdefault((one.wide_row, one.row.priority), []).append(one.row)
+    places = grouped(((one.wide_row, one.row.priority), one.row) for one in found)
     failed: dict[MessageId, CqueueError] = {}
     for (wide_row, priority), rows in places.items():
         try:

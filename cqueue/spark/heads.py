@@ -14,6 +14,7 @@ from cqueue.message import MessageId
 from cqueue.protocol import shards
 from cqueue.protocol.inspection import PAGE, Walk, wide_rows
 from cqueue.protocol.spec import QueueSpec
+from cqueue.runtime.sequences import parts
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
 from cqueue.spark.split import limited
@@ -52,9 +53,7 @@ def plan(side: SparkSide, spec: QueueSpec, options: ReadOptions) -> list[InputPa
         and (options.since_us is None or shards.end_us(spec, wide_row) > options.since_us)
     ]
     size = WIDE_ROWS if options.limit is None else max(1, len(wanted))
-    return [
-        HeadPart(spec, tuple(wanted[at : at + size]), options.limit) for at in range(0, len(wanted), size)
-    ]
+    return [HeadPart(spec, tuple(some), options.limit) for some in parts(wanted, size)]
 
 
 def read(side: SparkSide, part: HeadPart, view: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
@@ -99,11 +98,10 @@ def _in_flight(
 
 
 def _live(side: SparkSide, wide_row: WideRow, slot: SlotRow) -> list[int]:
-    chunks = (slot.ids[at : at + IDS_A_READ] for at in range(0, len(slot.ids), IDS_A_READ))
     return [
         row.id
-        for chunk in chunks
-        for row in side.driver.ask(ReadMessages(wide_row, slot.priority, tuple(chunk)))
+        for some in parts(slot.ids, IDS_A_READ)
+        for row in side.driver.ask(ReadMessages(wide_row, slot.priority, some))
     ]
 
 

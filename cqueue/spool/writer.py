@@ -9,6 +9,7 @@ from typing import Final
 
 from cqueue.errors import SpoolFailed
 from cqueue.runtime import logs
+from cqueue.runtime.sequences import grouped
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake
 from cqueue.spool.options import SpoolOptions
@@ -85,7 +86,7 @@ class Writer:
 
     def _round(self, entries: list[Entry]) -> None:
         """Write, sync what is due, expire what is due."""
-        for queue, part in _by_queue(entries).items():
+        for queue, part in grouped((entry.queue, entry) for entry in entries).items():
             writer = self._writer_of(queue)
             writer.write([one for one in part if one.future.set_running_or_notify_cancel()])
             self._intake.settle(queue, part)
@@ -118,10 +119,3 @@ class Writer:
                 _log.warning("spool_not_expired", topic=queue.topic, error=str(exc))
             self._intake.settle(queue)
         self._next_expiry = now + EXPIRY_S
-
-
-def _by_queue(entries: list[Entry]) -> dict[StoredQueue, list[Entry]]:
-    parts: dict[StoredQueue, list[Entry]] = {}
-    for entry in entries:
-        parts.setdefault(entry.queue, []).append(entry)
-    return parts

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import ConfigError, UnknownTask
+from cqueue.runtime.sequences import grouped
 from cqueue.runtime.suggestions import suggest_or_list
 
 if TYPE_CHECKING:
@@ -75,10 +76,7 @@ class TaskRegistry(dict[str, "Task[..., Any]"]):
 
     def queues(self) -> dict[str, list[Task[..., Any]]]:
         """Return the tasks by queue."""
-        found: dict[str, list[Task[..., Any]]] = {}
-        for task in self.values():
-            found.setdefault(task.queue, []).append(task)
-        return found
+        return grouped((task.queue, task) for task in self.values())
 
     def __repr__(self) -> str:
         return f"<tasks {', '.join(self)}>"

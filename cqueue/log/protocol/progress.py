@@ -12,6 +12,7 @@ from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol.lock import OUTCOME_PAUSES_S
 from cqueue.protocol.plausibility import next_fence
 from cqueue.protocol.spec import Proto
+from cqueue.runtime.sequences import parts
 from cqueue.store import decode
 from cqueue.store.operations import Now, Pause
 from cqueue.store.subscriptions import (
@@ -55,8 +56,8 @@ def change(key: SubscriptionKey, wanted: Sequence[PositionChange]) -> Proto[dict
         OutcomeUnknown: a change had no answer, and no serial read succeeded.
     """
     found: dict[int, PositionRow | None] = {}
-    for start in range(0, len(wanted), CHANGES_AT_ONCE):
-        found.update((yield from _change_some(key, wanted[start : start + CHANGES_AT_ONCE])))
+    for some in parts(wanted, CHANGES_AT_ONCE):
+        found.update((yield from _change_some(key, some)))
     return found
 
 

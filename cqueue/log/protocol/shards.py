@@ -8,6 +8,7 @@ from itertools import islice
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
+from cqueue.runtime.sequences import parts
 from cqueue.store.log_operations import ReadLogShards
 
 SHARDS_AT_ONCE = 64
@@ -20,8 +21,8 @@ MAX_KNOWN = 20_000
 
 def reads_of(spec: LogSpec, time_shards: Sequence[int]) -> Iterator[ReadLogShards]:
     """Yield the statements that read these time shards from the registry."""
-    for at in range(0, len(time_shards), SHARDS_AT_ONCE):
-        yield ReadLogShards(spec.partition, tuple(time_shards[at : at + SHARDS_AT_ONCE]))
+    for some in parts(time_shards, SHARDS_AT_ONCE):
+        yield ReadLogShards(spec.partition, tuple(some))
 
 
 class ShardMap:

@@ -25,7 +25,7 @@ from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
 from cqueue.protocol import ack, claim_draft, lock, retire, unclaimed
 from cqueue.protocol.claim_draft import Claim, Draft, HeadDraft
 from cqueue.protocol.hint import Hint
-from cqueue.protocol.lease import Lease, SuspectGate
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import mutate_once, mutate_once_beside, new_owner, prepare_fence
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.row_memory import ReadAhead, RowMemory, fence_of
@@ -88,9 +88,10 @@ def _claim_named(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, hint: Hi
     if not (is_new and is_first and head_draft.free_number(priority) < MAX_SLOTS_BY_NAME):
         return None
     memory.remembered.fence = fence_of(head)
-    draft = Draft(spec=spec, memory=memory, now_us=now_us, head=head_draft, want=len(named), stay=False)
+    want = len(named)
+    draft = Draft(spec=spec, memory=memory, gate=gate, now_us=now_us, head=head_draft, want=want, stay=False)
     draft.grant_named(priority, named)
-    return (yield from _commit(draft, gate))
+    return (yield from _commit(draft))
 
 
 def _claim_on(
@@ -105,11 +106,11 @@ def _claim_on(
         now_us
     ):
         return None
-    draft = Draft(spec=spec, memory=memory, now_us=now_us, head=head_draft, want=want, stay=stay)
+    draft = Draft(spec=spec, memory=memory, gate=gate, now_us=now_us, head=head_draft, want=want, stay=stay)
     yield from unclaimed.take_unclaimed(draft)
     if not draft.grants and (memory.remembered.locked or now_us >= memory.retire_at_us(spec)):
         return None  # only a claim that reads the head releases a lock, or retires a wide row
-    return (yield from _commit(draft, gate)) if draft.grants else _nothing(draft)
+    return (yield from _commit(draft)) if draft.grants else _nothing(draft)
 
 
 def _claim(
@@ -129,11 +130,11 @@ def _claim(
     memory.remembered.whole = True
     read = HeadDraft(head, memory, owner, now_us)
     memory.finished = list(read.finished.values())
-    draft = Draft(spec=spec, memory=memory, now_us=now_us, head=read, want=want, stay=stay)
+    draft = Draft(spec=spec, memory=memory, gate=gate, now_us=now_us, head=read, want=want, stay=stay)
     if found is not None and before is not None:
         read.skip_listed(before)
     try:
-        yield from take_due_slots(draft, gate)
+        yield from take_due_slots(draft)
         yield from unclaimed.take_unclaimed(
             draft, beside.answered(found) if beside and found is not None else None
         )
@@ -141,7 +142,7 @@ def _claim(
             yield from lock.acquire(memory, spec)  # one consumer passes over a wide row at a time
             return None
         yield from retire.try_retire(draft)
-        return (yield from _commit(draft, gate))
+        return (yield from _commit(draft))
     finally:
         if draft.reserved:
             gate.end_reservation()
@@ -153,7 +154,7 @@ def _nothing(draft: Draft) -> Claim:
     return Claim()
 
 
-def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
+def _commit(draft: Draft) -> Proto[Claim | None]:
     """Write the claim's mutation; None if another client changed a slot or the lock meanwhile."""
     memory, remembered = draft.memory, draft.memory.remembered
     if not remembered.locked and draft.is_empty:
@@ -168,7 +169,7 @@ def _commit(draft: Draft, gate: SuspectGate) -> Proto[Claim | None]:
     _remember(draft)
     if draft.retire:
         yield from finish_retirement(memory, draft.spec)
-    return draft.claim(gate, mutation.lock.fence)
+    return draft.claim()
 
 
 def _send_mutation(draft: Draft, mutation: Mutate) -> Proto[bool]:
@@ -207,7 +208,7 @@ def _send_beside_named(draft: Draft, mutation: Mutate, read: ReadMessages) -> Pr
             rows = yield from read
         except (NotDone, OutcomeUnknown):
             with suppress(CqueueError):
-                yield from ack.release(Lease(draft.memory.wide_row, grant.slot, draft.now_us))
+                yield from ack.release(grant.lease)
             raise
     grant.rows = rows or ()
     return applied

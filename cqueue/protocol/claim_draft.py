@@ -66,11 +66,8 @@ class Claim:
 class Grant:
     """Messages that one slot will list for this consumer, once the mutation is known to be applied."""
 
-    slot: SlotRow
+    lease: Lease
     rows: Sequence[MessageRow]
-    suspect: bool
-    abandoned: bool  # to bury, and its last holder let it expire
-    due_again_ms: int | None = None  # when the slot came due that listed them before
 
 
 class HeadDraft:
@@ -203,6 +200,7 @@ class Draft:
 
     spec: QueueSpec
     memory: RowMemory
+    gate: SuspectGate
     now_us: int
     head: HeadDraft
     want: int
@@ -217,7 +215,7 @@ class Draft:
     @property
     def left(self) -> int:
         """Return how many more messages the claim takes: none beside a suspect, which comes alone."""
-        if any(grant.suspect for grant in self.grants):
+        if any(grant.lease.suspect for grant in self.grants):
             return 0
         return self.want - sum([len(grant.rows) for grant in self.grants])
 
@@ -225,6 +223,11 @@ class Draft:
     def listable(self) -> int:
         """Return how many more messages the claim takes over from slots, `MAX_LISTED` in all."""
         return min(self.left, MAX_LISTED - (self.want - self.left))
+
+    @property
+    def fence(self) -> int:
+        """Return the fence that the mutation sets."""
+        return plausibility.next_fence(self.memory.remembered.fence, self.now_us)
 
     @property
     def is_empty(self) -> bool:
@@ -247,15 +250,17 @@ class Draft:
         """List messages in place of the slot `within`, else in one or more free slots."""
         for some in [rows] if within else _portions(rows):
             listed = tuple([row.id for row in some])
-            slot = self._slot(priority, listed, attempt, within=within, died_at_ms=died_at_ms)
-            self.grants.append(Grant(slot, some, suspect, abandoned, due_again_ms))
+            lease = self._lease(priority, listed, attempt, within=within, died_at_ms=died_at_ms)
+            lease.gate = self.gate if suspect else None
+            lease.abandoned, lease.due_again_ms = abandoned, due_again_ms
+            self.grants.append(Grant(lease, some))
 
     def grant_named(self, priority: int, named: tuple[int, ...]) -> None:
         """List messages in a free slot by their ids; they are read beside the mutation."""
         self.named = ReadMessages(self.memory.wide_row, priority, named)
-        self.grants.append(Grant(self._slot(priority, named, 1), (), suspect=False, abandoned=False))
+        self.grants.append(Grant(self._lease(priority, named, 1), ()))
 
-    def _slot(
+    def _lease(
         self,
         priority: int,
         listed: tuple[int, ...],
@@ -263,7 +268,7 @@ class Draft:
         *,
         within: SlotRow | None = None,
         died_at_ms: int | None = None,
-    ) -> SlotRow:
+    ) -> Lease:
         slot = SlotRow(
             priority=priority,
             number=within.number if within else self.head.free_number(priority),
@@ -275,7 +280,7 @@ class Draft:
             rev=0,  # `HeadDraft` sets it
             died_at_ms=died_at_ms,
         )
-        return self.head.list_in(slot)
+        return Lease(self.memory.wide_row, self.head.list_in(slot), self.fence, keyed=self.spec.keyed)
 
     @property
     def renews(self) -> bool:
@@ -288,7 +293,7 @@ class Draft:
         head.free_finished(FREED_AT_ONCE if self.grants else None)
         until_ms = self.now_us // 1000 + min(self.spec.lease_ms, STAY_MS) if self.renews else 0
         state = LockState.RETIRED if self.retire else LockState.LOCKED if until_ms else LockState.FREE
-        lock = LockRow(state, head.owner, until_ms, plausibility.next_fence(remembered.fence, self.now_us))
+        lock = LockRow(state, head.owner, until_ms, self.fence)
         if self.retire:  # nothing else is left
             return Mutate(self.memory.wide_row, lock=lock, expect_fence=remembered.fence, retire=True)
         return Mutate(
@@ -299,27 +304,20 @@ class Draft:
             slots=tuple(head.changes.values()),
         )
 
-    def claim(self, gate: SuspectGate, fence: int) -> Claim:
+    def claim(self) -> Claim:
         """Return the claim's result, after the mutation was applied."""
         claim = Claim(more=self.more and bool(self.grants))
         lists = {
             Disposition.DELIVER: claim.taken, Disposition.BURY: claim.dead, Disposition.DELETE: claim.expired
         }  # fmt: skip
         for grant in self.grants:
-            lease = Lease(
-                self.memory.wide_row,
-                grant.slot,
-                fence,
-                gate if grant.suspect else None,
-                keyed=self.spec.keyed,
-            )
-            lease.abandoned, lease.due_again_ms = grant.abandoned, grant.due_again_ms
-            if grant.suspect:
-                gate.hold(lease)
+            lease = grant.lease
+            if lease.suspect:
+                self.gate.hold(lease)
             if self.named is not None:  # perhaps not all that was named lives
                 gone = lease.outstanding.difference([row.id for row in grant.rows])
                 self.memory.finished += [lease] if lease.acked(gone) else []
-            dying = grant.slot.died_at_ms is not None
+            dying = lease.slot.died_at_ms is not None
             if not dying and {row.expires for row in grant.rows} <= {None}:
                 claim.taken += [Taken(row, lease) for row in grant.rows]
                 continue

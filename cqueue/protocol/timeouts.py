@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from cqueue.protocol.claim_draft import Draft
 from cqueue.protocol.disposition import Disposition, of_slot
-from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.plausibility import AHEAD_US, is_overdue
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import ReadMessages, SlotRow, SlotState
@@ -31,7 +30,7 @@ def slot_due_at_us(slot: SlotRow, spec: QueueSpec) -> int:
     return slot.due_ms * 1000 + (spec.skew_us if slot.state is SlotState.CLAIMED else 0)
 
 
-def take_due_slots(draft: Draft, gate: SuspectGate) -> Proto[None]:
+def take_due_slots(draft: Draft) -> Proto[None]:
     """Take over due slots, the longest due first; take a suspect alone.
 
     A slot without a live message is freed, and the claim goes on to the next one.
@@ -46,7 +45,7 @@ def take_due_slots(draft: Draft, gate: SuspectGate) -> Proto[None]:
             yield from _take_dead(draft, slot)
         elif goes is Disposition.DELIVER:
             yield from _take_waiting(draft, slot)
-        elif _looks_for_suspect(draft) and (draft.reserved or gate.reserve(draft.now_us // 1000)):
+        elif _looks_for_suspect(draft) and (draft.reserved or draft.gate.reserve(draft.now_us // 1000)):
             draft.reserved = True  # reserved until the claim is over, for the first one that lives
             yield from take_suspect(draft, slot)
 

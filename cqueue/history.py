@@ -26,13 +26,12 @@ from cqueue.errors import (
     InvalidQueueName,
     LogExists,
     LogNotFound,
-    NotDone,
-    OutcomeUnknown,
 )
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import Record
 from cqueue.message import MessageId, check_limit, check_queue_name, to_datetime
+from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.runtime.driver import BlockingDriver
 
 if TYPE_CHECKING:
@@ -162,14 +161,9 @@ class QueueHistory:
         Raises:
             OutcomeUnknown: the log may not be there, but the queue is; the call may be repeated.
         """
-        if ttl is None:
-            return
-        try:
-            self._keep(LogConfig(partitions=PARTITIONS, ttl=ttl))
-        except NotDone as exc:
-            raise OutcomeUnknown(
-                f"the queue is stored, but its history {self._log.name!r} may not be: repeat the call ({exc})"
-            ) from exc
+        if ttl is not None:
+            with unknown_if_not_done(f"the queue is stored, but its history {self._log.name!r} may not be"):
+                self._keep(LogConfig(partitions=PARTITIONS, ttl=ttl))
 
     def _keep(self, config: LogConfig) -> None:
         with suppress(LogExists):

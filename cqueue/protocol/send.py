@@ -11,6 +11,7 @@ from cqueue.protocol import keys, shards, writing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes, new_flush
 from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.protocol.unknown import caused
 from cqueue.protocol.writing import REMAKES, Bits, Failure, Writer, worst
 from cqueue.runtime.sequences import grouped
 from cqueue.store.operations import (
@@ -81,7 +82,7 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
             late = [flush for flush in stored if keys.is_late(self.spec, flush.began_us, now_us)]
             if (failed := (yield from keys.write(_rows_of(late)))) is not None:
                 for flush in late:
-                    flush.error = writing.unknown("stored, but its key may not find it", failed)
+                    flush.error = caused(OutcomeUnknown("stored, but its key may not find it"), failed)
         return done
 
     def judge(self, part: Flush, now_us: int) -> tuple[list[Flush], Flush | None]:

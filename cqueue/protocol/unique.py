@@ -17,7 +17,8 @@ from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.send import Sending
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.writing import LONGEST_PAUSE_S, bits_for, unknown
+from cqueue.protocol.unknown import caused
+from cqueue.protocol.writing import LONGEST_PAUSE_S, bits_for
 from cqueue.store.operations import DeleteMessages, InsertMessages, MessageRow, Now, Pause
 from cqueue.store.reservations import Place, ReadReservation, ReservationRow, WriteReservation
 
@@ -159,7 +160,8 @@ def _write(writer: _Reserving, flush: Flush, ttl_s: int) -> Proto[Flush]:
         if writer.row.replaces is not None:
             yield from _cancel(writer.spec, writer.row.replaces)
     except (NotDone, OutcomeUnknown) as exc:
-        flush.error = unknown("stored, but the message that it replaces may be delivered as well", exc)
+        both = OutcomeUnknown("stored, but the message that it replaces may be delivered as well")
+        flush.error = caused(both, exc)
         return flush
     with suppress(NotDone, OutcomeUnknown):  # then others wait until the time of a send is over
         yield from WriteReservation(writer.row._replace(replaces=None, sent=True), ttl_s, writer.row.message)

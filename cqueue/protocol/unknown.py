@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from cqueue.errors import NotDone, OutcomeUnknown
+
+E = TypeVar("E", bound=BaseException)
+
+
+def caused(error: E, cause: BaseException | None) -> E:
+    """Return an error that is handed on as a value, with its cause."""
+    error.__cause__ = cause
+    return error
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 from cqueue import ids
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
+from cqueue.protocol.unknown import caused
 from cqueue.store.operations import Answers, Now, Operation, Pause, RandomBits, Together
 
 PART_ROWS = 500
@@ -250,7 +251,8 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
             now_us = (yield from Now(checked=True)) if stored else 0
         except NotDone as exc:
             for part in stored:
-                part.error = unknown("stored, but the cluster's time cannot be read to confirm it", exc)
+                unconfirmed = OutcomeUnknown("stored, but the cluster's time cannot be read to confirm it")
+                part.error = caused(unconfirmed, exc)
             return stored, []
         for part in stored:
             kept, behind = self.judge(part, now_us - part.age_us)
@@ -267,7 +269,8 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
         done = yield from self.write_parts(renewed, remakes - 1)
         for part in done:
             if part.error is not None:
-                part.error = unknown(f"an earlier try is stored, but {self.copy_may}", part.error)
+                earlier = OutcomeUnknown(f"an earlier try is stored, but {self.copy_may}")
+                part.error = caused(earlier, part.error)
         if all(part.error is None for part in done):
             with suppress(NotDone, OutcomeUnknown):  # if the delete fails, both copies may be read
                 yield from self.delete(late)
@@ -353,20 +356,11 @@ def worst(results: list[Any]) -> Failure | None:
         return None
     if isinstance(results[0], NotDone | OutcomeUnknown):
         return results[0]
-    return unknown("the rows may be stored, but not their registration", errors[0])
+    return caused(OutcomeUnknown("the rows may be stored, but not their registration"), errors[0])
 
 
 def not_written(text: str, failed: Failure) -> Failure:
     """Return the error of rows that were not written, because `failed` stopped what comes before them."""
     if isinstance(failed, LASTING):
         return failed
-    error = NotDone(text)
-    error.__cause__ = failed
-    return error
-
-
-def unknown(text: str, cause: Exception) -> OutcomeUnknown:
-    """Return an `OutcomeUnknown` with its cause."""
-    error = OutcomeUnknown(text)
-    error.__cause__ = cause
-    return error
+    return caused(NotDone(text), failed)

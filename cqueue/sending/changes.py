@@ -31,6 +31,7 @@ from cqueue.protocol.hint import Hint
 from cqueue.protocol.inspection import Found, is_expired
 from cqueue.protocol.probe import MAX_WAITING_REST_US
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.protocol.unknown import caused
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.listing import by_row, still_at
@@ -191,8 +192,7 @@ class Changes:
                 return original
             error = withdrawn.failed.get(new)
         told = OutcomeUnknown(f"stored as {new}, but the original may be delivered or cancelled as well")
-        told.__cause__ = error
-        return ChangeResult(failed={id_: told})
+        return ChangeResult(failed={id_: caused(told, error)})
 
     def _put_off(self, id_: MessageId, place: Location, due_ms: int) -> ChangeResult:
         """Let nobody claim a message for `COPY_MS`, nor before `due_ms`; `MessageHeld` if somebody has."""

@@ -35,6 +35,7 @@ from cqueue.protocol.dead import (
 )
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import QueueSpec
+from cqueue.protocol.unknown import caused
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.listing import still_at
@@ -256,9 +257,11 @@ def send_back(
     sent = _sent(producer, whole, now_us, period_us) if whole else []
     stored = {one.letter_id for one in sent if one.error is None}
     left = delete(driver, dead, [letter.found for letter in whole if letter.id in stored])
-    return done + [
-        one._replace(error=_undeleted(left[one.letter_id])) if one.letter_id in left else one for one in sent
-    ]
+    undeleted = {
+        id_: caused(OutcomeUnknown(f"it is sent, but not yet deleted: {error}"), error)
+        for id_, error in left.items()
+    }
+    return done + [one._replace(error=undeleted.get(one.letter_id, one.error)) for one in sent]
 
 
 def _sent(producer: Producer, letters: Sequence[Letter], now_us: int, period_us: int) -> list[LetterOutcome]:
@@ -274,12 +277,6 @@ def _sent(producer: Producer, letters: Sequence[Letter], now_us: int, period_us:
     return [
         LetterOutcome(letter.id, result.ids[place], failed.get(place)) for place, letter in enumerate(letters)
     ]
-
-
-def _undeleted(error: CqueueError) -> OutcomeUnknown:
-    told = OutcomeUnknown(f"it is sent, but not yet deleted: {error}")
-    told.__cause__ = error
-    return told
 
 
 def delete(driver: BlockingDriver, dead: QueueSpec, found: Iterable[Found]) -> dict[MessageId, CqueueError]:

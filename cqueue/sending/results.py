@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from cqueue.errors import AppendUnknown, BadInput, BatchTooLarge, CqueueError, NotDone, SendUnknown
 from cqueue.message import MAX_BATCH
+from cqueue.protocol.unknown import caused
 from cqueue.protocol.writing import Part, WriterState
 
 Id = TypeVar("Id")
@@ -101,11 +102,9 @@ def failures(
     error = part.error
     if error is None or isinstance(error, NotDone):
         return [(index, error) for index in part.indexes if error is not None]
-    found: Failed = []
-    for index, ids in zip(part.indexes, _ids_of_tries(part, ids_of), strict=True):
-        found.append((index, unknown(f"it is not known whether the {what} was stored: {error}", ids)))
-        found[-1][1].__cause__ = error
-    return found
+    text = f"it is not known whether the {what} was stored: {error}"
+    tries = zip(part.indexes, _ids_of_tries(part, ids_of), strict=True)
+    return [(index, caused(unknown(text, ids), error)) for index, ids in tries]
 
 
 def _ids_of_tries(part: P, ids_of: Callable[[P], list[Id]]) -> list[list[Id]]:

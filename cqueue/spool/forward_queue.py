@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId
 from cqueue.producer import SendResult
+from cqueue.protocol.unknown import caused
 from cqueue.queue import Queue
 from cqueue.runtime.conditions import Future
 from cqueue.sending.results import Failed, checked, listed
@@ -171,9 +172,7 @@ def _of(error: BaseException, id_: MessageId) -> BaseException:
     """Return the error of one message: an unknown outcome with its id."""
     if not isinstance(error, OutcomeUnknown):
         return error
-    told = SendUnknown(f"it is not known whether the message is in the spool: {error}", [id_])
-    told.__cause__ = error
-    return told
+    return caused(SendUnknown(f"it is not known whether the message is in the spool: {error}", [id_]), error)
 
 
 def _result(

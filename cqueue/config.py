@@ -8,7 +8,7 @@ in the JSON, because an alteration is written on top of the stored settings.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -105,12 +105,7 @@ class QueueConfig:
             raise ConfigError(f"{name} is {value!r}; it takes a whole number from {low} to {high}")
 
     def _check_fit(self) -> None:
-        width = self.time_shard_ms
-        if not 1000 <= width <= 30 * 24 * HOUR_MS or (HOUR_MS % width and width % HOUR_MS):
-            raise ConfigError(
-                f"time_shard is {given(self.time_shard)}; it divides an hour or is a multiple of one, "
-                "from 1 second to 30 days"
-            )
+        check_width(self.time_shard)
         if not timedelta(seconds=2) <= self.visibility <= timedelta(hours=12):
             raise ConfigError(f"visibility is {given(self.visibility)}; it takes 2 seconds to 12 hours")
         if not timedelta(seconds=1) <= self.lease:
@@ -148,12 +143,7 @@ class QueueConfig:
         Raises:
             ConfigError: unknown name, a fixed value, or a value out of range.
         """
-        known = {f.name for f in fields(self)}
-        for name, value in changes.items():
-            if name not in known:
-                raise ConfigError(f"no such setting: {name}; there are {', '.join(sorted(known))}")
-            if name in FIXED and value != getattr(self, name):
-                raise ConfigError(f"{name} is fixed when a queue is made; make a new queue and move over")
+        check_changes(self, changes, FIXED, "queue")
         for name, why in _ONCE_TRUE.items():
             if getattr(self, name) and not changes.get(name, True):
                 raise ConfigError(f"{name} stays true: {why}")
@@ -163,11 +153,7 @@ class QueueConfig:
         """Write the JSON: durations in ms under `<name>_ms`. Settings in `stored` of a newer version are
         kept.
         """
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        for name in (*_DURATIONS, "history"):
-            value = values.pop(name)
-            values[f"{name}_ms"] = None if value is None else to_ms(value)
-        return json.dumps(stored_values(stored) | values, sort_keys=True)
+        return settings_json(self, (*_DURATIONS, "history"), stored)
 
     @classmethod
     def from_json(cls, text: str) -> QueueConfig:
@@ -178,12 +164,48 @@ class QueueConfig:
         """
         values = stored_values(text)
         with readable(text):
-            for name in _DURATIONS:
-                values[name] = timedelta(milliseconds=values[f"{name}_ms"])
-            if values.get("history_ms") is not None:  # a queue of an older version has none
-                values["history"] = timedelta(milliseconds=values["history_ms"])
-            known = {f.name for f in fields(cls)}
-            return cls(**{name: value for name, value in values.items() if name in known})
+            values.setdefault("history_ms", None)  # a queue of an older version has none
+            return cls(**settings_of(cls, (*_DURATIONS, "history"), values))
+
+
+# ── shared with the configuration of a log ──
+
+
+def check_width(time_shard: timedelta) -> None:
+    """Raise ConfigError unless a time shard may have this width."""
+    width = to_ms(time_shard)
+    if not 1000 <= width <= 30 * 24 * HOUR_MS or (HOUR_MS % width and width % HOUR_MS):
+        raise ConfigError(
+            f"time_shard is {given(time_shard)}; it divides an hour or is a multiple of one, "
+            "from 1 second to 30 days"
+        )
+
+
+def check_changes(config: Any, changes: Mapping[str, Any], fixed: Iterable[str], kind: str) -> None:
+    """Raise ConfigError unless the settings are there, and those that are fixed stay. kind: queue or log."""
+    known = {each.name for each in fields(config)}
+    for name, value in changes.items():
+        if name not in known:
+            raise ConfigError(f"no such setting: {name}; there are {', '.join(sorted(known))}")
+        if name in fixed and value != getattr(config, name):
+            raise ConfigError(f"{name} is fixed when a {kind} is made; make a new {kind} and move over")
+
+
+def settings_json(config: Any, durations: Iterable[str], stored: str) -> str:
+    """Return the stored form: durations in ms as `<name>_ms`. Settings of `stored` that are unknown stay."""
+    values = {each.name: getattr(config, each.name) for each in fields(config)}
+    for name in durations:
+        value = values.pop(name)
+        values[f"{name}_ms"] = None if value is None else to_ms(value)
+    return json.dumps(stored_values(stored) | values, sort_keys=True)
+
+
+def settings_of(kind: type, durations: Iterable[str], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a class of configurations among stored values. Raises as `readable` expects."""
+    of_ms = {name: values[f"{name}_ms"] for name in durations}
+    times = {name: None if ms is None else timedelta(milliseconds=ms) for name, ms in of_ms.items()}
+    known = {each.name for each in fields(kind)}
+    return {name: value for name, value in {**values, **times}.items() if name in known}
 
 
 def stored_values(text: str) -> dict[str, Any]:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import index
 from typing import Any
 
-from cqueue.config import HOUR_MS, readable, stored_values, to_ms
+from cqueue.config import (
+    check_changes,
+    check_width,
+    readable,
+    settings_json,
+    settings_of,
+    stored_values,
+    to_ms,
+)
 from cqueue.errors import ConfigError
 from cqueue.log.protocol.spec import EarlierTtl
 from cqueue.runtime.durations import given
@@ -22,6 +30,7 @@ DEFAULT_TIME_SHARD = timedelta(minutes=10)
 """Width of a time shard by default: about 1,000 Cassandra partitions a week and log partition."""
 LONGEST_TTL = timedelta(days=3650)
 """The longest ttl: ten years, within Cassandra's limit of 20."""
+_DURATIONS = ("ttl", "time_shard")
 EARLIER_TTLS = "earlier_ttls"
 """Name of the earlier ttls in the stored form; no setting."""
 MOST_EARLIER = 20
@@ -54,17 +63,9 @@ class LogConfig:
             raise ConfigError(
                 f"ttl is {given(self.ttl)}; it takes a timedelta from 1 minute to 10 years, or None"
             )
-        self._check_time_shard()
-
-    def _check_time_shard(self) -> None:
         if not isinstance(self.time_shard, timedelta) or self.time_shard % timedelta(milliseconds=1):
             raise ConfigError(f"time_shard is {given(self.time_shard)}; it takes a timedelta in whole ms")
-        width = self.time_shard_ms
-        if not 1000 <= width <= 30 * 24 * HOUR_MS or (HOUR_MS % width and width % HOUR_MS):
-            raise ConfigError(
-                f"time_shard is {given(self.time_shard)}; it divides an hour or is a multiple of one, "
-                "from 1 second to 30 days"
-            )
+        check_width(self.time_shard)
 
     @property
     def time_shard_ms(self) -> int:
@@ -82,12 +83,7 @@ class LogConfig:
         Raises:
             ConfigError: a setting is unknown, fixed or out of range; or the log would have fewer partitions.
         """
-        known = {each.name for each in fields(self)}
-        for name, value in changes.items():
-            if name not in known:
-                raise ConfigError(f"no such setting: {name}; there are {', '.join(sorted(known))}")
-            if name == "time_shard" and value != self.time_shard:
-                raise ConfigError("time_shard is fixed when a log is made; make a new log and move over")
+        check_changes(self, changes, ("time_shard",), "log")
         new = replace(self, **changes)
         if new.partitions < self.partitions:
             raise ConfigError(f"the log has {self.partitions} partitions; they can only become more")
@@ -95,11 +91,7 @@ class LogConfig:
 
     def to_json(self, stored: str = "{}") -> str:
         """Return the stored form: durations in ms as `<name>_ms`; unknown settings of `stored` are kept."""
-        values = asdict(self)
-        for name in ("ttl", "time_shard"):
-            value = values.pop(name)
-            values[f"{name}_ms"] = None if value is None else to_ms(value)
-        return json.dumps(stored_values(stored) | values, sort_keys=True)
+        return settings_json(self, _DURATIONS, stored)
 
     @classmethod
     def from_json(cls, text: str) -> LogConfig:
@@ -110,11 +102,7 @@ class LogConfig:
         """
         values = stored_values(text)
         with readable(text):
-            for name in ("ttl", "time_shard"):
-                value = values[f"{name}_ms"]
-                values[name] = None if value is None else timedelta(milliseconds=value)
-            known = {each.name for each in fields(cls)}
-            return cls(**{name: value for name, value in values.items() if name in known})
+            return cls(**settings_of(cls, _DURATIONS, values))
 
 
 def earlier_ttls(text: str) -> tuple[EarlierTtl, ...]:

@@ -220,7 +220,7 @@ def _give_back(wide_row: WideRow, priority: int, id_: int, stored: dict[str, Any
     now_us = yield from Now()
     owner = yield from RandomBits(128)
     head = yield from ReadHead(wide_row)
-    aside = next((slot for slot in head.slots if (slot.priority, slot.number) == (priority, number)), None)
+    aside = head.by_place().get((priority, number))
     if aside is None:  # its number is beyond all used numbers
         return (yield from DropSlot(wide_row, priority, id_))
     row = SlotRow(

@@ -108,8 +108,8 @@ def free(leases: Sequence[Lease]) -> Proto[Sequence[SlotChange]]:
     """
     if (changes := (yield from _freed(leases))) is not None:
         return changes
-    stored = yield from _slots(leases[0].wide_row)
-    mine = [lease for lease in leases if lease.is_slot(stored.get((lease.slot.priority, lease.slot.number)))]
+    stored = (yield from policy.outcome_read(leases[0].wide_row)).by_place()
+    mine = [lease for lease in leases if lease.is_slot(stored.get(lease.slot.place))]
     return ((yield from _freed(mine)) if mine else None) or ()
 
 
@@ -226,8 +226,8 @@ def place(
             return change.target
         if shared:
             shared.forget(lease, placement)
-        slots_now = yield from _slots(lease.wide_row)
-        found = lease.found(slots_now.get((lease.slot.priority, lease.slot.number)))
+        stored = (yield from policy.outcome_read(lease.wide_row)).by_place()
+        found = lease.found(stored.get(lease.slot.place))
         if found and set(moving) <= set(found.moving) and found.target.state is placement.state:
             return found.target
     raise LeaseLost("the message's wide row is changing too fast; it stays until its timeout")
@@ -267,12 +267,6 @@ def _free_slot(lease: Lease) -> Proto[tuple[int, SlotRow | None]]:
         return slot.number, slot
     used = {slot.number for slot in mine}
     return next(n for n in count(len(used) + MAX_NEW_SLOTS + pick % 4) if n not in used), None
-
-
-def _slots(wide_row: WideRow) -> Proto[dict[tuple[int, int], SlotRow]]:
-    """Read the slots at serial consistency, by priority and number."""
-    head = yield from policy.outcome_read(wide_row)
-    return {(slot.priority, slot.number): slot for slot in head.slots}
 
 
 def _add(change: SlotChange, number: int) -> SlotChange:

@@ -218,9 +218,8 @@ def _remember(draft: Draft) -> None:
     """Bring what is remembered of the wide row up to date with an applied mutation."""
     memory, changes = draft.memory, draft.head.changes
     memory.claims += 1
-    memory.finished = [  # later claims free these slots
-        lease for lease in memory.finished if (lease.slot.priority, lease.slot.number) not in changes
-    ]
+    # Later claims free these slots.
+    memory.finished = [lease for lease in memory.finished if lease.slot.place not in changes]
     memory.retired = draft.retire
     if draft.named is None:
         memory.emptied_us = 0 if draft.more else memory.remembered.read_us

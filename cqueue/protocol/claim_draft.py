@@ -76,9 +76,9 @@ class HeadDraft:
     def __init__(self, head: Head, memory: RowMemory, owner: bytes, now_us: int) -> None:
         self.owner = owner
         self.now_us = now_us
-        self.cursors = dict(head.cursors)
+        self._read = head
         self.moved: dict[int, CursorRow] = {}
-        self.slots = {(slot.priority, slot.number): slot for slot in head.slots}
+        self.slots = head.by_place()
         self.changes: dict[tuple[int, int], SlotChange] = {}
         self.finished = self._finished(memory.finished)
         self.listed: dict[int, set[int]] = {}
@@ -90,9 +90,7 @@ class HeadDraft:
     def _finished(self, leases: Iterable[Lease]) -> dict[tuple[int, int], Lease]:
         """Return this consumer's slots with only acked messages, unless another client has changed them."""
         return {
-            key: lease
-            for lease in leases
-            if lease.is_slot(self.slots.get(key := (lease.slot.priority, lease.slot.number)))
+            lease.slot.place: lease for lease in leases if lease.is_slot(self.slots.get(lease.slot.place))
         }
 
     def left_with(self, lock: LockRow) -> Head:
@@ -100,7 +98,7 @@ class HeadDraft:
 
         Holders that change slots meanwhile do not change the sum of the slots' tallies.
         """
-        cursors, slots = {**self.cursors, **self.moved}, policy.slots_after(self.slots, self.changes)
+        cursors, slots = {**self._read.cursors, **self.moved}, policy.slots_after(self.slots, self.changes)
         tally = wrapped(-tallies(cursors.values(), slots.values()))
         return Head(lock._replace(tally=tally), cursors, tuple(slots.values()))
 
@@ -144,13 +142,12 @@ class HeadDraft:
             self._overwrite(freed(self.slots[key]))
 
     def _overwrite(self, row: SlotRow) -> SlotRow:
-        key = (row.priority, row.number)
-        stored = self.slots.get(key)
+        stored = self.slots.get(row.place)
         expect = stored.rev if stored else None
         tally = wrapped((stored.tally if stored else 0) + tally_share(self.owner))
         row = row._replace(rev=plausibility.next_fence(expect, self.now_us), owner=self.owner, tally=tally)
-        self.changes[key] = SlotChange(expect, row)
-        self.finished.pop(key, None)
+        self.changes[row.place] = SlotChange(expect, row)
+        self.finished.pop(row.place, None)
         return row
 
     def free_number(self, priority: int) -> int:
@@ -168,7 +165,7 @@ class HeadDraft:
 
     def cursor(self, priority: int) -> CursorRow:
         """Return the cursor row of a priority, as the mutation leaves it."""
-        return self.moved.get(priority) or self.cursors.get(priority) or CursorRow(priority, 0, 0)
+        return self.moved.get(priority) or self._read.cursor(priority)
 
     def move(self, priority: int, cursor: int, boundary: int) -> None:
         """Move cursor and boundary forward, never back."""
@@ -179,8 +176,7 @@ class HeadDraft:
             self._place(new)
 
     def _place(self, at: CursorRow) -> None:
-        stored = self.cursors.get(at.priority)
-        tally = wrapped((stored.tally if stored else 0) + tally_share(self.owner))
+        tally = wrapped(self._read.cursor(at.priority).tally + tally_share(self.owner))
         self.moved[at.priority] = at._replace(tally=tally)
 
 

@@ -208,9 +208,8 @@ def was_applied(head: Head, mutation: Mutate) -> bool:
     """
     if not mutation.slots:
         return head.lock is not None and head.lock == mutation.lock_beside(head.lock)
-    stored = {(slot.priority, slot.number): slot for slot in head.slots}
-    rows = [change.row for change in mutation.slots]
-    standing = [_is_written(stored.get((row.priority, row.number)), row) for row in rows]
+    stored, rows = head.by_place(), [change.row for change in mutation.slots]
+    standing = [_is_written(stored.get(row.place), row) for row in rows]
     listing = [is_there for is_there, row in zip(standing, rows, strict=True) if row.ids]
     return all(listing) if mutation.lock is not None and listing else any(standing)
 

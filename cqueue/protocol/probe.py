@@ -15,6 +15,7 @@ from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import listed_above
 from cqueue.protocol.disposition import Disposition, of_slot
+from cqueue.protocol.inspection import slots_of
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.parallel import some_of
 from cqueue.protocol.plausibility import is_held, is_lost, is_retired
@@ -24,7 +25,6 @@ from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.timeouts import is_slot_due, slot_due_at_us
 from cqueue.protocol.unclaimed import look_back
 from cqueue.store.operations import (
-    CursorRow,
     Head,
     IdSlice,
     Now,
@@ -132,8 +132,9 @@ def _looks(memory: RowMemory, spec: QueueSpec, priority: int, now_us: int) -> li
     if memory.open:
         since = max(memory.reads.floors.by_priority.get(priority, 0), ids.lowest_at(row.time_shard * 1000))
         return [ReadIds(row, priority, since, present, PROBE_IDS)] if since < present else []
-    at = (memory.remembered.head or Head()).cursors.get(priority) or CursorRow(priority, 0, 0)
-    above = len(listed_above((memory.remembered.head or Head()).slots, at, now_us))
+    head = memory.remembered.head or Head()
+    at = head.cursor(priority)
+    above = len(listed_above(head.slots, at, now_us))
     looks = [ReadIds(row, priority, at.boundary, present, min(1 + above, PROBE_IDS))]
     back = look_back(memory, spec, at, now_us)
     if back is not None:
@@ -153,16 +154,10 @@ def _shows_work(memory: RowMemory, spec: QueueSpec, read: ReadIds, answer: Any, 
     if not isinstance(answer, IdSlice):
         return False
     head = memory.remembered.head or Head()
-    if answer.tombstones > TARGET_TOMBSTONES and not memory.open:
-        at = head.cursors.get(read.priority) or CursorRow(read.priority, 0, 0)
-        if at.boundary <= read.after < policy.horizon(spec, now_us):
-            return True
-    listed = {
-        id_
-        for slot in head.slots
-        if slot.priority == read.priority and slot.state is not SlotState.FREE
-        for id_ in slot.ids
-    }
+    many = answer.tombstones > TARGET_TOMBSTONES and not memory.open
+    if many and head.cursor(read.priority).boundary <= read.after < policy.horizon(spec, now_us):
+        return True
+    listed = slots_of(head, read.priority)
     return len(answer.ids) >= read.limit or any(id_ not in listed for id_ in answer.ids)
 
 

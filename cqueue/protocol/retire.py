@@ -55,7 +55,7 @@ def may_retire(draft: Draft) -> bool:
     if any(change.row.ids for change in draft.head.changes.values()):
         return False
     idle = {key for key, change in draft.head.changes.items() if not change.row.ids}
-    if any((slot.priority, slot.number) not in idle for slot in draft.head.in_use()):
+    if any(slot.place not in idle for slot in draft.head.in_use()):
         return False
     return all(draft.head.cursor(p).cursor >= draft.head.cursor(p).boundary for p in draft.memory.priorities)
 

@@ -233,7 +233,7 @@ def beside_head(memory: RowMemory, spec: QueueSpec, now_us: int, want: int) -> P
     if not (memory.remembered.expects_no_rival(now_us) and memory.is_boundary_current(now_us)):
         return None
     priority = _order(memory)[0]
-    at = head.cursors.get(priority) or CursorRow(priority, 0, 0)
+    at = head.cursor(priority)
     if is_lost(at, now_us) or (ahead is not None and ahead[:2] == (at.priority, at.boundary)):
         return None
     if at.cursor < at.boundary:

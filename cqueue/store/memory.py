@@ -180,7 +180,7 @@ class MemoryStore:
             partition.lock_expires_us = self._ballot_us + ops.RETIRED_TTL_S * 1_000_000 if op.retire else None
             partition.cursors.update((row.priority, row) for row in op.cursors)
         for change in op.slots:
-            partition.slots[change.row.priority, change.row.number] = change.row
+            partition.slots[change.row.place] = change.row
         return True
 
     @staticmethod
@@ -188,7 +188,7 @@ class MemoryStore:
         if not op.may_lock(partition.lock):
             return False
         for expect_rev, row in op.slots:
-            stored = partition.slots.get((row.priority, row.number))
+            stored = partition.slots.get(row.place)
             if (stored.rev if stored else None) != expect_rev:
                 return False
         return True

@@ -132,6 +132,11 @@ class SlotRow(NamedTuple):
     tally: int = 0
 
     @property
+    def place(self) -> tuple[int, int]:
+        """Priority and number, which name a slot of a wide row."""
+        return self.priority, self.number
+
+    @property
     def in_use(self) -> bool:
         """Whether the slot lists messages that are claimed, or that wait to be claimed."""
         return self.state > SlotState.FREE
@@ -153,6 +158,14 @@ class Head:
     lock: LockRow | None = None
     cursors: Mapping[int, CursorRow] = field(default_factory=dict)
     slots: tuple[SlotRow, ...] = ()
+
+    def cursor(self, priority: int) -> CursorRow:
+        """Return the cursor row of a priority; the start if none is stored."""
+        return self.cursors.get(priority) or CursorRow(priority, 0, 0)
+
+    def by_place(self) -> dict[tuple[int, int], SlotRow]:
+        """Return the slots by their places."""
+        return {slot.place: slot for slot in self.slots}
 
     @property
     def is_whole(self) -> bool:

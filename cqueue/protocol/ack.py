@@ -8,14 +8,14 @@ holder's nack fails, and cannot bring back what another consumer has acked.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import count, groupby
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import keys, plausibility, policy
-from cqueue.protocol.claim_draft import MAX_NEW_SLOTS, freed
+from cqueue.protocol.claim_draft import free_number, freed
 from cqueue.protocol.lease import Change, Lease, Taken
 from cqueue.protocol.lock import mutate_once, new_owner, tally_share
 from cqueue.protocol.spec import Proto
@@ -246,27 +246,14 @@ def _plan(
     if joined is not None:
         target = SlotChange(joined.rev, joined._replace(ids=tuple(sorted({*joined.ids, *moving}))))
     else:
-        number, stored = yield from _free_slot(lease)
+        head = yield from ReadHead(lease.wide_row)
+        slots = {other.number: other for other in head.slots if other.priority == slot.priority}
+        number = free_number(slots, (), (yield from RandomBits(16)))
+        stored = slots.get(number)
         tally = stored.tally if stored else 0
         target = SlotChange(stored.rev if stored else None, placed._replace(number=number, tally=tally))
     source = SlotChange(slot.rev, slot._replace(ids=rest) if rest else freed(slot))
     return [_add(source, tally_share(owner)), _add(target, -tally_share(owner))]
-
-
-def _free_slot(lease: Lease) -> Proto[tuple[int, SlotRow | None]]:
-    """Pick a free slot at random, so that holders do not collide; else number a new one.
-
-    A new number lies above those that a claim may be about to use.
-    """
-    head = yield from ReadHead(lease.wide_row)
-    mine = [slot for slot in head.slots if slot.priority == lease.slot.priority]
-    free = [slot for slot in mine if slot.state is SlotState.FREE]
-    pick = yield from RandomBits(16)
-    if free:
-        slot = free[pick % len(free)]
-        return slot.number, slot
-    used = {slot.number for slot in mine}
-    return next(n for n in count(len(used) + MAX_NEW_SLOTS + pick % 4) if n not in used), None
 
 
 def _add(change: SlotChange, number: int) -> SlotChange:

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 
 from cqueue.errors import CqueueError, DamagedRow, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.protocol import lock as locks
 from cqueue.protocol import plausibility, policy
 from cqueue.protocol.ack import SHARED_MS
-from cqueue.protocol.claim_draft import MAX_LISTED, MAX_NEW_SLOTS, STAY_MS, freed
+from cqueue.protocol.claim_draft import MAX_LISTED, STAY_MS, free_number, freed
 from cqueue.protocol.inspection import discard, is_expired, slots_of
 from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, take_over, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
@@ -124,11 +123,7 @@ class Edit:
             if alike and slot.number not in self._rows and len(slot.ids) + len(some) <= MAX_LISTED:
                 self.write(slot._replace(ids=tuple(sorted({*slot.ids, *some}))))
                 return
-        taken = {**self._slots, **self._rows}
-        free = [n for n, slot in self._slots.items() if slot.state is SlotState.FREE and n not in self._rows]
-        start = len(taken) + MAX_NEW_SLOTS + self._pick % 4
-        number = free[self._pick % len(free)] if free else next(n for n in count(start) if n not in taken)
-        ids_ = tuple(sorted(some))
+        number, ids_ = free_number(self._slots, self._rows, self._pick), tuple(sorted(some))
         self.write(SlotRow(self._priority, number, SlotState.WAITING, ids_, due_ms, attempt, self._owner, 0))
 
     def mutation(self, wide_row: WideRow) -> Mutate:

@@ -8,9 +8,9 @@ or if the same mutation lists the id elsewhere.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, count
 
 from cqueue import ids
 from cqueue.protocol import plausibility, policy
@@ -333,6 +333,21 @@ def _portions(rows: Sequence[MessageRow]) -> Iterator[Sequence[MessageRow]]:
         yield rows[start:end]
         start = end
     yield rows[start:]
+
+
+def free_number(slots: Mapping[int, SlotRow], written: Collection[int], pick: int) -> int:
+    """Pick the number of a free slot at random, so that holders do not collide; else a new number.
+
+    A new number lies above those that a claim may be about to use.
+    slots: those of one priority, by number. written: numbers that the same mutation writes.
+    """
+    free = [
+        number for number, slot in slots.items() if slot.state is SlotState.FREE and number not in written
+    ]
+    if free:
+        return free[pick % len(free)]
+    taken = {*slots, *written}
+    return next(n for n in count(len(taken) + MAX_NEW_SLOTS + pick % 4) if n not in taken)
 
 
 def freed(slot: SlotRow) -> SlotRow:

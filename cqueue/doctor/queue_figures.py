@@ -123,15 +123,14 @@ def _note_slots(found: Figures, wide_row: WideRow, head: Head) -> Proto[None]:
 def _note_ids(found: Figures, spec: QueueSpec, wide_row: WideRow, priority: int, head: Head) -> Proto[None]:
     states = states_of(head, priority)
     cursor = _cursor(wide_row, head.cursors.get(priority), found.now_us)
-    walk = Walk(spec, wide_row, last=ids.highest_at(found.now_us - LATE_US))
+    walk = Walk(spec, wide_row, priority, last=ids.highest_at(found.now_us - LATE_US))
     while found.reads < MAX_READS:
         found.reads += 1
-        page = yield from ReadIds(wide_row, priority, walk.after, walk.upto, PAGE)
+        page = yield from walk.next_ids()
         for id_ in page.ids:
             if id_ not in states and not ids.is_any_of_row(id_, page.damaged):
                 found.note_late(wide_row, ids.time_us(id_))
                 found.stragglers += id_ <= cursor
-        walk.passed(page.ids[-1] if len(page.ids) == PAGE else None, page.tombstones)
         if walk.done:
             return
     found.partial = True

@@ -22,6 +22,7 @@ from cqueue.store.operations import (
     DeleteMessages,
     DropMessages,
     Head,
+    IdSlice,
     MessageRow,
     Now,
     ReadHead,
@@ -87,13 +88,16 @@ class Found(NamedTuple):
 
 
 class Walk:
-    """A walk through one wide row in pieces of time, because Cassandra refuses to cross 100,000 tombstones.
+    """A walk through one priority of a wide row in pieces of time: no read may cross 100,000 tombstones.
 
     Each piece is twice as long as the one before, or shorter if that one crossed many tombstones.
     """
 
-    def __init__(self, spec: QueueSpec, wide_row: WideRow, after: int = ids.START, last: int = END) -> None:
+    def __init__(
+        self, spec: QueueSpec, wide_row: WideRow, priority: int, after: int = ids.START, last: int = END
+    ) -> None:
         """Walk through the ids above `after`, up to `last`."""
+        self._place = wide_row, priority
         self.after = after
         self.done = False
         self._last = last
@@ -107,6 +111,18 @@ class Walk:
         """Return the last id of the current piece."""
         next_us = self._at_us + self._piece_us
         return self._last if next_us >= self._end_us else min(self._last, ids.lowest_at(next_us) - 1)
+
+    def next_rows(self, limit: int) -> Proto[Slice]:
+        """Read the next messages."""
+        page: Slice = yield from ReadSlice(*self._place, self.after, self.upto, limit)
+        self.passed(page.rows[-1].id if len(page.rows) == limit else None, page.tombstones)
+        return page
+
+    def next_ids(self) -> Proto[IdSlice]:
+        """Read the ids of the next messages."""
+        page: IdSlice = yield from ReadIds(*self._place, self.after, self.upto, PAGE)
+        self.passed(page.ids[-1] if len(page.ids) == PAGE else None, page.tombstones)
+        return page
 
     def passed(self, last: int | None, tombstones: int) -> None:
         """Note a read of the current piece. last: the last id of a full page; None if the piece is done."""
@@ -195,14 +211,13 @@ def _count_ids(
     now_us = yield from Now()
     for priority in sorted(priorities):
         states = states_of(head, priority)
-        walk = Walk(spec, wide_row)
+        walk = Walk(spec, wide_row, priority)
         while not walk.done:
-            page = yield from ReadIds(wide_row, priority, walk.after, walk.upto, PAGE)
+            page = yield from walk.next_ids()
             counts.quarantined += len(page.damaged)
             for id_ in page.ids:
                 if not ids.is_any_of_row(id_, page.damaged):
                     count_one(counts, states.get(id_), ids.time_us(id_), now_us)
-            walk.passed(page.ids[-1] if len(page.ids) == PAGE else None, page.tombstones)
 
 
 def count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int) -> None:
@@ -271,11 +286,9 @@ def as_found(
 
 def _first_rows(spec: QueueSpec, wide_row: WideRow, priority: int, limit: int) -> Proto[list[MessageRow]]:
     rows: list[MessageRow] = []
-    walk = Walk(spec, wide_row)
+    walk = Walk(spec, wide_row, priority)
     while not walk.done and len(rows) < limit:
-        page = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, limit - len(rows))
-        rows += page.rows
-        walk.passed(None, page.tombstones)  # a full page is the last one
+        rows += (yield from walk.next_rows(limit - len(rows))).rows
     return rows
 
 
@@ -310,9 +323,9 @@ def purge(spec: QueueSpec) -> Proto[int]:
         for _, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
             wide_row = WideRow(spec.partition, row.time_shard, row.shard)
             for priority in sorted(row.priorities):
-                walk = Walk(spec, wide_row)
+                walk = Walk(spec, wide_row, priority)
                 while not walk.done:
-                    page = yield from _next_page(walk, wide_row, priority)
+                    page = yield from walk.next_rows(PURGED_AT_ONCE)
                     if page.rows:
                         yield from discard(spec, wide_row, priority, page.rows)
                         total += len(page.rows)
@@ -330,17 +343,9 @@ def examine(spec: QueueSpec) -> Proto[None]:
     for wide_row, priorities in (yield from wide_rows(spec)):
         yield from ReadHead(wide_row)
         for priority in sorted(priorities):
-            walk = Walk(spec, wide_row)
+            walk = Walk(spec, wide_row, priority)
             while not walk.done:
-                yield from _next_page(walk, wide_row, priority)
-
-
-def _next_page(walk: Walk, wide_row: WideRow, priority: int) -> Proto[Slice]:
-    """Read the next messages of a walk, unreadable ones included."""
-    page: Slice = yield from ReadSlice(wide_row, priority, walk.after, walk.upto, PURGED_AT_ONCE)
-    full = len(page.rows) == PURGED_AT_ONCE
-    walk.passed(page.rows[-1].id if full else None, page.tombstones)
-    return page
+                yield from walk.next_rows(PURGED_AT_ONCE)
 
 
 def discard(spec: QueueSpec, wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:

@@ -19,13 +19,11 @@ from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.sequences import grouped
 from cqueue.store.keys import KeyRow
-from cqueue.store.operations import Head, ReadHead, ReadIds, ReadSlice, ShardRow, SlotRow, WideRow
+from cqueue.store.operations import Head, ReadHead, ShardRow, SlotRow, WideRow
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES
 
 ROWS_A_PAGE = 100
 """Messages in one read. Each may have a body of 16 KiB, and ten priorities are read side by side: 16 MiB."""
-IDS_A_PAGE = 1000
-"""Ids in one read; an id has 16 bytes, so 1,000 are a small answer."""
 MAX_ROWS: Final = 1000
 """Messages that one call of `some` reads, about, at most: less than a second's work."""
 MAX_READS: Final = 200
@@ -44,7 +42,7 @@ def messages(driver: BlockingDriver, spec: QueueSpec) -> Iterator[Found]:
             head = driver.ask(ReadHead(wide_row))
             streams += [
                 _messages(
-                    driver, Walk(spec, wide_row), wide_row, priority, inspection.slots_of(head, priority)
+                    driver, Walk(spec, wide_row, priority), wide_row, inspection.slots_of(head, priority)
                 )
                 for priority in priorities
             ]
@@ -52,24 +50,20 @@ def messages(driver: BlockingDriver, spec: QueueSpec) -> Iterator[Found]:
 
 
 def _messages(
-    driver: BlockingDriver, walk: Walk, wide_row: WideRow, priority: int, slots: Mapping[int, SlotRow]
+    driver: BlockingDriver, walk: Walk, wide_row: WideRow, slots: Mapping[int, SlotRow]
 ) -> Iterator[Found]:
     while not walk.done:
-        page = driver.ask(ReadSlice(wide_row, priority, walk.after, walk.upto, ROWS_A_PAGE))
+        page = driver.run(walk.next_rows(ROWS_A_PAGE))
         yield from inspection.as_found(wide_row, page.rows, slots, driver.clock.now_us())
-        full = len(page.rows) == ROWS_A_PAGE
-        walk.passed(page.rows[-1].id if full else None, page.tombstones)
 
 
 def message_ids(driver: BlockingDriver, spec: QueueSpec) -> Iterator[MessageId]:
     """Yield the ids of all messages, in order of time shard and priority."""
     for wide_row, priorities in driver.run(inspection.wide_rows(spec)):
         for priority in sorted(priorities):
-            walk = Walk(spec, wide_row)
+            walk = Walk(spec, wide_row, priority)
             while not walk.done:
-                page = driver.ask(ReadIds(wide_row, priority, walk.after, walk.upto, IDS_A_PAGE))
-                yield from (MessageId.of(wide_row, priority, id_) for id_ in page.ids)
-                walk.passed(page.ids[-1] if len(page.ids) == IDS_A_PAGE else None, page.tombstones)
+                yield from (MessageId.of(wide_row, priority, id_) for id_ in driver.run(walk.next_ids()).ids)
 
 
 def by_row(places: Iterable[Location]) -> dict[tuple[WideRow, int], list[int]]:
@@ -169,12 +163,13 @@ def some(
         if wide_row != last:
             head, last = driver.ask(ReadHead(wide_row)), wide_row
             told.reads += 1
-        slots, walk = inspection.slots_of(head, at.priority), Walk(spec, wide_row, at.after)
+        slots = inspection.slots_of(head, at.priority)
+        walk = Walk(spec, wide_row, at.priority, at.after)
         while not walk.done:
             if told.is_spent():
                 told.place = at._replace(after=walk.after)
                 return told
-            page = driver.ask(ReadSlice(wide_row, at.priority, walk.after, walk.upto, ROWS_A_PAGE))
+            page = driver.run(walk.next_rows(ROWS_A_PAGE))
             told.reads, told.rows = told.reads + 1, told.rows + len(page.rows)
             for one in inspection.as_found(wide_row, page.rows, slots, driver.clock.now_us()):
                 if fits(one):
@@ -182,7 +177,6 @@ def some(
                     if told.is_full(limit):
                         told.place = at._replace(after=one.row.id)
                         return told
-            walk.passed(page.rows[-1].id if len(page.rows) == ROWS_A_PAGE else None, page.tombstones)
     return told
 
 

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from cqueue import ids
 from cqueue.message import MessageId
 from cqueue.protocol import shards
-from cqueue.protocol.inspection import PAGE, Walk, wide_rows
+from cqueue.protocol.inspection import Walk, wide_rows
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.sequences import parts
 from cqueue.spark.options import ReadOptions
@@ -23,7 +23,6 @@ from cqueue.store.operations import (
     Head,
     LockState,
     ReadHead,
-    ReadIds,
     ReadMessages,
     SlotRow,
     SlotState,
@@ -115,13 +114,12 @@ def _shard(
     messages = in_flight = 0
     oldest: int | None = None
     for priority in sorted(priorities):
-        walk = Walk(spec, wide_row)
+        walk = Walk(spec, wide_row, priority)
         while not walk.done:
-            page = side.driver.ask(ReadIds(wide_row, priority, walk.after, walk.upto, PAGE))
+            page = side.driver.run(walk.next_ids())
             messages += len(page.ids)
             in_flight += sum((priority, id_) in listed for id_ in page.ids)
             oldest = min(filter(None, (oldest, *page.ids[:1])), default=None)
-            walk.passed(page.ids[-1] if len(page.ids) == PAGE else None, page.tombstones)
     return {
         "queue": spec.name,
         "time_shard": wide_row.time_shard * 1000,

@@ -34,7 +34,7 @@ from cqueue.spark.session import SparkSide
 from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
 from cqueue.spark.views import DEAD, arrow_schema
 from cqueue.store import arrow_columns
-from cqueue.store.operations import MessageRow, ReadBodies, ReadIds, ReadSlice, WideRow
+from cqueue.store.operations import MessageRow, ReadBodies, ReadIds, WideRow
 
 FIRST_ROWS: Final = 500
 """Rows of the first read, and of each later one at least."""
@@ -107,11 +107,9 @@ def read(side: SparkSide, part: MessagePart, view: str, columns: tuple[str, ...]
 def _pages(side: SparkSide, part: MessagePart) -> Iterator[tuple[Place, list[MessageRow]]]:
     limit = FIRST_ROWS
     for piece in part.pieces:
-        wide_row, priority = piece.place
-        walk = Walk(part.spec, wide_row, piece.after, piece.upto)
+        walk = Walk(part.spec, *piece.place, piece.after, piece.upto)
         while not walk.done:
-            page = side.driver.ask(ReadSlice(wide_row, priority, walk.after, walk.upto, limit))
-            walk.passed(page.rows[-1].id if len(page.rows) == limit else None, page.tombstones)
+            page = side.driver.run(walk.next_rows(limit))
             if page.rows:
                 yield piece.place, page.rows
                 size = sum([ROW_BYTES + len(row.body or b"") for row in page.rows])

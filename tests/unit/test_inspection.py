@@ -19,7 +19,7 @@ def spec(width_ms: int) -> QueueSpec:
 
 
 def pieces(width_ms: int, tombstones: int = 0) -> list[tuple[int, int]]:
-    walk, found = Walk(spec(width_ms), ROW), []
+    walk, found = Walk(spec(width_ms), ROW, 0), []
     while not walk.done:
         found.append((walk.after, walk.upto))
         walk.passed(None, tombstones)
@@ -37,14 +37,14 @@ def test_the_pieces_of_a_walk_leave_nothing_out(width_ms):
 
 def test_a_walk_goes_in_shorter_steps_where_tombstones_lie():
     """A piece that crossed 5,000 of them is followed by one a tenth as long."""
-    walk = Walk(spec(30_000), ROW)
+    walk = Walk(spec(30_000), ROW, 0)
     walk.passed(None, 5000)
     assert ids.time_us(walk.upto) - ids.time_us(walk.after) == pytest.approx(FIRST_PIECE_US / 10, rel=0.01)
 
 
 def test_a_full_page_is_read_on_behind_its_last_id():
     """The end of the piece stays the same."""
-    walk = Walk(spec(30_000), ROW)
+    walk = Walk(spec(30_000), ROW, 0)
     upto, last = walk.upto, ids.lowest_at(1_700_000_000_200_000)
     walk.passed(last, 0)
     assert (walk.after, walk.upto) == (last, upto)

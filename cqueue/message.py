@@ -24,7 +24,7 @@ from cqueue.errors import (
 from cqueue.protocol.flush import Outgoing
 from cqueue.protocol.unique import Rule
 from cqueue.runtime.durations import given, show_duration
-from cqueue.runtime.texts import MAX_TEXT, check_text
+from cqueue.runtime.texts import MAX_TEXT, check_text, storable
 from cqueue.store.operations import WideRow
 from cqueue.unique import Unique
 
@@ -217,13 +217,7 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
         if type(only) is bytes and len(only) <= MAX_BODY:
             return _new_tuple(Outgoing, (only, *_PLAIN))
     check_message(message)
-    body, headers = message.body, message.headers
-    if type(body) is not bytes:
-        if not isinstance(body, bytes | bytearray | memoryview):
-            raise BadInput(f"a body is bytes, not {type(body).__name__}; encode it first")
-        body = bytes(body)
-    if len(body) > MAX_BODY:
-        raise BodyTooLarge(f"the body has {len(body):,} bytes; at most {MAX_BODY:,} are allowed")
+    body, headers = check_body(message.body), message.headers
     if headers:
         headers = check_headers(headers)
     priority = message.priority
@@ -241,6 +235,22 @@ def check_message(entry: object) -> None:
     """Raise `BadInput` unless the entry is a `Message`."""
     if not isinstance(entry, Message):
         raise BadInput(f"an entry is a Message, not {type(entry).__name__}: Message(body, ...)")
+
+
+def check_body(body: bytes | bytearray | memoryview) -> bytes:
+    """Return the body of a message or record as bytes.
+
+    Raises:
+        BadInput: it is no bytes.
+        BodyTooLarge: it has more than 1 MiB.
+    """
+    if type(body) is not bytes:
+        if not isinstance(body, bytes | bytearray | memoryview):
+            raise BadInput(f"a body is bytes, not {type(body).__name__}; encode it first")
+        body = bytes(body)
+    if len(body) > MAX_BODY:
+        raise BodyTooLarge(f"the body has {len(body):,} bytes; at most {MAX_BODY:,} are allowed")
+    return body
 
 
 def check_priority(priority: int) -> None:
@@ -344,6 +354,26 @@ def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
             f"{len(headers)} headers with {total:,} bytes; at most {MAX_HEADERS} with {MAX_HEADERS_BYTES:,}"
         )
     return headers
+
+
+def headers_size(headers: Mapping[str, str]) -> int:
+    """Return the bytes of all names and values."""
+    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+
+
+def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Return as much of `more` as fits beside `own` into the limits of headers. Long texts keep their end."""
+    left = MAX_HEADERS_BYTES - headers_size(own)
+    fits: dict[str, str] = {}
+    for raw, text in list(more.items())[: max(0, MAX_HEADERS - len(own))]:
+        name = storable(raw)
+        left -= len(name.encode())
+        if left <= 0:
+            break
+        encoded = text.encode(errors="replace")[-left:]
+        fits[name] = encoded.decode(errors="ignore")
+        left -= len(encoded)
+    return fits
 
 
 def due_at_us(message: Message, now_us: int) -> int:

@@ -22,7 +22,7 @@ from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import LogRecord
-from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES
+from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, headers_size
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.texts import storable
 
@@ -306,14 +306,10 @@ class DeadLetters:
 def _fitting(headers: Mapping[str, str], why: dict[str, str]) -> dict[str, str]:
     """Return the headers `why`, and as many of the record's own headers as the limits allow."""
     both = dict(why)
-    room = MAX_HEADERS_BYTES - _size(why)
+    room = MAX_HEADERS_BYTES - headers_size(why)
     for name, value in headers.items():
         room -= len(name.encode()) + len(value.encode())
         if room < 0 or len(both) == MAX_HEADERS:
             break
         both.setdefault(name, value)
     return both
-
-
-def _size(headers: Mapping[str, str]) -> int:
-    return sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())

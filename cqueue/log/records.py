@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import TypeVar
 
 from cqueue import ids
-from cqueue.errors import BadInput, BodyTooLarge, InvalidLogId, PartitionOutOfRange
+from cqueue.errors import BadInput, InvalidLogId, PartitionOutOfRange
 from cqueue.log.protocol.append import Entry
-from cqueue.message import MAX_BODY, check_headers, to_datetime
+from cqueue.message import check_body, check_headers, to_datetime
 from cqueue.runtime.texts import check_text
 from cqueue.store.log_operations import RecordRow
 
@@ -101,13 +101,7 @@ def entry_of(record: Record, partitions: int) -> Entry:
     """
     if not isinstance(record, Record):
         raise BadInput(f"an entry is a Record, not {type(record).__name__}: Record(topic, body, ...)")
-    body = record.body
-    if type(body) is not bytes:
-        if not isinstance(body, bytes | bytearray | memoryview):
-            raise BadInput(f"a body is bytes, not {type(body).__name__}; encode it first")
-        body = bytes(body)
-    if len(body) > MAX_BODY:
-        raise BodyTooLarge(f"the body has {len(body):,} bytes; at most {MAX_BODY:,} are allowed")
+    body = check_body(record.body)
     check_text("topic", record.topic)
     if record.key is not None:
         check_text("key", record.key)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from cqueue.config import to_ms
 from cqueue.errors import AckUnknown, BadInput, CqueueError, LeaseLost, NotDone, OutcomeUnknown
-from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, MessageId, check_extension, delay_us
+from cqueue.message import MessageId, check_extension, delay_us, fitting
 from cqueue.protocol import ack as acks
 from cqueue.protocol.dead import HEADER_ABANDONED, HEADER_FENCE, HEADER_HOLDER, bury, why_dead
 from cqueue.protocol.disposition import Disposition, disposition
@@ -26,7 +26,6 @@ from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.rendezvous import own_name
 from cqueue.runtime.sequences import grouped
-from cqueue.runtime.texts import storable
 from cqueue.store import waiting
 
 T = TypeVar("T")
@@ -279,21 +278,6 @@ def _are_texts(headers: Any) -> bool:
     if not isinstance(headers, Mapping):
         return False
     return all(isinstance(text, str) for pair in headers.items() for text in pair)
-
-
-def fitting(own: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Return as much of `more` as fits beside `own` into the limits of headers. Long texts keep their end."""
-    left = MAX_HEADERS_BYTES - sum(len(name.encode()) + len(text.encode()) for name, text in own.items())
-    fits: dict[str, str] = {}
-    for given, text in list(more.items())[: max(0, MAX_HEADERS - len(own))]:
-        name = storable(given)
-        left -= len(name.encode())
-        if left <= 0:
-            break
-        encoded = text.encode(errors="replace")[-left:]
-        fits[name] = encoded.decode(errors="ignore")
-        left -= len(encoded)
-    return fits
 
 
 def _note_acking(messages: Sequence[Received]) -> Callable[[], None]:

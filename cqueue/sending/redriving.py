@@ -17,8 +17,8 @@ from datetime import timedelta
 from typing import Final, NamedTuple, TypeVar
 
 from cqueue import ids
-from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, RedriveLimit
-from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, Message, MessageId, to_datetime
+from cqueue.errors import BadInput, CqueueError, HeadersTooLarge, NotDone, OutcomeUnknown, RedriveLimit
+from cqueue.message import Message, MessageId, check_headers, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol import bodies, inspection
 from cqueue.protocol.bodies import HEADER_LOST
@@ -208,8 +208,11 @@ def own_headers(row: MessageRow) -> dict[str, str]:
 def _counted(row: MessageRow) -> dict[str, str] | None:
     """Return the headers of the redriven message, with its count; None if that goes over their limits."""
     headers = {**own_headers(row), HEADER_REDRIVES: str((count_in(row.headers, HEADER_REDRIVES) or 0) + 1)}
-    size = sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
-    return headers if len(headers) <= MAX_HEADERS and size <= MAX_HEADERS_BYTES else None
+    try:
+        check_headers(headers)
+    except HeadersTooLarge:
+        return None
+    return headers
 
 
 def _over(row: MessageRow, max_redrives: int | None) -> RedriveLimit | None:

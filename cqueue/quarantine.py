@@ -18,7 +18,6 @@ from typing import Any, Final
 from cqueue import ids
 from cqueue.client import Client
 from cqueue.errors import BadInput, DamagedRow
-from cqueue.log.positions import Point, Start
 from cqueue.log.protocol.subscription_definition import definition_of, origin_of
 from cqueue.protocol import inspection
 from cqueue.protocol.lock import mutate_once
@@ -99,17 +98,14 @@ def look_at_queue(client: Client, name: str) -> list[Damage]:
     return [each for each in found if each.owner == spec.partition]
 
 
-def look_at_log(
-    client: Client, log: str, start: Start = "earliest", end: Point | None = None
-) -> list[Damage]:
-    """Read a log's records from `start` to `end` (None: now). Return the damaged ones.
+def look_at_log(client: Client, log: str) -> list[Damage]:
+    """Read a log's records. Return the damaged ones.
 
     Raises:
         LogNotFound: there is no such log.
         DamagedRow: the log's own row is damaged.
-        BadInput, PositionExpired: as `Log.scan`.
     """
-    with client.log(log).scan(start=start, end=end) as records:
+    with client.log(log).scan() as records:
         for _ in records.batches():
             pass
     prefix = f"{log}@"

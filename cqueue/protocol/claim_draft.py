@@ -368,9 +368,9 @@ def listed_above(slots: Iterable[SlotRow], at: CursorRow, now_us: int) -> set[in
     }
 
 
-def within_bytes(rows: Sequence[MessageRow], budget: int = MAX_CLAIM_BYTES) -> int:
-    """Return how many of `rows`, at least one, have bodies of `budget` bytes in all."""
+def within_bytes(rows: Sequence[MessageRow]) -> int:
+    """Return how many of `rows`, at least one, have bodies of `MAX_CLAIM_BYTES` in all."""
     sizes = [row.size if row.size is not None else len(row.body or b"") for row in rows]
-    if sum(sizes) <= budget:
+    if sum(sizes) <= MAX_CLAIM_BYTES:
         return len(rows)
-    return max(1, bisect_right(list(accumulate(sizes)), budget))
+    return max(1, bisect_right(list(accumulate(sizes)), MAX_CLAIM_BYTES))

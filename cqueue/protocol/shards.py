@@ -40,11 +40,6 @@ def open_in_time(spec: QueueSpec, id_: int, now_us: int) -> bool:
     return now_us <= ids.time_us(id_) + spec.gc_grace_us - spec.settle_us
 
 
-def row_of(spec: QueueSpec, message_id: int, shard: int) -> WideRow:
-    """Return the normal wide row of a message id in a concurrency shard."""
-    return normal_row(spec, ids.time_us(message_id), shard)
-
-
 def is_open(wide_row: WideRow) -> bool:
     """Return whether this is an open wide row."""
     return wide_row.shard < 0

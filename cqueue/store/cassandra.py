@@ -37,7 +37,7 @@ from cqueue.store.requests import (
     results_of,
     sent_or_error,
 )
-from cqueue.store.sender import Sender, Starters, applied, nothing
+from cqueue.store.sender import Sender, Starters, applied
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
 
@@ -192,7 +192,7 @@ class CassandraStore(Sender):
         if rows:
             rows = rows[:REAPED_AT_ONCE]
             values = (_delete_us(rows), *op.wide_row, op.priority, rows)
-            sent_or_error(lambda: self._requests.send(cql.DELETE_MESSAGES, values, nothing))
+            sent_or_error(lambda: self._write(cql.DELETE_MESSAGES, *values))
 
     def _ranged(
         self,
@@ -261,7 +261,7 @@ class CassandraStore(Sender):
 
     def _insert_messages(self, op: ops.InsertMessages) -> Request[None]:
         rows = codec.message_cells(packs.joined(op.rows))
-        return self._requests.send_encoded(cql.INSERT_MESSAGE, codec.partition(op.wide_row), rows, nothing)
+        return self._requests.send_encoded(cql.INSERT_MESSAGE, codec.partition(op.wide_row), rows)
 
     def _delete_messages(self, op: ops.DeleteMessages) -> Request[None]:
         place = (*op.wide_row, op.priority)
@@ -284,15 +284,15 @@ class CassandraStore(Sender):
 
     def _drop_messages(self, op: ops.DropMessages) -> Request[None]:
         rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may have any id
-        values = (max(op.at_us, _delete_us(rows)), *op.wide_row, op.priority, rows)
-        return self._requests.send(cql.DELETE_MESSAGES, values, nothing)
+        at_us = max(op.at_us, _delete_us(rows))
+        return self._write(cql.DELETE_MESSAGES, at_us, *op.wide_row, op.priority, rows)
 
     def _insert_bodies(self, op: ops.InsertBodies) -> Pending[None]:
         partition = codec.partition(op.wide_row)
 
         def send(start: int, end: int) -> Request[None]:
             rows = codec.body_cells(op.bodies[start:end])
-            return self._requests.send_encoded(cql.INSERT_BODY, partition, rows, nothing)
+            return self._requests.send_encoded(cql.INSERT_BODY, partition, rows)
 
         portions = _portions([len(body) for _, body in op.bodies], BODY_BYTES_A_WRITE)
         jobs = ((size, partial(send, start, end)) for start, end, size in portions)

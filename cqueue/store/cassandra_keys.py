@@ -6,8 +6,8 @@ from functools import partial
 
 from cqueue.store import decode, keys
 from cqueue.store import statements as cql
-from cqueue.store.requests import Answer
-from cqueue.store.sender import Sender, Starters, nothing
+from cqueue.store.requests import Answer, nothing
+from cqueue.store.sender import Sender, Starters
 from cqueue.store.statements import Kind
 
 

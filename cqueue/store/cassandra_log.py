@@ -13,7 +13,7 @@ from cqueue.store import statements as cql
 from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
 from cqueue.store.requests import Answer, ManyRequests, Request, Steps
-from cqueue.store.sender import Sender, Starters, change_values, nothing
+from cqueue.store.sender import Sender, Starters, change_values
 
 
 class CassandraLogs(Sender):
@@ -62,7 +62,7 @@ class CassandraLogs(Sender):
 
     def _append(self, op: ops.AppendRecords) -> Request[None]:
         rows = codec.record_cells(op)
-        return self._requests.send_encoded(cql.APPEND_RECORD, codec.log_partition(op.shard), rows, nothing)
+        return self._requests.send_encoded(cql.APPEND_RECORD, codec.log_partition(op.shard), rows)
 
     def _read_whole(self, op: ReadRecordPage) -> Steps[RecordPage]:
         """Read records, and read on for each one that is damaged and left out, until `limit` are found.

@@ -251,8 +251,8 @@ class Requests:
         return self._submit(batch, kind, decode)
 
     def send_encoded(
-        self, statement: Statement, partition: Sequence[bytes], rows: Sequence[bytes], decode: Decode[T]
-    ) -> Request[T]:
+        self, statement: Statement, partition: Sequence[bytes], rows: Sequence[bytes]
+    ) -> Request[None]:
         """Send a plain statement for many rows as one mutation; a single row goes without a batch.
 
         partition: the encoded values of the partition key, which come first in the statement.
@@ -260,7 +260,7 @@ class Requests:
         """
         batch = partial(self._batch, statement.kind)
         whole = self.driver.many(batch, self.prepared(statement), partition, rows)
-        return self._submit(whole, statement.kind, decode)
+        return self._submit(whole, statement.kind, nothing)
 
     def _batch(self, kind: Kind) -> BatchStatement:
         batch = BatchStatement(
@@ -310,6 +310,10 @@ class Requests:
         prepared.is_idempotent = statement.kind is not Kind.CONDITIONAL
         prepared.retry_policy = FallthroughRetryPolicy()
         prepared.fetch_size = statement.page_rows or None
+
+
+def nothing(_found: Answer) -> None:
+    """Decode the answer to a plain write: there is nothing in it."""
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -9,7 +9,7 @@ from cqueue.store import decode
 from cqueue.store.log_operations import ChangeLog
 from cqueue.store.operations import ChangeQueue, Operation, Pending
 from cqueue.store.quarantine import Quarantine
-from cqueue.store.requests import Answer, Request, Requests
+from cqueue.store.requests import Answer, Request, Requests, nothing
 from cqueue.store.statements import Statement
 
 Starter = Callable[[Any], Pending[Any]]
@@ -46,10 +46,6 @@ class Sender:
         return self._requests.send(
             statement, values, lambda answer: decode.only_row(found(answer.rows, **how), self.quarantine)
         )
-
-
-def nothing(_found: Answer) -> None:
-    """Decode the answer to a plain write: there is nothing in it."""
 
 
 def applied(found: Answer) -> bool:

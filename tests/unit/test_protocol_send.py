@@ -241,7 +241,9 @@ def test_remade_message_stands_in_its_ids_time_shard():
     flushes = table.run(send(table.spec, state, [out() for _ in range(20)]), hook)
     assert [flush.remade for flush in flushes] == [True, True]
     for flush in flushes:
-        assert {shards.row_of(table.spec, row.id, 0) for row in flush.rows} == {flush.wide_row}
+        assert {shards.normal_row(table.spec, ids.time_us(row.id), 0) for row in flush.rows} == {
+            flush.wide_row
+        }
     assert sorted(index for flush in flushes for index in flush.indexes) == list(range(20))
 
 

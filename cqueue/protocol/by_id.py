@@ -20,7 +20,7 @@ from cqueue.protocol import plausibility, policy
 from cqueue.protocol.ack import SHARED_MS
 from cqueue.protocol.claim_draft import MAX_LISTED, STAY_MS, free_number, freed
 from cqueue.protocol.inspection import discard, is_expired, slots_of
-from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, take_over, tally_share, unlock
+from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
 from cqueue.protocol.row_memory import RowMemory, remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -104,6 +104,10 @@ class Edit:
         numbers = {id_: slot.number for id_, slot in slots_of(self._head, self._priority).items()}
         groups = grouped((numbers.get(id_), id_) for id_ in sorted(ids_))
         return [(None if number is None else self._slots[number], some) for number, some in groups.items()]
+
+    def fail(self, ids_: Iterable[int], error: CqueueError) -> None:
+        """Note that the change of these messages has failed, or may have."""
+        self.changed.failed.update(dict.fromkeys(ids_, error))
 
     def write(self, slot: SlotRow) -> None:
         """Overwrite a slot; a held one keeps its owner."""
@@ -198,12 +202,10 @@ def _without(edit: Edit, dead: Sequence[int]) -> None:
         if slot is None:
             edit.needs_fence = edit.has_fence and policy.cancel_moves_fence(some)
             if edit.is_unsure:
-                unsure = OutcomeUnknown("deleted, but by this call or by another one")
-                edit.changed.failed.update(dict.fromkeys(some, unsure))
+                edit.fail(some, OutcomeUnknown("deleted, but by this call or by another one"))
             continue
         if slot.died_at_ms is not None:  # its burial began after this call had read the head
-            buried = OutcomeUnknown("deleted, but it was being buried; its dead letter may be stored")
-            edit.changed.failed.update(dict.fromkeys(some, buried))
+            edit.fail(some, OutcomeUnknown("deleted, but it was being buried; its dead letter may be stored"))
             continue
         edit.changed.done.update(some)
         if slot.state is SlotState.CLAIMED and len(some) == len(slot.ids):
@@ -230,7 +232,7 @@ def reschedule(
         moving: dict[int, list[int]] = {}  # by attempts
         for slot, some in edit.by_slot(live):
             if slot is not None and (error := _unmovable(slot)) is not None:
-                edit.changed.failed.update(dict.fromkeys(some, error))
+                edit.fail(some, error)
                 continue
             edit.changed.done.update(some)
             if slot is None:
@@ -274,7 +276,7 @@ def extend(
             held = slot is not None and slot.state is SlotState.CLAIMED and slot.died_at_ms is None
             if slot is None or not held or edit.now_us >= slot.due_ms * 1000:
                 lost = LeaseLost("no consumer holds the message, or its visibility timeout has passed")
-                edit.changed.failed.update(dict.fromkeys(some, lost))
+                edit.fail(some, lost)
                 continue
             edit.changed.done.update(some)
             if due_ms > slot.due_ms:
@@ -333,6 +335,6 @@ def _get_lock(memory: RowMemory, spec: QueueSpec, now_us: int, tries: int, pick:
     if lock is None or (is_free and tries < FREE_TAKE_OVER_AFTER):
         yield from acquire(memory, spec)
     elif is_free or lock.until_ms <= now_us // 1000 + STAY_MS or tries >= TAKE_OVER_AFTER:
-        yield from take_over(memory, spec)
+        yield from acquire(memory, spec, overtakes=True)
     else:
         yield from Pause(PAUSE_S * MOST_PAUSES * (0.5 + pick / 2**16))

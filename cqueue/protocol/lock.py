@@ -72,22 +72,16 @@ def prepare_fence(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
     return True
 
 
-def acquire(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
-    """Lock a wide row whose lock is free or expired, as far as is known; return whether it worked."""
-    owner, now_us = (yield from new_owner()), (yield from Now())
-    lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, 0)
-    return (yield from _write(memory, lock, now_us))
+def acquire(memory: RowMemory, spec: QueueSpec, *, overtakes: bool = False) -> Proto[bool]:
+    """Lock a wide row whose lock is free or expired, as far as is known; return whether it worked.
 
-
-def take_over(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
-    """Lock a wide row, also if another client holds the lock or claims meanwhile; return whether it worked.
-
-    Claims and changes that are under way there fail on the fence. It lies ε ahead, as does that of a client
-    whose clock is.
+    overtakes: lock it also if another client holds the lock or claims meanwhile. Claims and changes that are
+        under way there fail on the fence. It lies ε ahead, as does that of a client whose clock is.
     """
     owner, now_us = (yield from new_owner()), (yield from Now())
     lock = LockRow(LockState.LOCKED, owner, now_us // 1000 + spec.lease_ms, 0)
-    return (yield from _write(memory, lock, now_us + spec.skew_us, overtakes=True))
+    fence_us = now_us + spec.skew_us if overtakes else now_us
+    return (yield from _write(memory, lock, fence_us, overtakes=overtakes))
 
 
 def unlock(memory: RowMemory) -> Proto[None]:

@@ -10,7 +10,7 @@ from cqueue.protocol import ack, by_id, inspection, keys, policy, shards, unclai
 from cqueue.protocol.claim import claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.lock import mutate_once_beside, prepare_fence, take_over, was_applied
+from cqueue.protocol.lock import acquire, mutate_once_beside, prepare_fence, was_applied
 from cqueue.protocol.probe import head_has_work
 from cqueue.protocol.row_memory import RIVAL_WINDOW_US, RememberedHead
 from cqueue.store import packs
@@ -216,7 +216,7 @@ def test_a_change_by_id_does_not_go_by_slots_that_are_older_than_the_lock():
     claimed = table.run(claim(consumer, table.spec, SuspectGate(), 1, stay=True))
     assert ids_of(claimed) == [held]
     rival.remembered.note_read(table.head(), table.time_us)
-    assert table.run(take_over(rival, table.spec))
+    assert table.run(acquire(rival, table.spec, overtakes=True))
     now = table.head()
     torn = replace(before, lock=now.lock._replace(tally=before.lock.tally))
     assert policy.is_whole(torn)

@@ -136,10 +136,8 @@ class Log:
             NotDone: the log's configuration cannot be read, at the first call; nothing is stored.
             Closed: the client has been closed.
         """
-        found, tracing = listed(records, Record, "append_many"), self._driver.tracing
-        if tracing is None:
-            return self._store(found)
-        return sent(tracing, "append", self.name, found, self._store)
+        found = listed(records, Record, "append_many")
+        return sent(self._driver.tracing, "append", self.name, found, self._store)
 
     def _store(self, found: list[Record]) -> AppendResult:
         spec = self._catalog.entry(self.name).spec

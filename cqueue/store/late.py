@@ -47,10 +47,6 @@ class LateStore:
         """Return the store's quarantine; before the first connect an empty one."""
         return self._nothing if self._store is None else self._store.quarantine
 
-    @quarantine.setter
-    def quarantine(self, _: Quarantine) -> None:
-        raise AttributeError("the store has its own")
-
     def execute(self, operation: Operation[Any]) -> Any:
         """Connect if needed, and run one operation. Raises as `Store.execute`, and `Closed`."""
         return self._opened().execute(operation)

@@ -604,9 +604,11 @@ class Pending(Protocol[T_co]):
 
 
 class Store(Protocol):
-    """The interface of a storage back end. Thread-safe. quarantine: the damaged rows met so far."""
+    """The interface of a storage back end. Thread-safe."""
 
-    quarantine: Quarantine
+    @property
+    def quarantine(self) -> Quarantine:
+        """The damaged rows met so far."""
 
     def execute(self, operation: Operation[Any]) -> Any:
         """Run one store operation. Return its result, or raise NotDone, OutcomeUnknown or SchemaMismatch."""

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from cassandra import ConsistencyLevel
 from cassandra.cluster import Session
 
 from cqueue import ids
@@ -23,6 +22,7 @@ from cqueue.store.cassandra_keys import CassandraKeys
 from cqueue.store.cassandra_log import CassandraLogs
 from cqueue.store.cassandra_reservations import CassandraReservations
 from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
+from cqueue.store.connection import level
 from cqueue.store.operations import Pending
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
 from cqueue.store.ranges import DecodeRows, Density, joined_items, ranged
@@ -88,7 +88,7 @@ class CassandraStore(Sender):
     ) -> None:
         session.client_protocol_handler = driver.used().protocol_handler
         tombstones.silence()
-        levels = (_level(consistency or CONSISTENCY_OF[serial_consistency]), _level(serial_consistency))
+        levels = (level(consistency or CONSISTENCY_OF[serial_consistency]), level(serial_consistency))
         super().__init__(Requests(session, *levels), Quarantine())
         self._session = session
         self._known = packs.Known()
@@ -297,11 +297,6 @@ class CassandraStore(Sender):
         portions = _portions([len(body) for _, body in op.bodies], BODY_BYTES_A_WRITE)
         jobs = ((size, partial(send, start, end)) for start, end, size in portions)
         return ManyRequests(collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None))
-
-
-def _level(name: str) -> int:
-    level: int = ConsistencyLevel.name_to_value[name.upper()]
-    return level
 
 
 def _delete_us(some: Iterable[int]) -> int:

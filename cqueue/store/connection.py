@@ -34,7 +34,7 @@ from cassandra.policies import (
 
 from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, TlsFailed, Unavailable
 from cqueue.runtime import tls
-from cqueue.settings import Settings
+from cqueue.settings import Consistency, SerialConsistency, Settings
 from cqueue.store import driver, outcome
 from cqueue.store.driver import Login, LoginRefused
 from cqueue.store.driver.errors import ConnectionBusy, ConnectionException, ErrorMessage
@@ -64,13 +64,6 @@ DRIVER_ERRORS: Final = (
     ErrorMessage,
     OSError,
 )
-
-_LEVELS: Final = {
-    "local_quorum": ConsistencyLevel.LOCAL_QUORUM,
-    "quorum": ConsistencyLevel.QUORUM,
-    "local_serial": ConsistencyLevel.LOCAL_SERIAL,
-    "serial": ConsistencyLevel.SERIAL,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +189,7 @@ def _data_centres(cluster: Cluster) -> set[str]:
 
 
 def _profiles(settings: Settings) -> dict[Any, ExecutionProfile]:
-    plain, serial = _LEVELS[settings.consistency], _LEVELS[settings.serial_consistency]
+    plain, serial = level(settings.consistency), level(settings.serial_consistency)
     near = RoundRobinPolicy() if settings.local_dc is None else DCAwareRoundRobinPolicy(settings.local_dc)
     policy = TokenAwarePolicy(near)
 
@@ -215,6 +208,12 @@ def _profiles(settings: Settings) -> dict[Any, ExecutionProfile]:
         SERIAL_READ: profile(serial, serial, settings.request_timeout_s),
         SCHEMA: profile(ConsistencyLevel.QUORUM, ConsistencyLevel.SERIAL, SCHEMA_TIMEOUT_S),
     }
+
+
+def level(name: Consistency | SerialConsistency) -> int:
+    """Return the driver's number of a consistency level."""
+    number: int = ConsistencyLevel.name_to_value[name.upper()]
+    return number
 
 
 def _auth(settings: Settings) -> Login | None:

@@ -327,7 +327,7 @@ def _derived_due_us(message: Message, now_us: int) -> int:
     if message.due is None or message.delay is not None:
         raise BadInput("a message with a source takes due, which every repeat gives again, and no delay")
     due_at_us(message, now_us)
-    return (message.due - _EPOCH) // _MICROSECOND
+    return datetime_us(message.due)
 
 
 def check_headers(headers: Mapping[str, str]) -> Mapping[str, str]:
@@ -396,7 +396,7 @@ def moment_us(due: datetime, now_us: int) -> int:
         raise BadInput(f"due is {due!r}; it takes an aware datetime")
     if due.tzinfo is None:
         raise BadInput(f"due is {due}, without a time zone; give an aware datetime")
-    due_us = (due - _EPOCH) // _MICROSECOND
+    due_us = datetime_us(due)
     if due_us - now_us > MAX_DELAY // _MICROSECOND:
         raise DelayOutOfRange(f"due is {due}, more than 10 years ahead")
     return max(due_us, now_us)
@@ -456,4 +456,14 @@ def check_extension(duration: timedelta) -> None:
 
 def to_datetime(ms: int) -> datetime:
     """Return ms since 1970 as an aware datetime in UTC."""
-    return _EPOCH + timedelta(milliseconds=ms)
+    return datetime_at(ms * 1000)
+
+
+def datetime_at(us: int) -> datetime:
+    """Return µs since 1970 as an aware datetime in UTC."""
+    return _EPOCH + timedelta(microseconds=us)
+
+
+def datetime_us(moment: datetime) -> int:
+    """Return an aware datetime in µs since 1970."""
+    return (moment - _EPOCH) // _MICROSECOND

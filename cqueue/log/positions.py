@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from cqueue import ids
 from cqueue.errors import BadInput, InvalidLogId, PositionExpired
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogId, check_partition
-from cqueue.message import to_datetime
+from cqueue.message import datetime_us, to_datetime
 
 Point = str | datetime
 """A record's id, "earliest", "latest", or an aware datetime."""
@@ -17,8 +17,6 @@ Start = Point | Mapping[int, Point]
 
 EARLIEST, LATEST = "earliest", "latest"
 ON_EXPIRED = ("error", EARLIEST)
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def starts(
@@ -83,7 +81,7 @@ def id_at(spec: LogSpec, point: Point) -> int:
     if isinstance(point, datetime):
         if point.tzinfo is None:
             raise BadInput(f"{point} has no time zone; give an aware datetime")
-        return ids.lowest_at((point - _EPOCH) // timedelta(microseconds=1)) - 1
+        return ids.lowest_at(datetime_us(point)) - 1
     if not isinstance(point, str):
         raise BadInput(f"{point!r} is not a position: give a datetime, a record's id, 'earliest' or 'latest'")
     log, _, id_ = LogId(point).locate()

@@ -23,7 +23,7 @@ from cqueue.errors import (
     NotDone,
     OutcomeUnknown,
 )
-from cqueue.message import MAX_BATCH, Location, Message, MessageId, to_datetime
+from cqueue.message import MAX_BATCH, Location, Message, MessageId, datetime_at
 from cqueue.producer import Producer
 from cqueue.protocol import by_id
 from cqueue.protocol.by_id import Changed
@@ -215,7 +215,7 @@ class Changes:
             raise NotDone("the message's body cannot be read")
         return Message(
             body,
-            due=to_datetime(0) + timedelta(microseconds=due_us),
+            due=datetime_at(due_us),
             priority=row.priority,
             headers=row.headers,
             ttl=None if row.expires is None else timedelta(milliseconds=max(1, row.expires - now_us // 1000)),

@@ -13,12 +13,11 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Final, NamedTuple, TypeVar
 
 from cqueue import ids
 from cqueue.errors import BadInput, CqueueError, HeadersTooLarge, NotDone, OutcomeUnknown, RedriveLimit
-from cqueue.message import Message, MessageId, check_headers, to_datetime
+from cqueue.message import Message, MessageId, check_headers, datetime_at
 from cqueue.producer import Producer
 from cqueue.protocol import bodies, inspection
 from cqueue.protocol.bodies import HEADER_LOST
@@ -189,7 +188,7 @@ def as_message(letter: Letter, due_us: int) -> Message:
     firing_id = FiringId.parse(row.trigger)
     return Message(
         letter.body or b"",
-        due=to_datetime(0) + timedelta(microseconds=due_us),
+        due=datetime_at(due_us),
         priority=row.priority,
         headers=_counted(row) or own_headers(row) or None,
         task=row.task,

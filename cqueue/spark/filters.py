@@ -17,7 +17,8 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from cqueue.spark.options import ReadOptions, datetime_us
+from cqueue.message import datetime_us
+from cqueue.spark.options import ReadOptions
 from cqueue.spark.views import DEAD, LOG, MESSAGES
 
 _TIMES = {MESSAGES: "due", DEAD: "due", LOG: "time"}

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cqueue.errors import ConfigError
-from cqueue.message import MAX_PRIORITY, check_queue_name
+from cqueue.message import MAX_PRIORITY, check_queue_name, datetime_us
 from cqueue.runtime.suggestions import suggest_or_list
 from cqueue.settings import Settings, load
 from cqueue.spark.views import LOG, QUEUE_VIEWS
@@ -242,9 +242,3 @@ def time_us(name: str, value: str) -> int:
             f"option {name}={value!r}; it takes a time such as 2026-01-31T12:00:00Z, or seconds since 1970"
         ) from exc
     return datetime_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-
-
-def datetime_us(moment: datetime) -> int:
-    """Return an aware datetime in µs since 1970."""
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import BadInput, DelayOutOfRange, SpoolTooOld
-from cqueue.message import Message, MessageId, outgoing, to_datetime
+from cqueue.message import Message, MessageId, datetime_at, outgoing, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol import shards
 from cqueue.protocol.flush import Outgoing
@@ -26,7 +26,6 @@ from cqueue.spool.forwarder import Stored
 if TYPE_CHECKING:
     from cqueue.spool import SpoolRecord
 
-_MICROSECOND: Final = timedelta(microseconds=1)
 _TEXTS: Final = ("codec", "task", "key", "trigger")
 _PREFIX: Final = b"b"  # as `outgoing` marks a source of bytes; another one marks a text
 
@@ -162,7 +161,7 @@ def message_of(frame: Frame, now_us: int) -> Message | None:
     source: str | bytes = frame.source
     if more.pop("text", False):
         source = frame.source.decode()
-    due = to_datetime(0) + frame.due_us * _MICROSECOND
+    due = datetime_at(frame.due_us)
     return Message(frame.body, due=due, priority=frame.priority, ttl=ttl, source=source, **more)
 
 

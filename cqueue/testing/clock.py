@@ -7,11 +7,11 @@ from threading import Lock
 from typing import Final
 
 from cqueue.errors import BadInput
+from cqueue.message import datetime_us
 from cqueue.runtime.clock import ClusterClock, wall_us
 
 STEP_MS: Final = 100
 """Ms of one step of the clock; due times of retries are rounded up to the same steps."""
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime(1971, 1, 1, tzinfo=UTC)
 """First time at which a clock may begin: consumers look days back, and no stored time is before 1970."""
 _LATEST: Final = datetime(3000, 1, 1, tzinfo=UTC)
@@ -62,4 +62,4 @@ def _us_of(now: datetime) -> int:
         raise BadInput(f"now is {now!r}; it takes a datetime with a time zone")
     if not _EARLIEST <= now <= _LATEST:
         raise BadInput(f"now is {now}; a clock begins from {_EARLIEST.date()} to {_LATEST.date()}")
-    return (now - _EPOCH) // timedelta(microseconds=1)
+    return datetime_us(now)

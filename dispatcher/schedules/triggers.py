@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, ClassVar, NamedTuple
 from zoneinfo import ZoneInfo
@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 from cqueue.config import to_ms
 from cqueue.dispatcher.schedules import cron
 from cqueue.errors import ConfigError
-from cqueue.message import check_duration, to_datetime
+from cqueue.message import check_duration, datetime_us, to_datetime
 
 MISFIRES = ("latest", "all", "skip")
 """What becomes of missed times; see `_Trigger.misfire`."""
@@ -30,7 +30,6 @@ LONGEST_JITTER = timedelta(days=1)
 """Longest jitter: one day spreads even daily schedules over all hours."""
 
 _MS = timedelta(milliseconds=1)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DURATIONS = {
     "delay": (timedelta(), LONGEST),
     "interval": (SHORTEST_INTERVAL, LONGEST),
@@ -226,7 +225,7 @@ def _loaded(name: str, value: Any) -> Any:
 
 def ms_of(moment: datetime) -> int:
     """Return an aware time in ms since 1970, rounded down."""
-    return (moment - _EPOCH) // _MS
+    return datetime_us(moment) // 1000
 
 
 # ── Times ──

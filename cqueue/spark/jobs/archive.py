@@ -16,7 +16,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput, NotDone
-from cqueue.message import to_datetime
+from cqueue.message import datetime_at
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
 from cqueue.spark.jobs import manifest as manifests
@@ -169,10 +169,10 @@ def _check_log(files: Files, known: list[Manifest], spec: LogSpec) -> None:
 
 def _stretch(job: Archive, spec: LogSpec, now_us: int, known: list[Manifest]) -> Manifest:
     """Return the manifest of what a run is to add, without files."""
-    stable = to_datetime(0) + timedelta(microseconds=now_us - spec.settle_us - spec.skew_us)
+    stable = datetime_at(now_us - spec.settle_us - spec.skew_us)
     since = known[-1].until if known else None
     until = stable if job.until is None else min(stable, job.until.astimezone(UTC))
-    oldest = to_datetime(0) + timedelta(microseconds=spec.oldest_us(now_us))
+    oldest = datetime_at(spec.oldest_us(now_us))
     gap = since is not None and since < oldest
     until = until if since is None else max(since, until)
     return Manifest(len(known) + 1, spec.partition, since, until, gap)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from cqueue.errors import BadInput
 from cqueue.log.fanout import HEADER_TOPIC
-from cqueue.message import to_datetime
+from cqueue.message import datetime_at
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
 from cqueue.spark.jobs import archive
@@ -115,7 +115,7 @@ def _began(files: Files, job: Replay, *, dry_run: bool) -> datetime:
         BadInput: it lies too far back to tell what was sent.
     """
     side = session.session(load_settings(job.target.url))
-    now = to_datetime(0) + timedelta(microseconds=side.driver.clock.now_us())
+    now = datetime_at(side.driver.clock.now_us())
     path = f"{CONTROL}/replays/{_name(job)}.json"
     if not files.exists(path) and (dry_run or files.create(path, json.dumps({"at": now.isoformat()}))):
         return now

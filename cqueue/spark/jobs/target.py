@@ -18,13 +18,12 @@ from pyspark.sql import types as T  # noqa: N812 - its usual name
 
 from cqueue.client import connect
 from cqueue.errors import BadInput
-from cqueue.message import MAX_BODY, MAX_DELAY, MAX_HEADERS, MAX_HEADERS_BYTES, MAX_PRIORITY
+from cqueue.message import MAX_BODY, MAX_DELAY, MAX_HEADERS, MAX_HEADERS_BYTES, MAX_PRIORITY, datetime_us
 from cqueue.runtime.texts import MAX_TEXT
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
 from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.failures import reading, writing
-from cqueue.spark.options import datetime_us
 from cqueue.spark.rows import LOG_COLUMNS, MAX_DELAY_US, QUEUE_COLUMNS, TYPES
 
 if TYPE_CHECKING:

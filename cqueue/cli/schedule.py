@@ -124,7 +124,7 @@ def add(
     whens = {"--cron": cron, "--every": every, "--at": at, "--in": in_}
     chosen = [name for name, value in whens.items() if value is not None]
     if len(chosen) != 1:
-        raise BadInput(f"Say when: one of {', '.join(whens)}; {', '.join(chosen) or 'none'} is given.")
+        raise BadInput(f"Say when: one of {', '.join(whens)}; {', '.join(chosen) or 'none of them'} given.")
     if timezone is not None and cron is None:
         raise BadInput("--timezone belongs to --cron; --at carries its own zone.")
     if repeated and cron is None and every is None:

@@ -155,7 +155,7 @@ class Schedules:
     def _new_row(self, key: str, definition: ScheduleDefinition) -> ScheduleRow:
         first_ms = definition.timetable.first()
         if first_ms is None:
-            raise ConfigError(f"this trigger never fires within ten years: {definition.trigger}")
+            raise ConfigError("this trigger never fires within ten years; look at its times and its end")
         row = ScheduleRow(
             queue=self.store.spec.partition, key=key, version=1, state=ACTIVE,
             generation=self.store.now_us(), definition=definition.to_json(), next_at=first_ms,

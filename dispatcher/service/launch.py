@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cqueue import client as clients
 from cqueue.dispatcher.application.app import App
 from cqueue.dispatcher.application.import_string import TargetError
+from cqueue.dispatcher.application.tasks import Task
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.errors import ConfigError, QueueNotFound
@@ -39,6 +40,8 @@ def launch(found: Any, settings: DaemonSettings, hooks: Sequence[Middleware]) ->
         return _launch_app(found, settings, hooks)
     if isinstance(found, Dispatcher):
         return _launch_dispatcher(found, settings)
+    if isinstance(found, Task):  # it can be called, and would run here and now
+        raise TargetError(f"{settings.target} is a task; name the application that it is a task of.")
     if callable(found) and settings.queues:
         return _launch_handler(found, settings, hooks)
     if _takes_nothing(found) and isinstance(made := found(), App | Dispatcher):

@@ -65,6 +65,10 @@ APP = """
 
         return other
 
+    @app.task(queue="slow", name="clean")
+    def clean():
+        seen.append("called instead of dispatched")
+
     def make():
         return app
 
@@ -296,6 +300,14 @@ def test_what_handlers_enqueue_waits_in_no_spool(shop, run, tmp_path):
 def test_what_cannot_run_is_said(run, target, settings, error, said):
     with pytest.raises(error, match=said):
         _ = run(target, **settings).code
+
+
+@pytest.mark.parametrize("queues", [(), ("slow",)])
+def test_a_task_in_place_of_its_application_is_not_called(shop, run, queues):
+    """One without arguments looks like a factory of an application, any other like a handler."""
+    with pytest.raises(TargetError, match="clean is a task"):
+        _ = run("daemon_shop:clean", queues=queues).code
+    assert shop.seen == []
 
 
 # ── Outages ──

@@ -127,7 +127,8 @@ class Access:
             Any name will do where tokens are asked for.
 
     Raises:
-        ConfigError: a header is given and tokens or passwords are, or two of these have one name.
+        ConfigError: a header is given and tokens or passwords are, or two of these have one name; or a single
+            value is given where several are taken.
     """
 
     tokens: tuple[Token, ...] = ()
@@ -139,6 +140,10 @@ class Access:
 
     def __post_init__(self) -> None:
         """Check that there is one way to know somebody."""
+        for name in ("tokens", "passwords", "proxy_addresses", "roles", "host_names"):
+            given = getattr(self, name)
+            if isinstance(given, str) or not isinstance(given, Collection):  # a part of a text is in it, too
+                raise ConfigError(f"{name} takes several, not one {type(given).__name__}")
         if self.asks and self.proxy_header is not None:
             raise ConfigError("give tokens or a proxy's header, not both: a dashboard has one way in")
         names = [one.name for one in self._people]

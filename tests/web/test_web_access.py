@@ -483,3 +483,11 @@ def test_a_dashboard_is_ready_once_it_has_something_to_show(browse, monkeypatch)
     assert web.get("/readyz").status_code == 200
     monkeypatch.setattr(reading, "names", fails)
     assert web.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("name", ["proxy_addresses", "host_names", "roles", "tokens", "passwords"])
+@pytest.mark.parametrize("wrong", ["10.0.0.77", 5])
+def test_one_value_in_place_of_several_is_refused(name, wrong):
+    """A text has its parts in it: a proxy at 10.0.0.77 would let 10.0.0.7 say who asks."""
+    with pytest.raises(ConfigError, match="several"):
+        Access(**{name: wrong})

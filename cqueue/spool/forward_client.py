@@ -11,6 +11,7 @@ from cqueue.errors import BadInput
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.log import Log
 from cqueue.log.notifier import AppendNotifier
+from cqueue.message import check_queue_name
 from cqueue.producer import Producer
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
@@ -50,7 +51,7 @@ class Spools:
         """Return the queue of this name; `make` makes one of a class."""
         _check(spool)
         with self._mutex:
-            key = id(spool), name
+            key = id(spool), check_queue_name(name)
             if key not in self._open_queues:
                 target = self._queue_target(spool, name)
                 made = partial(SpooledQueue, spool=spool, target=target)
@@ -61,7 +62,7 @@ class Spools:
         """Return the log of this name."""
         _check(spool)
         with self._mutex:
-            key = id(spool), name
+            key = id(spool), check_queue_name(name, "log")
             if key not in self._open_logs:
                 self._open_logs[key] = SpooledLog(spool, self._log_target(spool, name))
             return self._open_logs[key]

@@ -32,7 +32,7 @@ from cqueue.errors import (
     ScheduleExists,
     ScheduleNotFound,
 )
-from cqueue.message import MessageId, check_limit, to_datetime
+from cqueue.message import Message, MessageId, check_limit, check_options, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.catalog import Catalog
@@ -141,6 +141,9 @@ class Schedules:
         if self.queue.endswith(DEAD_SUFFIX):
             raise BadInput(f"{self.queue!r} is a dead-letter queue; it takes no schedules")
         check_key(key)
+        check_options(
+            Message(body, headers=headers, task=task, codec=codec, key=message_key, priority=priority)
+        )
         definition = ScheduleDefinition(
             trigger=trigger, start_ms=self.store.now_us() // 1000, body=body, task=task, codec=codec,
             message_key=message_key, headers=dict(headers or {}), priority=priority,

@@ -13,7 +13,7 @@ from typing import Final
 from cqueue import ids
 from cqueue.dispatcher.schedules.definition import ACTIVE, FiringId, ScheduleDefinition, next_firing
 from cqueue.dispatcher.schedules.triggers import jitter_ms
-from cqueue.errors import OutcomeUnknown
+from cqueue.errors import BadInput, OutcomeUnknown
 from cqueue.message import Message, MessageId, outgoing, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.shards import open_row
@@ -81,7 +81,10 @@ class ScheduleStore:
 
         Raises:
             DamagedRow: the row cannot be read.
+            BadInput: the key is no text.
         """
+        if not isinstance(key, str):
+            raise BadInput(f"the key of a schedule is {key!r}; it takes text")
         return self._driver.ask(ReadSchedule(self.spec.partition, key, as_stored))
 
     def definition(self, row: ScheduleRow) -> ScheduleDefinition:

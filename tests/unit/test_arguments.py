@@ -176,3 +176,26 @@ def test_a_delay_of_none_is_left_out(queue):
 def test_a_dispatcher_tells_its_events_to_a_function(queue):
     with pytest.raises(cqueue.ConfigError):
         cqueue.Dispatcher(queue, listen, on_event=5)
+
+
+@pytest.mark.parametrize("wrong", OTHER, ids=repr)
+def test_schedules_take_what_messages_take(queue, wrong):
+    schedules, hourly = queue.schedules, cqueue.Repeating(timedelta(hours=1))
+    for name in ("task", "codec", "message_key", "headers"):
+        with pytest.raises(BadInput):
+            schedules.add("k", hourly, **{name: wrong})
+    for call in (schedules.get, schedules.pause, schedules.resume, schedules.run_now, schedules.remove):
+        with pytest.raises(BadInput):
+            call(wrong)
+    with pytest.raises(BadInput):
+        schedules.add("k", hourly, priority="5")
+    assert schedules.list() == []
+
+
+@pytest.mark.parametrize("wrong", OTHER, ids=repr)
+def test_names_beside_a_spool_are_texts(client, tmp_path, wrong):
+    spools = pytest.importorskip("cqueue.spool")
+    with spools.Spool(tmp_path) as spool:
+        for call in (client.queue, client.log):
+            with pytest.raises(BadInput):
+                call(wrong, spool=spool)

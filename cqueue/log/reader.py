@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from threading import Event
 from typing import Self
 
 from cqueue.errors import Closed
@@ -33,7 +32,7 @@ class Reader:
         self._name = name
         self._all = partitions is None
         self._topics = check_topics(topics)
-        self._closed = Event()
+        self._closed = waiting.Signal()
         self._reading = waiting.lock()  # held while reads move on, until what they found is kept
         self._kept: deque[LogRecord] = deque()  # read, but not handed out yet
         count = self._spec.partitions

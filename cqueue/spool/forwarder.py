@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from threading import Event, Thread
+from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import tenacity
@@ -13,6 +13,7 @@ from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused, Spool
 from cqueue.message import check_duration
 from cqueue.runtime import logs
 from cqueue.runtime.conditions import Condition
+from cqueue.store.waiting import Signal
 
 if TYPE_CHECKING:
     from cqueue.spool import Spool, SpoolRecord
@@ -60,7 +61,7 @@ class Forwarder:
         self.error: CqueueError | None = None
         self._spool = spool
         self._store = store
-        self._stop = Event()
+        self._stop = Signal()
         self._moved = Condition()
         self._counts = spool.forwarding[topic]
         self._at = spool.progress(topic)

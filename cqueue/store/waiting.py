@@ -18,6 +18,8 @@ from os import register_at_fork
 from threading import Event, Lock, RLock, get_ident
 from typing import Any, Protocol, TypeVar
 
+from cqueue.runtime.conditions import Condition
+
 T = TypeVar("T")
 
 
@@ -42,9 +44,13 @@ on_loop: ContextVar[bool] = ContextVar("on_loop", default=False)
 
 
 class Signal(Event):
-    """An event that calls of an event loop can wait for, too."""
+    """An event that calls of an event loop can wait for, too. A Ctrl-C leaves it usable."""
 
     wake: Callable[[], None] | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = Condition()  # that of an event stays locked if a Ctrl-C comes as it is entered
 
     def set(self) -> None:
         """Set the signal. Any thread may do so."""

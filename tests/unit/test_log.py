@@ -32,7 +32,7 @@ from cqueue.log.log import Log
 from cqueue.store import waiting
 from cqueue.store.log_operations import AppendRecords
 from tests.subscriptions.subscribing import Clocked
-from tests.unit.ctrl_c import ctrl_c_at, on_a_thread
+from tests.unit.ctrl_c import at_each_moment, ctrl_c_at, on_a_thread
 
 SHARD = timedelta(seconds=10)
 
@@ -564,6 +564,20 @@ def test_a_scan_whose_wait_a_ctrl_c_ends_loses_nothing(log, store, monkeypatch):
         found += on_a_thread(lambda: [record.id for record in scanner])  # noqa: B023 - called at once
         assert found == ids
     assert moments > 5
+
+
+def test_a_signal_that_a_ctrl_c_met_can_be_used_by_all():
+    """At each moment of a clear, a set or a wait: other threads set it, and wait for it."""
+    awake = waiting.Signal()
+
+    def check():
+        on_a_thread(awake.clear)
+        on_a_thread(awake.set)
+        assert on_a_thread(lambda: awake.wait(5))
+
+    for call in (awake.clear, awake.set, lambda: awake.wait(0.001)):
+        awake.clear()
+        assert at_each_moment(call, check) > 2
 
 
 def test_a_move_keeps_the_end_of_the_scan(log, store):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, overload
 
 from cqueue.config import QueueConfig
 from cqueue.doorbell import Address, Doorbell, HintCounts
-from cqueue.errors import BadInput, QueueNotFound
+from cqueue.errors import BadInput
 from cqueue.history import QueueHistory
 from cqueue.log import Log, LogConfig
 from cqueue.log.catalog import LogCatalog
@@ -24,7 +24,6 @@ from cqueue.log.subscription import OnEvent, Subscription
 from cqueue.message import check_duration, check_queue_name
 from cqueue.producer import Producer
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.queue import Queue
 from cqueue.runtime.batcher import calls
 from cqueue.runtime.catalog import Catalog
@@ -257,16 +256,7 @@ class Client:
             NotDone: nothing is deleted.
             OutcomeUnknown: it is, or may be, deleted in part.
         """
-        history = self._history(name)
-        try:
-            count = self._catalog.delete(name)
-        except QueueNotFound:
-            if history.drop():  # the deletion broke off between the queue and its history
-                return 0
-            raise
-        with unknown_if_not_done(f"queue {name!r} is deleted, but its history may not be"):
-            history.drop()
-        return count
+        return self._catalog.delete(name, find_more=self._history(name).find)
 
     def queues(self) -> list[str]:
         """List the names of all queues in order, including dead-letter queues."""

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -173,15 +174,16 @@ class QueueHistory:
         with suppress(LogNotFound):
             self._log.alter(ttl=config.ttl)
             return
-        self.drop()  # a deletion of the queue broke off
+        self.find()()  # a deletion of the queue broke off
         self._catalog.create(self._log.name, config, exist_ok=True)
 
-    def drop(self) -> bool:
-        """Delete the log. Return False if there is none."""
-        with suppress(LogNotFound, InvalidQueueName):  # too long a name has never had one
-            self._catalog.delete(self._log.name)
-            return True
-        return False
+    def find(self) -> Callable[[], None]:
+        """Find the log as it is now. Return a call that deletes it, and no later one of its name."""
+        with suppress(InvalidQueueName):  # too long a name has never had one
+            row = self._catalog.find(self._log.name)
+            if row is not None:
+                return partial(self._catalog.delete_only, row)
+        return lambda: None
 
     def append(self, worker: str, events: Sequence[Told]) -> tuple[int, Exception | None]:
         """Store events.

@@ -17,7 +17,7 @@ from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
-from cqueue.protocol.unknown import looking_again
+from cqueue.protocol.unknown import looking_again, unknown_if_not_done
 from cqueue.runtime.catalog import ACTIVE, DELETING
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.sequences import parts
@@ -191,12 +191,14 @@ class LogCatalog:
 
         return self._remember(self._change(name, altered))
 
-    def _change(self, name: str, change: Callable[[LogRow], LogRow], *, as_stored: bool = False) -> LogRow:
+    def _change(self, name: str, change: Callable[[LogRow], LogRow], *, only: LogRow | None = None) -> LogRow:
+        """Change a log's row. only: the log as it was found, whose row may be damaged; no later one."""
         unknown: OutcomeUnknown | None = None
         for _ in range(TRIES):
             with looking_again(unknown):
-                row: LogRow | None = self._driver.ask(ReadLog(name, as_stored))
-                if row is None or row.state == DELETING:
+                row: LogRow | None = self._driver.ask(ReadLog(name, as_stored=only is not None))
+                is_another = row and only and row.incarnation != only.incarnation
+                if row is None or row.state == DELETING or is_another:
                     raise LogNotFound(f"there is no log {name!r}")
                 wanted = change(row)
                 if unknown is not None and wanted == row:
@@ -215,22 +217,43 @@ class LogCatalog:
 
         Raises:
             LogNotFound: there is no log of that name.
+            NotDone: nothing is deleted.
+            OutcomeUnknown: it is, or may be, deleted in part; call again.
         """
-        row = self._driver.ask(ReadLog(check_queue_name(name, "log"), as_stored=True))
+        row = self.find(name)
         if row is None:
             raise LogNotFound(f"there is no log {name!r}")
+        self.delete_only(row)
+
+    def find(self, name: str) -> LogRow | None:
+        """Return a log's row, perhaps damaged or being deleted; None if there is none.
+
+        Raises:
+            InvalidQueueName: no log can have that name.
+        """
+        row: LogRow | None = self._driver.ask(ReadLog(check_queue_name(name, "log"), as_stored=True))
+        return row
+
+    def delete_only(self, row: LogRow) -> None:
+        """Delete a log as it was found, and no later one of its name.
+
+        Raises:
+            NotDone, OutcomeUnknown: as `delete`.
+        """
         if row.state != DELETING:
-            row = self._change(name, lambda row: row._replace(state=DELETING), as_stored=True)
+            with suppress(LogNotFound):  # somebody else has marked it, or deleted it
+                self._change(row.name, lambda row: row._replace(state=DELETING), only=row)
         with self._mutex:
-            self._entries.pop(name, None)
-        try:
-            decode.check(decode.logs([row]))
-            spec, listed = self._entry_of(row).spec, False
-        except DamagedRow:
-            spec, listed = self._entry_as(row, LogConfig()).spec, True
-        self._driver.run(_drop_all(spec, listed=listed))
-        self._drop_subscriptions(spec)
-        self._driver.ask(RemoveLog(name, row.incarnation))
+            self._entries.pop(row.name, None)
+        with unknown_if_not_done(f"log {row.name!r} is deleted in part"):
+            try:
+                decode.check(decode.logs([row]))
+                spec, listed = self._entry_of(row).spec, False
+            except DamagedRow:
+                spec, listed = self._entry_as(row, LogConfig()).spec, True
+            self._driver.run(_drop_all(spec, listed=listed))
+            self._drop_subscriptions(spec)
+            self._driver.ask(RemoveLog(row.name, row.incarnation))
 
     def _drop_subscriptions(self, spec: LogSpec) -> None:
         for key in self._driver.ask(ListSubscriptions()):

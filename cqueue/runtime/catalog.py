@@ -405,8 +405,11 @@ class Catalog:
                 return wanted
         raise unknown or NotDone(f"queue {name!r} is being changed by too many at once; try again")
 
-    def delete(self, name: str) -> int:
+    def delete(self, name: str, find_more: Callable[[], Callable[[], None]]) -> int:
         """Delete a queue, its dead-letter queue, and all their messages. Return the number of messages.
+
+        find_more: finds what else belongs to the queue. What it returns deletes that, before the queue's row
+            goes: from then on a new queue of that name may be made, with such things of its own.
 
         The queue cannot be opened any more as soon as the deletion has begun. A deletion that broke off goes
         on when it is called again. A queue whose row is damaged is deleted as well.
@@ -419,26 +422,33 @@ class Catalog:
         """
         if check_queue_name(name).endswith(DEAD_SUFFIX):
             raise BadInput(f"dead-letter queue {name!r} goes with its queue; to empty it, purge it")
-        found, dead, again = [
-            self._driver.ask(ReadQueue(each, as_stored=True)) for each in (name, name + DEAD_SUFFIX, name)
+        found, dead = [
+            self._driver.ask(ReadQueue(each, as_stored=True)) for each in (name, name + DEAD_SUFFIX)
         ]
+        delete_more = find_more()
+        again = self._driver.ask(ReadQueue(name, as_stored=True))
         if found is None or again is None or again.incarnation != found.incarnation:
             raise QueueNotFound(f"there is no queue {name!r}")
         total = 0
-        # Only these two: another process may delete the queue as well, and make a new one.
+        # Only those found: another process may delete the queue as well, and make a new one.
         self._mark_deleted(found)
         with unknown_if_not_done(f"queue {name!r} is deleted in part"):
             if dead is not None:  # before anything is deleted: a queue must not do without it
                 self._mark_deleted(dead)
-                total = self._delete_one(dead)
-            return total + self._delete_one(found)
+                total = self._empty(dead)
+                self._driver.ask(RemoveQueue(dead.name, dead.incarnation))
+            total += self._empty(found)
+            delete_more()
+            self._driver.ask(RemoveQueue(name, found.incarnation))
+            return total
 
     def _mark_deleted(self, row: QueueRow) -> None:
         if row.state != DELETING:
             with suppress(QueueNotFound):  # somebody else has marked it, or deleted it
                 self._change(row.name, lambda row: row._replace(state=DELETING), only=row)
 
-    def _delete_one(self, row: QueueRow) -> int:
+    def _empty(self, row: QueueRow) -> int:
+        """Delete a queue's messages, schedules and reservations. Return the number of messages."""
         spec = self._spec_as_stored(row)
         total: int = self._driver.run(inspection.purge(spec))
         self._driver.run(inspection.forget(spec))
@@ -446,7 +456,6 @@ class Catalog:
             self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
         for key in self._driver.ask(ListReservations(spec.partition)):
             self._driver.ask(RemoveReservation(spec.partition, key))
-        self._driver.ask(RemoveQueue(row.name, row.incarnation))
         return total
 
     def _spec_as_stored(self, row: QueueRow) -> QueueSpec:

@@ -11,8 +11,9 @@ import cqueue
 from cqueue import quarantine
 from cqueue.client import Client
 from cqueue.errors import DamagedRow
+from cqueue.history import PREFIX
 from cqueue.runtime import catalog
-from cqueue.store.log_operations import ChangeLog, CreateLog, ReadLog
+from cqueue.store.log_operations import ChangeLog, CreateLog, ReadLog, RemoveLog
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     BumpDeployment,
@@ -244,19 +245,21 @@ def test_a_creation_beside_a_deletion_is_not_done():
         assert one.queues() == ["q", "q.dead"]
 
 
-@pytest.mark.parametrize("nth", range(2, 10))
+@pytest.mark.parametrize("nth", range(2, 14))
 def test_a_deletion_spares_a_queue_that_was_made_since(nth):
     """Two operators delete a queue, and one of them makes it anew before the other call ends."""
-    store, steps = MemoryStore(), []
+    store, steps, made = MemoryStore(), [], []
+    config, history = cqueue.QueueConfig(history=timedelta(days=1)), PREFIX + "q"
     with Client(store) as one:
-        one.create_queue("q").send(b"old")
+        one.create_queue("q", config).send(b"old")
 
         def make_anew(operation):
-            if isinstance(operation, ReadQueue | ChangeQueue | RemoveQueue):
+            if isinstance(operation, ReadQueue | ChangeQueue | RemoveQueue | ReadLog | ChangeLog | RemoveLog):
                 steps.append(operation)
                 if len(steps) == nth:
                     one.delete_queue("q")
-                    one.create_queue("q").send(b"new")
+                    one.create_queue("q", config).send(b"new")
+                    made.append(store.execute(ReadLog(history)))
 
         with Client(FaultyStore(store, trouble=make_anew)) as other:
             with suppress(cqueue.QueueNotFound):
@@ -265,6 +268,28 @@ def test_a_deletion_spares_a_queue_that_was_made_since(nth):
     with Client(store) as one:
         assert one.queues() == ["q", "q.dead"]
         assert [message.body for message in one.queue("q").peek()] == [b"new"]
+        assert store.execute(ReadLog(history)) == made[0]
+
+
+@pytest.mark.parametrize("nth", range(2, 5))
+def test_a_deletion_spares_a_log_that_was_made_since(nth):
+    store, steps, made = MemoryStore(), [], []
+    with Client(store) as one:
+        one.create_log("trail")
+
+        def make_anew(operation):
+            if isinstance(operation, ReadLog | ChangeLog | RemoveLog):
+                steps.append(operation)
+                if len(steps) == nth:
+                    one.delete_log("trail")
+                    one.create_log("trail")
+                    made.append(store.execute(ReadLog("trail")))
+
+        with Client(FaultyStore(store, trouble=make_anew)) as other:
+            with suppress(cqueue.LogNotFound):
+                other.delete_log("trail")
+            assert len(steps) >= nth
+    assert store.execute(ReadLog("trail")) == made[0]
 
 
 def test_a_queue_that_is_made_while_one_of_its_name_goes_has_a_dead_letter_queue():

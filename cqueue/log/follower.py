@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
+from threading import Lock
+from typing import NamedTuple
 
-from cqueue.errors import Closed
+from cqueue.errors import Closed, NotDone
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.notifier import AppendHints, AppendNotifier
 from cqueue.log.positions import EARLIEST, Start, starts
@@ -17,6 +20,23 @@ from cqueue.log.records import LogId, LogRecord
 from cqueue.message import check_duration
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import waiting
+
+
+class FollowRound(NamedTuple):
+    """What one read found.
+
+    left: records that were not handed out yet.
+    handed: for each partition the position behind the records that were handed out.
+    uncounted: records that are not counted in `handed` yet, with those that are left.
+    reached: for each partition the position behind the read.
+    early: ids of records beyond `reached`, by partition.
+    """
+
+    left: deque[LogRecord]
+    handed: dict[int, int]
+    uncounted: deque[LogRecord]
+    reached: dict[int, int]
+    early: dict[int, list[int]]
 
 
 class Follower(Reader):
@@ -45,9 +65,11 @@ class Follower(Reader):
         self._log = spec.partition
         self._awake = waiting.Signal()  # set by a notification, or by `close`
         self._hints = AppendHints(self._awake.set)
+        self._low_latency = low_latency
         self._following = Following(spec, positions, beyond_horizon=low_latency)
-        self._reached = self._following.positions()  # behind all records that are kept, or were handed out
-        self._handed = self._reached  # behind those that were handed out
+        self._is_broken = False  # `_following` may have moved on without the round
+        self._round = FollowRound(deque(), positions, deque(), positions, {})
+        self._counting = Lock()  # any thread may ask for positions
         self._next_s = 0.0  # when to read all partitions again
         if low_latency:
             notifier.listen(self._log, self._hints)
@@ -76,17 +98,32 @@ class Follower(Reader):
             self._awake.clear()
             self._check_open()
             with self._reading:
-                if self._kept:
+                if self._round.left:
                     return
-                found = self._read(deadline_s)
-                self._handed = self._reached.copy()
-                self._kept.extend(self._wanted(found.records))
-                self._reached = self._following.positions()
+                found = self._next_round(deadline_s)
             now_s = time.monotonic()
-            if self._kept or now_s >= deadline_s:
+            if self._round.left or now_s >= deadline_s:
                 return
             if found.is_all:
                 self._awake.wait(max(0.0, min(self._next_s, deadline_s) - now_s), cancellable=True)
+
+    def _next_round(self, deadline_s: float) -> ReadResult:
+        """Read and keep the next round. One that was broken off, by a Ctrl-C say, is read again."""
+        _, _, _, reached, early = self._round
+        if self._is_broken:
+            self._following = Following(self._spec, reached, beyond_horizon=self._low_latency, early=early)
+        self._is_broken = True
+        try:
+            found = self._read(deadline_s)
+        except NotDone:
+            self._is_broken = False  # it goes on where it stopped
+            raise
+        records, now = self._wanted(found.records), self._following
+        self._round = FollowRound(
+            deque(records), reached.copy(), deque(records), now.positions(), now.early()
+        )
+        self._is_broken = False
+        return found
 
     def _read(self, deadline_s: float) -> ReadResult:
         """Read all partitions if a poll is due, or `wait` is over; otherwise those with notified appends."""
@@ -122,16 +159,16 @@ class Follower(Reader):
 
         The result is a `start` for another reader.
         """
-        log, reached = self._spec.partition, self._reached  # before `_kept`: a read may come in between
-        positions = self._handed if self._kept else reached
-        return {each: LogId.of(log, each, at) for each, at in positions.copy().items()}
-
-    def _take_each(self) -> Iterator[LogRecord]:
-        for record in super()._take_each():
-            at, id_ = record.partition, record._id  # noqa: SLF001 - `id` would be parsed for each record
-            if id_ <= self._reached[at]:  # else it was read early, and others may come before it
-                self._handed[at] = max(self._handed.get(at, id_), id_)
-            yield record
+        log, (left, handed, uncounted, reached, _) = self._spec.partition, self._round
+        with self._counting:
+            while len(uncounted) > len(left):
+                record = uncounted[0]
+                at, id_ = record.partition, record._id  # noqa: SLF001 - `id` would be parsed
+                if id_ <= reached[at]:  # else it was read early, and others may come before it
+                    handed[at] = max(handed.get(at, id_), id_)
+                uncounted.popleft()
+            positions = (handed if left else reached).copy()
+        return {each: LogId.of(log, each, at) for each, at in positions.items()}
 
     def _add_partitions(self, spec: LogSpec) -> None:
         """Add partitions that the log has gained, from their beginning."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Self
+from itertools import starmap
+from typing import Any, Self
 
 from cqueue.errors import Closed
 from cqueue.log.catalog import LogCatalog
@@ -17,6 +18,12 @@ from cqueue.store import waiting
 
 class Reader:
     """A reader of some partitions of a log that keeps some topics, until it is closed."""
+
+    _round: Any
+    """What one read found, a named tuple: `left` are the records that were not handed out yet.
+
+    A reader replaces its round as a whole, so that a Ctrl-C leaves the one of before or the next one.
+    """
 
     def __init__(
         self,
@@ -34,7 +41,6 @@ class Reader:
         self._topics = check_topics(topics)
         self._closed = waiting.Signal()
         self._reading = waiting.lock()  # held while reads move on, until what they found is kept
-        self._kept: deque[LogRecord] = deque()  # read, but not handed out yet
         count = self._spec.partitions
         self._partitions = sorted(check_partitions(partitions, count) or range(count))
 
@@ -52,12 +58,14 @@ class Reader:
 
     def _take_kept(self) -> list[LogRecord]:
         """Hand out all kept records."""
-        return list(self._take_each())
+        found, taken = list(self._round.left), self._round._replace(left=deque())
+        self._round = taken
+        return found
 
     def _take_each(self) -> Iterator[LogRecord]:
         """Hand out the kept records one by one, so that a loop that is left leaves the others."""
-        while self._kept:
-            yield self._kept.popleft()
+        while left := self._round.left:
+            yield from starmap(left.popleft, ((),))  # in C, so that no Ctrl-C comes before the yield
 
     def _check_open(self) -> None:
         if self._closed.is_set():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cqueue.errors import BadInput
 from cqueue.log.catalog import LogCatalog
@@ -20,6 +20,19 @@ from cqueue.store import waiting
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+class ScanRound(NamedTuple):
+    """What one round of reads found.
+
+    left: records that were not handed out yet.
+    source: the stretches of which they are.
+    limit: how many records may still come behind them; None for any number.
+    """
+
+    left: deque[LogRecord]
+    source: object
+    limit: int | None
 
 
 class Scanner(Reader):
@@ -46,7 +59,7 @@ class Scanner(Reader):
         horizon = spec.horizon(self._began_us)
         last = horizon if end is None else min(horizon, id_at(spec, end))
         first = starts(spec, start, self._partitions, self._began_us, on_expired)
-        self._left = limit
+        self._round = ScanRound(deque(), object(), limit)
         self._reverse = reverse
         # Backwards, all partitions are read to the earliest start, so that they can be merged.
         self._first = first
@@ -56,7 +69,9 @@ class Scanner(Reader):
         self._merge = Merge(spec, positions, reverse=reverse)
         self._reads = calls("cqueue-scan", at_a_time=1, room=100)
         self._next: Future[None] | None = None
-        self._rounds: deque[list[Stretch] | None] = deque()  # what reads found, until it is kept
+        self._rounds: deque[list[Stretch] | None] = (
+            deque()
+        )  # what reads found, the one that is kept among them
 
     def __repr__(self) -> str:
         return f"<scanner of log {self._name}>"
@@ -88,13 +103,13 @@ class Scanner(Reader):
             as `batches`.
         """
         with self._reading:
-            if self._kept:
+            if self._round.left:
                 self._check_open()
                 return True
             for found in self._found():
-                self._kept.extend(self._wanted(in_order(found, reverse=self._reverse))[: self._left])
-                self._end_round(len(self._kept))
-                if self._kept:
+                records = self._wanted(in_order(found, reverse=self._reverse))[: self._round.limit]
+                self._end_round(len(records), records)
+                if records:
                     return True
             return False
 
@@ -103,8 +118,8 @@ class Scanner(Reader):
 
         A round that was not ended, because of a Ctrl-C say, is found again.
         """
-        while self._left is None or self._left > 0:
-            found = self._round()
+        while self._round.limit is None or self._round.limit > 0:
+            found = self._first_round()
             if found is None:
                 return
             wanted = [self._behind(stretch) for stretch in found] if self._reverse else found
@@ -117,19 +132,20 @@ class Scanner(Reader):
         """Return the part of a stretch above its partition's start, which lies above the earliest start."""
         return stretch._replace(stop=passed_upto(stretch, self._first[stretch.partition], reverse=True))
 
-    def _end_round(self, count: int) -> None:
-        """Note that `count` records of the round are kept, or handed out."""
-        self._rounds.popleft()
-        if self._left is not None:
-            self._left -= count
+    def _end_round(self, count: int, records: Iterable[LogRecord] = ()) -> None:
+        """Note that the first round ends with `count` records, and keep those of them that are given."""
+        limit = self._round.limit
+        self._round = ScanRound(deque(records), self._rounds[0], None if limit is None else limit - count)
 
-    def _round(self) -> list[Stretch] | None:
+    def _first_round(self) -> list[Stretch] | None:
         """Return what the first round found that has not ended, and begin the next read.
 
         All reads run on the scanner's own thread, where no Ctrl-C arrives. So one that cuts the wait short
         leaves what the read finds to the next call.
         """
         self._check_open()
+        if self._rounds and self._rounds[0] is self._round.source:
+            self._rounds.popleft()
         while not self._rounds:
             ahead, self._next = self._next or self._reads.submit(self._read), None
             waiting.wait(ahead)
@@ -158,8 +174,8 @@ class Scanner(Reader):
             batch = arrow.batch_of(found, reverse=self._reverse)
             if self._topics is not None:
                 batch = arrow.of_topics(batch, self._topics)
-            if self._left is not None:
-                batch = batch.slice(0, self._left)
+            if self._round.limit is not None:
+                batch = batch.slice(0, self._round.limit)
             self._end_round(batch.num_rows)
             if batch.num_rows:
                 yield batch
@@ -180,9 +196,8 @@ class Scanner(Reader):
             waiting.wait(self._reads.submit(lambda: None))
             self._next = None
             self._rounds.clear()
-            if self._left is not None:
-                self._left += len(self._kept)
-            self._kept.clear()
+            left, _, limit = self._round
+            self._round = ScanRound(deque(), object(), None if limit is None else limit + len(left))
             for partition, position in positions.items():
                 self._merge.sources[partition].seek(min(position, self._upto))
 

@@ -566,6 +566,44 @@ def test_a_scan_whose_wait_a_ctrl_c_ends_loses_nothing(log, store, monkeypatch):
     assert moments > 5
 
 
+@pytest.mark.parametrize("low_latency", [False, True])
+def test_a_poll_that_a_ctrl_c_ends_loses_and_repeats_nothing(log, store, low_latency):
+    """At each moment of a poll: the next polls give what that one would have given."""
+    ids = fill(log, store, 20)
+    moments, interrupted = 0, True
+    while interrupted:
+        moments, interrupted, found = moments + 1, False, []
+        follower = log.follow("earliest", low_latency=low_latency)
+        try:
+            with ctrl_c_at(moments):
+                follower._read_ahead(timedelta())
+        except (KeyboardInterrupt, RuntimeError):
+            interrupted = True
+        for _ in range(5):
+            found += [record.id for record in follower.poll()]
+            store.pass_time(seconds=1)
+        assert found == ids
+        follower.close()
+    assert moments > 50
+
+
+@pytest.mark.parametrize("limit", [None, 15])
+def test_a_scan_that_a_ctrl_c_ends_loses_and_repeats_nothing(log, store, limit):
+    """At each moment while records are read and kept; and it gives no more than its limit."""
+    ids = fill(log, store, 20)[:limit]
+    moments, interrupted = 0, True
+    while interrupted:
+        moments, interrupted = moments + 1, False
+        with log.scan(limit=limit) as scanner:
+            try:
+                with ctrl_c_at(moments):
+                    scanner._read_ahead()
+            except (KeyboardInterrupt, RuntimeError):
+                interrupted = True
+            assert [record.id for record in scanner] == ids
+    assert moments > 20
+
+
 def test_a_signal_that_a_ctrl_c_met_can_be_used_by_all():
     """At each moment of a clear, a set or a wait: other threads set it, and wait for it."""
     awake = waiting.Signal()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 
 from cqueue import ids
 from cqueue.log.protocol.merge import Merge
@@ -23,11 +24,18 @@ BACK_BYTES = 64 << 10
 
 
 class EarlyRecords:
-    """The records beyond the horizon that were handed out, by partition."""
+    """The records beyond the horizon that were handed out, by partition.
 
-    def __init__(self) -> None:
-        self._given: dict[int, list[int]] = {}
+    given: the ids of those that were handed out before.
+    """
+
+    def __init__(self, given: Mapping[int, list[int]] = MappingProxyType({})) -> None:
+        self._given = {partition: some.copy() for partition, some in given.items()}
         self._back_rows: dict[int, int] = {}
+
+    def given(self) -> dict[int, list[int]]:
+        """Return the ids that were handed out, in order."""
+        return {partition: some.copy() for partition, some in self._given.items()}
 
     def read(
         self, spec: LogSpec, positions: Mapping[int, int], began_us: int, hinted: Collection[int] = ()

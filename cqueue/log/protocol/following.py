@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cqueue.errors import NotDone
@@ -25,13 +26,21 @@ class Following:
     """Some partitions, read up to the stable horizon again and again.
 
     beyond_horizon: read beyond the horizon as well. is_at_end: the last read reached the horizon of its time.
+    early: what `early` gave where this one goes on.
     """
 
-    def __init__(self, spec: LogSpec, positions: Mapping[int, int], *, beyond_horizon: bool = False) -> None:
+    def __init__(
+        self,
+        spec: LogSpec,
+        positions: Mapping[int, int],
+        *,
+        beyond_horizon: bool = False,
+        early: Mapping[int, list[int]] = MappingProxyType({}),
+    ) -> None:
         self.is_at_end = False
         self._merge = Merge(spec, dict(positions))
         self._held: dict[int, Source] = {}
-        self._early = EarlyRecords() if beyond_horizon else None
+        self._early = EarlyRecords(early) if beyond_horizon else None
         self._goal: tuple[int, int] | None = None  # (horizon, its time) that a read is still on the way to
 
     def __contains__(self, partition: int) -> bool:
@@ -71,6 +80,10 @@ class Following:
     def positions(self) -> dict[int, int]:
         """Return the position of every partition."""
         return {partition: self.position(partition) for partition in (*self._merge.sources, *self._held)}
+
+    def early(self) -> dict[int, list[int]]:
+        """Return the ids beyond the positions that were handed out, by partition."""
+        return {} if self._early is None else self._early.given()
 
     def read(self, spec: LogSpec, hinted: Collection[int] = ()) -> Proto[ReadResult]:
         """Return the next records. hinted: partitions in which an append beyond the horizon was notified.

@@ -62,8 +62,9 @@ REFRESH_DELAY_S = 0.1
 MAX_AGE_S = 2.0
 """Seconds after which a call reads the deployment row before anything else. The promised bound: all clients
 follow a change of a queue, and a move of the home, within this time."""
-FAILURE_PAUSE_S = 3.0
-"""Seconds added to the pause after a read that failed; without it, every call would wait for another one."""
+FAILURE_PAUSE_S = 2.0
+"""Seconds for which no call waits for a read again after one that failed, if the row was too old by then.
+Reads in the background go on, so that a row that can be read again is known soon."""
 POLL_LIMIT_S = 1.0
 """Seconds that a read of the deployment row may take; a call that knows a configuration then goes on with
 it."""
@@ -100,6 +101,7 @@ class Catalog:
         self._dead: dict[str, QueueSpec] = {}  # dead-letter queues, by the partition name of their queue
         self._deployment: DeploymentRow | None = None
         self._polled_s = float("-inf")  # when the last successful poll began
+        self._failed_s = float("-inf")  # when the last poll failed
         self._polling = RLock()  # held by the thread that polls; others wait for it
         self._is_polling = False
         self._background = Lock()  # held while a background thread polls
@@ -170,13 +172,22 @@ class Catalog:
             WrongDataCentre: the home was moved.
         """
         if self._refusal is None:
-            age_s = time.monotonic() - self._polled_s
-            if age_s >= MAX_AGE_S:
-                waiting.in_thread(partial(self._poll_if_older, MAX_AGE_S))
-            elif age_s >= REFRESH_AFTER_S and self._background.acquire(blocking=False):
+            if self._is_too_old():
+                waiting.in_thread(partial(self._poll_if, self._is_too_old))
+            elif self._is_aging() and self._background.acquire(blocking=False):
                 self._start_background_poll()
         if self._refusal is not None:
             raise WrongDataCentre(self._refusal)
+
+    def _is_too_old(self) -> bool:
+        """Return whether a call has to poll first. One that failed while the row was young excuses none."""
+        now_s, old_s = time.monotonic(), self._polled_s + MAX_AGE_S
+        is_excused = self._failed_s >= old_s and now_s < self._failed_s + FAILURE_PAUSE_S
+        return now_s >= old_s and not is_excused
+
+    def _is_aging(self) -> bool:
+        """Return whether a poll in the background is due."""
+        return time.monotonic() - max(self._polled_s, self._failed_s) >= REFRESH_AFTER_S
 
     def _start_background_poll(self) -> None:
         try:
@@ -189,14 +200,14 @@ class Catalog:
         try:
             with suppress(Exception):
                 time.sleep(REFRESH_DELAY_S)
-                self._poll_if_older(REFRESH_AFTER_S)
+                self._poll_if(self._is_aging)
         finally:
             self._background.release()
 
-    def _poll_if_older(self, age_s: float) -> None:
+    def _poll_if(self, is_due: Callable[[], bool]) -> None:
         """Poll, unless another thread just has. The poll is itself a run, and needs no other one."""
         with self._polling:
-            if not self._is_polling and time.monotonic() - self._polled_s >= age_s:
+            if not self._is_polling and is_due():
                 self._is_polling = True
                 try:
                     self._poll()
@@ -215,10 +226,10 @@ class Catalog:
             with self._driver.limited(POLL_LIMIT_S):
                 stored = self._driver.ask(ReadDeployment())
         except SchemaMismatch:
-            self._polled_s = float("-inf")  # the next caller reads the row again, and gets this error too
+            self._polled_s = self._failed_s = float("-inf")  # the next caller reads it again, for this error
             raise
         except NotDone:
-            self._polled_s = time.monotonic() + FAILURE_PAUSE_S
+            self._failed_s = time.monotonic()
             return
         with self._mutex:
             if stored is not None:

@@ -1,6 +1,8 @@
 """Clients whose data centre is not the home of their keyspace, or is so no more."""
 
+import time
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -130,6 +132,26 @@ def test_a_client_whose_first_look_failed_stays_refused_when_the_home_comes_back
         assert not left
         switch(store, "dc2")
         switch(store, "dc1")
-        monkeypatch.setattr(client._catalog, "_polled_s", float("-inf"))
+        for when in ("_polled_s", "_failed_s"):
+            monkeypatch.setattr(client._catalog, when, float("-inf"))
         with pytest.raises(cqueue.WrongDataCentre, match="connect again"):
             client.queue("q").send(b"late")
+
+
+def test_a_look_that_failed_while_the_row_was_young_excuses_no_later_one(monkeypatch):
+    """One look beside the calls fails; two seconds after the last good one a call looks before all else."""
+    monkeypatch.setattr("cqueue.runtime.driver.WAITS_S", [])
+    store = MemoryStore()
+    store._deployment = store._deployment._replace(home_dc="dc1")
+    failing = FaultyStore(store, trouble=lambda _: left.pop() if left else None)
+    left = []
+    with Client(failing, local_dc="dc1") as client:
+        queue, catalog = client.create_queue("q"), client._catalog
+        left.append(cqueue.Unavailable("too few replicas"))
+        catalog._poll()
+        assert not left
+        switch(store, "dc2")
+        later = SimpleNamespace(monotonic=lambda: time.monotonic() + 2.0, sleep=time.sleep)
+        monkeypatch.setattr("cqueue.runtime.catalog.time", later)
+        with pytest.raises(cqueue.WrongDataCentre):
+            queue.send(b"late")

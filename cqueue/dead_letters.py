@@ -350,7 +350,11 @@ class DeadLetters:
         missing = next((text for text in wanted if text not in by_id), None)
         if missing is not None:
             self._driver.store.quarantine.check_message(*MessageId(missing).locate())
-            raise LetterNotFound(f"queue {self.queue!r} has no dead letter of the id {missing}")
+            raise LetterNotFound(
+                f"queue {self.queue!r} has no dead letter of the id {missing}. A call before that ended in "
+                "an unknown outcome may have sent it back or dropped it: leave out the ids of letters that "
+                "are gone."
+            )
         return list({redriving.id_of(by_id[text]): by_id[text] for text in wanted}.values())
 
     def _originals(self, wanted: Sequence[str]) -> set[str]:

@@ -72,7 +72,8 @@ def letter_ids(dead: DeadLetters, texts: Sequence[str]) -> list[str]:
     missing = next((text for text in texts if text in wanted and text not in found), None)
     if missing is not None:
         raise LetterNotFound(
-            f"Queue {dead.queue} has no dead letter {missing}; `cqueue dead list {dead.queue}` shows all."
+            f"Queue {dead.queue} has no dead letter {missing}; `cqueue dead list {dead.queue}` shows all. "
+            "A command before that ended in an unknown outcome may have sent it back or dropped it."
         )
     return [_only(text, found[text]) if text in wanted else text for text in texts]
 

@@ -69,9 +69,7 @@ class Scanner(Reader):
         self._merge = Merge(spec, positions, reverse=reverse)
         self._reads = calls("cqueue-scan", at_a_time=1, room=100)
         self._next: Future[None] | None = None
-        self._rounds: deque[list[Stretch] | None] = (
-            deque()
-        )  # what reads found, the one that is kept among them
+        self._rounds: deque[list[Stretch] | None] = deque()  # what reads found, with the kept one
 
     def __repr__(self) -> str:
         return f"<scanner of log {self._name}>"

@@ -252,6 +252,14 @@ def test_an_id_without_a_letter(client, queue):
     assert [letter.original_id for letter in queue.dead_letters] == [second]
 
 
+def test_a_repeat_after_an_unknown_outcome_learns_why_a_letter_is_gone(queue):
+    """The call before may have sent it back: the error says so, and what to do with the other letters."""
+    (letter,) = bury(queue, task(0))
+    queue.dead_letters.redrive(letter)
+    with pytest.raises(LetterNotFound, match="unknown outcome may have sent it back or dropped it"):
+        queue.dead_letters.redrive(letter)
+
+
 def test_groups_count_letters_by_task_and_kind_of_reason(queue):
     """A kind is what stands before the first colon, and picks its letters in a redrive."""
     for number in range(3):

@@ -26,7 +26,7 @@ WORKERS ?= 2
 # Tests wait more than they compute, so there are more workers than cores. Long stories start servers of their
 # own, so `make test-all` has fewer.
 TEST_WORKERS ?= $(shell expr 2 \* $(WORKERS) + 1)
-ALL_WORKERS ?= $(shell expr 2 \* $(WORKERS))
+ALL_WORKERS ?= $(shell expr $(WORKERS) + 1)
 MESSAGES ?= 50000
 ROUNDS ?= 5
 ONLY ?=

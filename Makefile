@@ -54,8 +54,8 @@ CHECK_PROFILE := --hypothesis-profile=check
 BESIDE = @$(MAKE) --no-print-directory --jobs 4
 
 .PHONY: help setup jars demo check test features test-all environments everything test-lowest test-python \
-	test-spark spark-faults lint audit types style security unit fuzz simulate mutation coverage faults faults-quick spool-crashes \
-	backup-drill on-call soak-dispatch bench performance bench-peers clean
+	test-spark spark-faults lint audit types style security unit fuzz simulate mutation coverage faults \
+	faults-quick spool-crashes backup-drill on-call soak-dispatch bench performance bench-peers clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14

@@ -46,7 +46,6 @@ from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.decode import AHEAD_US
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
 
-NOW: Final = timedelta()
 LONGEST_STOP: Final = timedelta(days=365)
 """Longest timeout of a stop, 365 days: far beyond use, and well within what the platform's waits accept."""
 SPEC_FRESH_S: Final = 15.0
@@ -181,7 +180,7 @@ class Subscription:
             BadInput: `timeout` is not from 0 to 365 days; the member goes on.
             BaseException: what ended the member's own thread before.
         """
-        within_s = None if timeout is None else check_duration("timeout", timeout, NOW, LONGEST_STOP)
+        within_s = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_STOP)
         return self._threads.stop(within_s)
 
     def __enter__(self) -> Self:

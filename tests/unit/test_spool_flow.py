@@ -14,6 +14,8 @@ import pytest
 from cqueue import errors
 from cqueue.spool import Spool
 from cqueue.spool.intake import Intake
+from cqueue.spool.writer import Writer
+from tests.fix_dispatcher import until
 from tests.spool.images import UnsyncedDisk
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
@@ -32,13 +34,6 @@ def make(tmp_path):
     yield spool
     for one in made:
         one.close()
-
-
-def until(condition, seconds=20):
-    end_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end_s
-        time.sleep(0.005)
 
 
 def fill(spool, count):
@@ -195,23 +190,25 @@ def test_a_ctrl_c_while_a_spool_opens_leaves_nothing_behind(tmp_path):
     until(lambda: running() <= before)
 
 
-def test_a_close_that_a_ctrl_c_ends_lets_nobody_in_before_all_is_stored(make):
+def test_a_close_that_a_ctrl_c_ends_lets_nobody_in_before_all_is_stored(make, monkeypatch):
     """The next spool has every message that was acknowledged, and appends behind all of them."""
 
-    class Slow(UnsyncedDisk):
+    class Held(UnsyncedDisk):
         def sync(self, handle):
-            time.sleep(0.2)
+            go.wait(20)
 
-    spool = make(disk=Slow())
+    go = threading.Event()
+    spool = make(disk=Held())
     futures = [spool.append(TOPIC, b"%d" % number) for number in range(20)]
-    main = threading.get_ident()
-    threading.Timer(0.02, signal.pthread_kill, [main, signal.SIGINT]).start()
-    with pytest.raises(KeyboardInterrupt):
-        spool.close()
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "join", lambda _: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            spool.close()
     with pytest.raises(errors.Closed):
         spool.append(TOPIC, b"late")
     with pytest.raises(errors.SpoolLocked):
         make()
+    go.set()
     until(lambda: not spool.is_open)
     spool.close()
     again = make()
@@ -312,10 +309,10 @@ def test_a_commit_under_way_ends_before_the_spool_is_closed(make):
             if self.slow:
                 self.slow = False
                 begun.set()
-                time.sleep(0.1)
+                closed.wait(0.1)  # in vain, as the close waits for the commit
             os.fstat(handle)
 
-    begun, disk = threading.Event(), Slow()
+    begun, closed, disk = threading.Event(), threading.Event(), Slow()
     spool = make(disk=disk)
     spool.append(TOPIC, b"x").result(5)
     spool.append(TOPIC, b"y").result(5)
@@ -324,5 +321,6 @@ def test_a_commit_under_way_ends_before_the_spool_is_closed(make):
     commit.start()
     begun.wait(5)
     spool.close()
+    closed.set()
     commit.join(5)
     assert make().progress(TOPIC) == 1

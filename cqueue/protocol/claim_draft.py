@@ -94,13 +94,21 @@ class HeadDraft:
         }
 
     def left_with(self, lock: LockRow) -> Head:
-        """Return the head as the mutation leaves it, with a lock's tally that makes the sum 0.
+        """Return the head as the mutation leaves it, with this lock, and a tally of it that makes the sum 0.
 
         Holders that change slots meanwhile do not change the sum of the slots' tallies.
         """
         cursors, slots = {**self._read.cursors, **self.moved}, policy.slots_after(self.slots, self.changes)
         tally = wrapped(-tallies(cursors.values(), slots.values()))
         return Head(lock._replace(tally=tally), cursors, tuple(slots.values()))
+
+    def keep_tallies(self) -> LockRow | None:
+        """Take back what the changes add to tallies, as no id moves; return the lock as it was read."""
+        for at in self.moved.values():
+            self.moved[at.priority] = at._replace(tally=self._read.cursor(at.priority).tally)
+        for place, (expect, row) in self.changes.items():
+            self.changes[place] = SlotChange(expect, row._replace(tally=self._tally(place)))
+        return self._read.lock
 
     # ── what slots list ──
 
@@ -144,11 +152,15 @@ class HeadDraft:
     def _overwrite(self, row: SlotRow) -> SlotRow:
         stored = self.slots.get(row.place)
         expect = stored.rev if stored else None
-        tally = wrapped((stored.tally if stored else 0) + tally_share(self.owner))
+        tally = wrapped(self._tally(row.place) + tally_share(self.owner))
         row = row._replace(rev=plausibility.next_fence(expect, self.now_us), owner=self.owner, tally=tally)
         self.changes[row.place] = SlotChange(expect, row)
         self.finished.pop(row.place, None)
         return row
+
+    def _tally(self, place: tuple[int, int]) -> int:
+        stored = self.slots.get(place)
+        return stored.tally if stored else 0
 
     def free_number(self, priority: int) -> int:
         """Return the number of a slot to overwrite: a finished one of this consumer, a free or a new one."""
@@ -284,12 +296,17 @@ class Draft:
         return self.stay and self.more and bool(self.grants) and not self.retire
 
     def mutation(self) -> Mutate:
-        """Return the claim's mutation: one conditional batch of slots, cursors and the lock."""
+        """Return the claim's mutation: one conditional batch of slots, cursors and the lock.
+
+        Where it lists nothing, the fence stands, so that claims of others under way are not in vain.
+        """
         head, remembered = self.head, self.memory.remembered
         head.free_finished(FREED_AT_ONCE if self.grants else None)
         until_ms = self.now_us // 1000 + min(self.spec.lease_ms, STAY_MS) if self.renews else 0
         state = LockState.RETIRED if self.retire else LockState.LOCKED if until_ms else LockState.FREE
         lock = LockRow(state, head.owner, until_ms, self.fence)
+        if policy.fence_stands(listed=len(self.grants), locked=remembered.locked or self.retire):
+            lock = head.keep_tallies() or lock
         if self.retire:  # nothing else is left
             return Mutate(self.memory.wide_row, lock=lock, expect_fence=remembered.fence, retire=True)
         return Mutate(

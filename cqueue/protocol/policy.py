@@ -91,6 +91,11 @@ def locks_first(head: Head, *, has_rival: bool) -> bool:
     return head.lock is None or has_rival
 
 
+def fence_stands(*, listed: int, locked: bool) -> bool:
+    """Return whether a claim leaves the fence: it lists nothing, and neither releases nor drops anything."""
+    return not listed and not locked
+
+
 def outcome_read(wide_row: WideRow) -> ReadHead:
     """Return the read that shows a mutation's outcome: a serial one, which finishes accepted proposals."""
     return ReadHead(wide_row, serial=True)

@@ -242,6 +242,11 @@ def claim_unconditional_on_fence() -> Any:
     return _rewritten(rewrite)
 
 
+def fence_stands_beside_new_ids() -> Any:
+    """A claim leaves the fence as it is, whatever it lists."""
+    return replaced("fence stands", lambda *, listed, locked: not locked)
+
+
 def head_read_in_pages() -> Any:
     """The slots are read in two pages, one after the other."""
 

@@ -264,7 +264,7 @@ class Oracle:
     def mutated(self, op: Mutate, before: Slots, part: Part) -> None:
         """A conditional mutation was applied to a wide row whose slots were `before`."""
         if op.lock is not None:
-            self._check_lock(op)
+            self._check_lock(op, before)
         if not part.state.head(0).is_whole:
             self.fail(f"the tallies of {op.wide_row} do not add up")
         if op.retire:
@@ -282,7 +282,7 @@ class Oracle:
         if op in self.foreign:
             self._check_foreign(op, before, part)
 
-    def _check_lock(self, op: Mutate) -> None:
+    def _check_lock(self, op: Mutate, before_slots: Slots) -> None:
         lock = op.lock
         if lock is None:
             return
@@ -290,8 +290,10 @@ class Oracle:
         # A program that stood still between making up a lock and sending it, for longer than the marker
         # of a retired wide row stays, leaves litter there. It claims nothing: its next fence is of then.
         litter = self.world.held_us > self.marker_us and not op.slots
-        if lock.fence <= before and not litter:
-            self.fail(f"the fence of {op.wide_row} went back to {lock.fence}")
+        listing = {(change.row.priority, id_) for change in op.slots for id_ in change.row.ids}
+        lists = bool(listing - _listed(before_slots)) or not (op.slots or op.cursors)
+        if lock.fence < before + lists and not litter:
+            self.fail(f"the fence of {op.wide_row} went back to {lock.fence}, or stands beside new ids")
         self.fences[op.wide_row] = max(lock.fence, before)
         if op.retire and lock.state is not LockState.RETIRED:
             self.fail("retired without the marker")

@@ -64,6 +64,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "whole head": ((policy, "is_whole"),),
     "outcome read": ((policy, "outcome_read"),),
     "locked first": ((policy, "locks_first"),),
+    "fence stands": ((policy, "fence_stands"),),
     "horizon": ((policy, "horizon"),),
     "age of a read": ((policy, "counts_from_us"),),
     "cursor": ((policy, "cursor_at"),),

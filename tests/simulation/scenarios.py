@@ -35,6 +35,27 @@ def lost_reply_is_found_out() -> None:
     assert ids_of(table.claim(hook=lose_reply)) == wanted
 
 
+def claim_outrun_by_another_fails() -> None:
+    """Of two consumers that have read the same message one claims it, though each lists it elsewhere."""
+    table = Table()
+    slow, quick = table.view(), table.view()
+    table.put(NOON_US)
+    table.pass_time(1000)
+    first = table.claim(quick)
+    quick.finished.extend(table.run(ack.ack(first.taken)))  # so that it has a slot of its own
+    (wanted,) = table.put(NOON_US + 2000)
+    table.pass_time(2 * SECOND_US)
+    others: list[int] = []
+
+    def outrun(operation: object) -> None:
+        if type(operation) is Mutate and operation.slots and not others:
+            others.append(0)
+            others[:] = ids_of(table.claim(quick))
+
+    assert ids_of(table.claim(slow, hook=outrun)) == []
+    assert others == [wanted]
+
+
 def sweep_is_made() -> None:
     """A message that landed far below the boundary is claimed W + ε after the boundary's time."""
     table = Table(width_ms=3_600_000)

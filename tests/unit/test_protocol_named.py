@@ -25,7 +25,7 @@ from cqueue.store.operations import (
     ReadSlice,
     SlotState,
 )
-from tests.simulation.hand import NOON_US, SECOND_US, Table, ids_of, nothing
+from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of, nothing
 
 
 def hint(table: Table, named, priorities=(0,)) -> Hint:
@@ -132,6 +132,22 @@ def test_somebody_who_claims_meanwhile_is_noticed(table, view):
     table.pass_time(RIVAL_WINDOW_US - 1)
     assert ids_of(told(table, view, more := table.put(table.time_us))) == more
     assert kinds(table) != BY_NAME  # he may claim again
+
+
+def test_a_sweep_of_somebody_else_is_in_nobodys_way(table, view):
+    """It lists nothing, so the fence stands, and with it what was read before."""
+    table.pass_time(SETTLE_US + SKEW_US)
+    table.run(probe([view], table.spec, SuspectGate()))
+    before = table.head()
+    assert ids_of(table.claim()) == []
+    after = table.head()
+    assert after.cursors != before.cursors
+    assert after.lock == before.lock
+    assert after.is_whole
+    sent = table.put(table.time_us)
+    assert ids_of(told(table, view, sent)) == sent
+    assert kinds(table) == BY_NAME
+    assert table.head().is_whole
 
 
 def test_messages_that_cannot_be_read_are_given_back(table, view):

@@ -43,6 +43,12 @@ class DirectoryLock:
         self.is_held = True
         _HELD.add(self)
 
+    def check(self) -> None:
+        """Raise `FileNotFoundError` if the lock lies in the directory no more: it locks no new one there."""
+        path = self._root / LOCK
+        if not path.exists() or not os.path.samestat(os.fstat(self._handle), path.stat()):
+            raise FileNotFoundError(f"{self._root} was deleted or moved; open the spool again")
+
     def release(self) -> None:
         """Let another process open the spool."""
         self.is_held = False

@@ -26,10 +26,16 @@ _WRITE_BYTES: Final = 1024 * 1024
 
 
 class QueueWriter:
-    """The segments that a queue fills one after the other. Only the writer thread calls it."""
+    """The segments that a queue fills one after the other. Only the writer thread calls it.
 
-    def __init__(self, queue: StoredQueue, options: SpoolOptions, disk: Disk) -> None:
+    check: raises `OSError` if no segment should be created.
+    """
+
+    def __init__(
+        self, queue: StoredQueue, options: SpoolOptions, disk: Disk, check: Callable[[], None]
+    ) -> None:
         self.queue = queue
+        self._check = check
         self._options = options
         self._disk = disk
         self._ahead = segments.ZEROS_AHEAD if options.fsync == "always" else 0
@@ -58,6 +64,7 @@ class QueueWriter:
         if self._active is not None and not self._active.room(size):
             self.seal()
         if self._active is None:
+            self._check()
             self._check_reserve()
             path = self.queue.directory
             self._disk.make_directory(path)

@@ -68,8 +68,10 @@ class Segment:
     def append(self, disk: Disk, payloads: Sequence[bytes], now_ms: int, *, ahead: int = 0) -> None:
         """Write the payloads behind the last record, now and then with zeros behind them.
 
-        On an error the segment is as it was.
+        On an error the segment is as it was. A file that was deleted takes nothing: no reader would find it.
         """
+        if not os.fstat(self.handle).st_nlink:
+            raise FileNotFoundError(f"{self.path} was deleted")
         data = record.encode(payloads, first=self.end, now_ms=now_ms, salt=self.salt)
         stop = self.end_position + len(data)
         zeros = b""

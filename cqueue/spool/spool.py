@@ -70,16 +70,16 @@ class Spool:
         self.options = SpoolOptions(**options)
         self._disk = disk or Disk()
         self._opening = Lock()
-        self._lock: DirectoryLock | None = None
+        self._lock = DirectoryLock(root)
+        self._readonly = readonly
         self._intake = Intake(self.options)
-        self._writer = Writer(self.options, self._disk, self._intake, self._release)
+        self._writer = Writer(self.options, self._disk, self._intake, self._lock.check, self._release)
         self._queues: dict[tuple[str, int], StoredQueue] = {}
         self.forwarding: defaultdict[str, Forwarding] = defaultdict(Forwarding)
         self.forwarders: dict[str, object] = {}  # of each topic the one that runs
         try:
             if not readonly:
                 self._disk.make_directory(root.absolute())
-                self._lock = DirectoryLock(root)
                 self._lock.take()
             for key in _keys(root):
                 self._queue(key)
@@ -149,7 +149,7 @@ class Spool:
     def _new_queue(self, key: tuple[str, int]) -> StoredQueue:
         if not _is_key(key):
             raise BadInput("a topic has 1 to 220 characters, and a queue number is 0 to 999,999")
-        return StoredQueue(_directory(self.path, key), key, self._disk, readonly=self._lock is None)
+        return StoredQueue(_directory(self.path, key), key, self._disk, readonly=self._readonly)
 
     def pull(self, topic: str, queue_id: int, offset: int, max_count: int) -> list[SpoolRecord]:
         """Return up to `max_count` records from the offset on, in order; lost offsets are left out.
@@ -173,7 +173,7 @@ class Spool:
         Raises:
             Closed: as `append`.
         """
-        if self._lock is not None:
+        if not self._readonly:
             self._check_writable()  # else a child of fork could wait for a lock that no thread of it holds
         return self._queue((topic, queue_id)).wait(offset, timeout_s)
 
@@ -208,7 +208,7 @@ class Spool:
     @property
     def is_open(self) -> bool:
         """Whether this process may append and commit."""
-        return self._lock is not None and self._lock.is_held
+        return self._lock.is_held
 
     def is_full(self) -> bool:
         """Whether appends wait or are refused until more is consumed."""
@@ -240,8 +240,7 @@ class Spool:
     def _release(self) -> None:
         for queue in list(self._queues.values()):
             queue.close()
-        if self._lock is not None:
-            self._lock.release()
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self

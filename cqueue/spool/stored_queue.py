@@ -126,6 +126,8 @@ class StoredQueue:
                     found += part
                     offset = part[-1].offset + 1 if part else offset + 1
             except FileNotFoundError:
+                if not self.directory.exists():
+                    raise  # not lost: it may have been moved, or be on a disk that is not mounted
                 self._report_missing(segment)
         return found
 

@@ -26,12 +26,19 @@ class Writer:
 
     Args:
         options, disk, intake: of the spool.
+        check: raises `OSError` if the spool's directory is no longer the one that is locked.
         release: lets another process open the spool; called when this thread writes nothing any more.
     """
 
     def __init__(
-        self, options: SpoolOptions, disk: Disk, intake: Intake, release: Callable[[], None]
+        self,
+        options: SpoolOptions,
+        disk: Disk,
+        intake: Intake,
+        check: Callable[[], None],
+        release: Callable[[], None],
     ) -> None:
+        self._check = check
         self._release = release
         self._options = options
         self._disk = disk
@@ -102,7 +109,7 @@ class Writer:
 
     def _writer_of(self, queue: StoredQueue) -> QueueWriter:
         if queue not in self._queues:
-            self._queues[queue] = QueueWriter(queue, self._options, self._disk)
+            self._queues[queue] = QueueWriter(queue, self._options, self._disk, self._check)
         return self._queues[queue]
 
     def _sync_all(self, now: float) -> None:

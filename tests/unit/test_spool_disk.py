@@ -227,6 +227,51 @@ def test_a_spool_opens_on_a_disk_that_takes_nothing(tmp_path):
         assert spool.append(TOPIC, b"b").result(10) == 1
 
 
+@pytest.mark.parametrize("fsync", ["always", "os"])
+def test_a_deleted_spool_takes_nothing_more(tmp_path, fsync):
+    """No reader would find it. Nor is the directory made again: nothing would keep other processes out."""
+    root = tmp_path / "spool"
+    with Spool(root, fsync=fsync, disk_reserve=0) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        shutil.rmtree(root)
+        for topic in (TOPIC, TOPIC, "other"):
+            with pytest.raises(errors.SpoolFull, match="was deleted"):
+                spool.append(topic, b"b").result(10)
+        assert not root.exists()
+        with Spool(root, disk_reserve=0) as another, pytest.raises(errors.SpoolFull, match="was deleted"):
+            spool.append(TOPIC, b"c").result(10)
+        assert another.queues() == []
+
+
+def test_a_queue_whose_directory_was_deleted_begins_another_segment(tmp_path):
+    """The append that finds that out is refused, and the next ones are stored; what is gone is a range."""
+    root = tmp_path / "spool"
+    with Spool(root, disk_reserve=0) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        shutil.rmtree(root / TOPIC)
+        with pytest.raises(errors.SpoolFull, match="was deleted"):
+            spool.append(TOPIC, b"b").result(10)
+        assert spool.append(TOPIC, b"c").result(10) == 1
+        assert [one.payload for one in spool.pull(TOPIC, 0, 0, 9)] == [b"c"]
+        assert spool.status()[0].lost == [range(1)]
+    with Spool(root, disk_reserve=0) as spool:
+        assert [one.payload for one in spool.records(TOPIC)] == [b"c"]
+
+
+def test_what_lies_in_a_spool_that_was_moved_is_not_passed_over(tmp_path):
+    """It is an error of the disk, and no range: its reader gets it once the directory is back."""
+    root, away = tmp_path / "spool", tmp_path / "away"
+    with Spool(root, disk_reserve=0) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        root.rename(away)
+        with pytest.raises(FileNotFoundError):
+            spool.pull(TOPIC, 0, 0, 9)
+        assert not root.exists()
+        away.rename(root)
+        assert [one.payload for one in spool.pull(TOPIC, 0, 0, 9)] == [b"a"]
+        assert spool.status()[0].lost == []
+
+
 def test_readers_see_only_what_is_durable(tmp_path):
     """With `always`, a message is not read before its fsync: else it could be forwarded and then lost."""
     seen = []

@@ -87,7 +87,7 @@ class Intake:
         """Refuse a signal handler that has interrupted its own thread while that holds the lock.
 
         The writer cannot take anything before the handler returns, so that it would wait for ever.
-        is_inside: the thread holds another lock that the writer needs.
+        is_inside: the thread holds another lock that the writer or the handler needs.
         """
         if is_inside or self._room.is_held():
             raise NotDone(

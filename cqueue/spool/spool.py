@@ -8,12 +8,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final, Self, Unpack
 from urllib.parse import quote, unquote
 
 from cqueue.errors import BadInput, Closed, NotDone
-from cqueue.runtime.conditions import Future
+from cqueue.runtime.conditions import Condition, Future
 from cqueue.runtime.suggestions import check_known
 from cqueue.spool.damage import Finding
 from cqueue.spool.disk import Disk
@@ -69,7 +68,7 @@ class Spool:
         check_known("Spool", options, OptionValues.__annotations__)
         self.options = SpoolOptions(**options)
         self._disk = disk or Disk()
-        self._opening = Lock()
+        self._opening = Condition()
         self._lock = DirectoryLock(root)
         self._readonly = readonly
         self._intake = Intake(self.options)
@@ -140,6 +139,7 @@ class Spool:
     def _queue(self, key: tuple[str, int]) -> StoredQueue:
         queue = self._queues.get(key)
         if queue is None:
+            self._intake.check_free(is_inside=self._opening.is_held())
             # Held while the queue is looked for on the disk, so that two callers do not make it twice.
             with self._opening:
                 queue = self._queues.get(key) or self._new_queue(key)

@@ -270,6 +270,31 @@ def test_a_signal_handler_that_could_only_wait_for_its_own_thread_is_refused(mak
     assert spool.append(TOPIC, b"y").result(5) == 1
 
 
+def test_a_signal_handler_cannot_append_below_the_first_append_to_a_queue(make, monkeypatch):
+    """While its own thread looks for the queue on the disk; it hung there."""
+    spool, told = make(), []
+    new_queue = Spool._new_queue
+
+    def interrupted(self, key):
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGUSR1)
+        return new_queue(self, key)
+
+    def handler(*_):
+        with pytest.raises(errors.NotDone, match="set a flag"):
+            spool.append("other", b"last")
+        told.append(1)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        monkeypatch.setattr(Spool, "_new_queue", interrupted)
+        assert spool.append(TOPIC, b"x").result(5) == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert told
+    assert spool.append("other", b"y").result(5) == 0
+
+
 def test_a_signal_handler_cannot_close_below_a_commit_of_its_own_thread(make):
     """The close would wait for the commit, and the commit for the handler."""
 

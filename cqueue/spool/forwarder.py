@@ -123,13 +123,16 @@ class Forwarder:
     def close(self, limit_s: float | None = None) -> None:
         """Forward for up to `limit_s` (None: `CLOSE_S`), and end. The rest stays in the spool."""
         drained = self.drain(CLOSE_S if limit_s is None else limit_s)
-        self._stop.set()
-        with self._moved:
-            self._moved.notify_all()
+        self._end_waits()
         if self._thread is not None and drained:  # else it may wait for Cassandra, which ends with the client
             self._thread.join()
         if self._spool.forwarders.get(self.topic) is self:
             del self._spool.forwarders[self.topic]
+
+    def _end_waits(self) -> None:
+        self._stop.set()
+        with self._moved:
+            self._moved.notify_all()
 
     def _end(self) -> int:
         """Return the offset behind the last record."""
@@ -145,10 +148,12 @@ class Forwarder:
                 if self._spool.wait(self.topic, 0, self._at, WAIT_S):
                     self._retry(self._forward)
         except Closed:  # the spool or the client, in another order than it should be
-            self._stop.set()
+            self._end_waits()
 
     def _forward(self) -> bool:
         """Forward one batch, and return whether all of it is done."""
+        if not self._spool.is_open:  # the next process may forward it by now
+            raise Closed("the spool is closed")
         try:
             end = self._end()
             records = self._spool.pull(self.topic, 0, self._at, BATCH)

@@ -3,6 +3,7 @@
 import errno
 import itertools
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
@@ -682,6 +683,34 @@ def test_what_a_closed_spool_still_holds_waits(client, spool):
     assert queue.waiting == 1
     client.close()
     assert time.monotonic() - began < 30
+
+
+@pytest.mark.parametrize("what", ["spool", "client"])
+def test_a_flush_ends_when_nothing_is_forwarded_any_more(client, spool, what):
+    """Also one that waits already while another thread closes the spool or the client."""
+    queue = client.queue("mail", spool=spool)
+    client.store.away = True
+    queue.send(b"x")
+    with ThreadPoolExecutor(1) as threads:
+        flushed = threads.submit(queue.flush, timedelta(hours=1))
+        until(lambda: queue._forwarder._moved._waiters)
+        (spool if what == "spool" else client).close()
+        assert flushed.result(60) is False
+
+
+def test_what_a_closed_spool_holds_is_left_to_the_next_process(client, tmp_path):
+    """The client of before does not append it as well, once Cassandra answers."""
+    client.create_log("events")
+    asked = []
+    with Spool(tmp_path / "spool", disk_reserve=0) as spool:
+        log = client.log("events", spool=spool)
+        client.store.away = True
+        log.append("t", b"x", key="k")
+        until(lambda: log.trouble is not None)
+    client.store.fate = lambda operation: asked.append(type(operation))
+    client.store.away = False
+    until(lambda: not log._forwarder._thread.is_alive())
+    assert AppendRecords not in asked
 
 
 def test_a_second_client_does_not_forward_what_another_one_forwards(client, cluster, spool):

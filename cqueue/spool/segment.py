@@ -32,6 +32,8 @@ OVERHEAD: Final = _HEADER.size + _FOOTER.size
 NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.seg")
 _READ_BYTES: Final = 256 * 1024
 """Bytes of one read: enough for 2,000 small records."""
+PULL_BYTES: Final = 16 * 1024 * 1024
+"""Bytes at which readers get no further record at once: a batch of the largest messages must fit in memory."""
 ZEROS_AHEAD: Final = 256 * 1024
 """Bytes of zeros written behind the records, so that most syncs change no metadata of the file system.
 
@@ -102,10 +104,13 @@ class Segment:
         self.handle = -1
 
     def read(self, offset: int, position: int, count: int) -> list[SpoolRecord]:
-        """Return up to `count` records from that position on; end at the first that is not whole."""
+        """Return up to `count` records from that position on, and about `PULL_BYTES` at most.
+
+        They end at the first that is not whole.
+        """
         found: list[SpoolRecord] = []
-        size = _READ_BYTES
-        while len(found) < count and offset < self.end:
+        size, full = _READ_BYTES, position + PULL_BYTES
+        while len(found) < count and offset < self.end and position < full:
             data = self._bytes(position, min(position + size, self.end_position))
             part, taken = record.decode(data, first=offset, salt=self.salt, count=count - len(found))
             if not part and position + size >= self.end_position:

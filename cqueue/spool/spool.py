@@ -154,6 +154,8 @@ class Spool:
     def pull(self, topic: str, queue_id: int, offset: int, max_count: int) -> list[SpoolRecord]:
         """Return up to `max_count` records from the offset on, in order; lost offsets are left out.
 
+        Of large records it returns fewer, about 16 MiB, but at least one.
+
         Raises:
             OSError: the disk cannot read a file. Nothing is skipped; a later call may succeed.
         """

@@ -113,17 +113,21 @@ class StoredQueue:
         return self.segments[0].first if self.segments else self.end
 
     def pull(self, offset: int, max_count: int) -> list[SpoolRecord]:
-        """Return up to `max_count` records from the offset on; lost offsets are left out."""
-        end, found = self.end, list[SpoolRecord]()
+        """Return up to `max_count` records from the offset on, fewer if they are large, one at least.
+
+        Lost offsets are left out.
+        """
+        end, found, size = self.end, list[SpoolRecord](), 0
         held = self.segments
         at = max(bisect.bisect_right(held, offset, key=lambda one: one.first) - 1, 0)
         for segment in held[at:]:
             offset = max(offset, segment.first)
             stop = min(segment.end, end)
             try:
-                while offset < stop and len(found) < max_count:
+                while offset < stop and len(found) < max_count and size < segments.PULL_BYTES:
                     part = self._read(segment, offset, min(max_count - len(found), stop - offset))
                     found += part
+                    size += sum(len(one.payload) for one in part)
                     offset = part[-1].offset + 1 if part else offset + 1
             except FileNotFoundError:
                 if not self.directory.exists():

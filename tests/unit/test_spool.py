@@ -89,6 +89,18 @@ def test_pull_begins_anywhere_and_takes_no_more_than_asked(root):
         assert spool.pull("unknown", 0, 0, 10) == []
 
 
+def test_a_pull_of_large_messages_takes_some_of_them(root):
+    """A reader that asks for a thousand need not have room for a gigabyte; over segments as well."""
+    body = bytes(1 << 20)
+    with small(root, segment_bytes=5 << 20, fsync="os") as spool:
+        wait([spool.append(TOPIC, body) for _ in range(40)], timeout=60)
+        found = spool.pull(TOPIC, 0, 0, 1000)
+        assert [one.offset for one in found] == list(range(16))
+        assert [one.offset for one in spool.records(TOPIC)] == list(range(40))
+        spool.append("huge", bytes(4 << 20)).result(10)
+        assert len(spool.pull("huge", 0, 0, 1000)) == 1
+
+
 def test_messages_of_every_length_come_back(root):
     """Empty messages, and those as large as a segment, are stored and read like others."""
     with Spool(root, segment_bytes=1024 * 1024, disk_reserve=0) as spool:

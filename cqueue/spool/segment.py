@@ -33,7 +33,7 @@ NAME: Final = re.compile(r"(\d{20})-([0-9a-f]{32})\.seg")
 _READ_BYTES: Final = 256 * 1024
 """Bytes of one read: enough for 2,000 small records."""
 PULL_BYTES: Final = 16 * 1024 * 1024
-"""Bytes at which readers get no further record at once: a batch of the largest messages must fit in memory."""
+"""Bytes at which a reader gets no further record at once: a batch of the largest must fit in memory."""
 ZEROS_AHEAD: Final = 256 * 1024
 """Bytes of zeros written behind the records, so that most syncs change no metadata of the file system.
 

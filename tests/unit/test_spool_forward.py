@@ -13,7 +13,16 @@ import pytest
 
 import cqueue
 from cqueue.client import Client
-from cqueue.errors import BadInput, Closed, HeadersTooLarge, SpoolLocked, SpoolTooOld, Unavailable
+from cqueue.errors import (
+    BadInput,
+    Closed,
+    HeadersTooLarge,
+    PartitionOutOfRange,
+    SpoolLocked,
+    SpoolTooOld,
+    Unavailable,
+)
+from cqueue.log import LogConfig
 from cqueue.runtime.clock import ClusterClock
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool import Spool, forward_known, writer
@@ -585,6 +594,26 @@ def test_records_reach_a_log(client, spool):
     (first,) = [record for record in records if record.body == b"first"]
     assert (first.topic, first.key, first.headers["a"]) == ("t", "k", "b")
     assert len({record.headers["cqueue-spool"] for record in records}) == 11
+
+
+def test_a_record_for_a_partition_that_is_gone_waits_until_there_is_one(client, spool):
+    """The log was made again with fewer; a queue of the same spool does not wait for it."""
+    client.create_log("events", LogConfig(partitions=8))
+    with mock.patch.object(Forwarder, "start"):
+        log = client.log("events", spool=spool)
+        log.append_many([cqueue.Record("t", b"%d" % place, partition=place) for place in range(8)])
+    client.delete_log("events")
+    client.create_log("events", LogConfig(partitions=4))
+    log._forwarder.start()
+    until(lambda: log.trouble is not None)
+    with pytest.raises(PartitionOutOfRange):
+        log.append("t", b"8", key="k")
+    queue = client.queue("mail", spool=spool)
+    queue.send(b"x")
+    assert queue.flush(SOON)
+    client.log("events").alter(partitions=8)
+    assert log.flush(SOON)
+    assert {record.body for record in read(client, 8)} == {b"%d" % place for place in range(8)}
 
 
 def test_a_record_that_failed_alone_is_appended_alone(client, spool):

@@ -229,7 +229,6 @@ class StoredQueue:
     def status(self) -> QueueStatus:
         """Return where the queue stands."""
         consumed = self.progress.offset
-        oldest = self.pull(consumed, 1)
         size = 0
         for segment in self.segments:
             with contextlib.suppress(FileNotFoundError):
@@ -243,8 +242,16 @@ class StoredQueue:
             bytes=size,
             segments=len(self.segments),
             lost=self.lost.ranges(),
-            oldest_ms=oldest[0].appended_ms if oldest else None,
+            oldest_ms=self._oldest_ms(consumed),
         )
+
+    def _oldest_ms(self, consumed: int) -> int | None:
+        """Return when the first record from there on was appended; of an unreadable one its segment's newest."""
+        try:
+            oldest = self.pull(consumed, 1)
+        except OSError:  # told where it is read; a status shows all other queues as well
+            return next((segment.newest_ms for segment in self.segments if segment.end > consumed), None)
+        return oldest[0].appended_ms if oldest else None
 
     def verify(self) -> list[Finding]:
         """Read every byte, and return what is wrong."""

@@ -471,6 +471,8 @@ def test_a_sector_that_the_disk_cannot_read_is_an_error_and_nothing_is_skipped(i
             patch.setattr(type(target), "read_bytes", unreadable)
             with pytest.raises(OSError, match="Input/output error"):
                 spool.pull(TOPIC, 0, 0, 10)
+            (status,) = spool.status()
+            assert (status.end, status.oldest_ms is None) == (5, False), "metrics ask for it at each scrape"
         assert [one.payload for one in spool.records(TOPIC)] == payloads(5)
         assert spool.status()[0].lost == []
 

@@ -129,11 +129,23 @@ def dump(
     with _look(path) as spool:
         for one in _chosen(spool, topic):
             start = one.first if all_ else one.progress
-            for record in islice(spool.records(one.topic, 0, start), limit):
+            for record in islice(_read(spool, one.topic, start), limit):
                 _print_record(cli, one.topic, record)
                 printed = True
     if not printed:
         cli.remark(NOTHING)
+
+
+def _read(spool: Spool, topic: str, start: int) -> Iterator[SpoolRecord]:
+    """Yield the records of a topic.
+
+    Raises:
+        NotDone: the disk cannot read one.
+    """
+    try:
+        yield from spool.records(topic, 0, start)
+    except OSError as exc:
+        raise NotDone(f"{topic}: a record cannot be read: {exc}") from exc
 
 
 def _print_record(cli: CliContext, topic: str, record: SpoolRecord) -> None:

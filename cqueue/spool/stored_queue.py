@@ -246,7 +246,7 @@ class StoredQueue:
         )
 
     def _oldest_ms(self, consumed: int) -> int | None:
-        """Return when the first record from there on was appended; of an unreadable one its segment's newest."""
+        """Return when the first record from there on was appended; if unreadable, its segment's newest."""
         try:
             oldest = self.pull(consumed, 1)
         except OSError:  # told where it is read; a status shows all other queues as well

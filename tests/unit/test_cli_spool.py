@@ -14,6 +14,7 @@ import cqueue
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.main import main
 from cqueue.spool import Spool
+from cqueue.spool.segment import Segment
 
 SOON = timedelta(seconds=10)
 
@@ -87,6 +88,14 @@ def test_dump_goes_on_behind_what_is_no_message(path, capsys):
     assert "no message" in found[3]["error"] or "format 9" in found[3]["error"]
     run("spool", "dump", path)
     assert len(capsys.readouterr().out.splitlines()) >= 5
+
+
+def test_dump_says_that_the_disk_cannot_read_a_record(path, capsys, monkeypatch):
+    """And not that its own output cannot be written; `status` goes on without."""
+    monkeypatch.setattr(Segment, "_bytes", mock.Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    run("spool", "dump", path, expect=ExitCode.NOT_DONE)
+    assert "queue.mail: a record cannot be read: [Errno 5] Input/output error" in capsys.readouterr().err
+    run("spool", "status", path)
 
 
 def test_verify_fails_for_a_damaged_file(path, tmp_path, capsys):

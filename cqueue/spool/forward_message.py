@@ -17,6 +17,7 @@ from cqueue.protocol import shards
 from cqueue.protocol.flush import Outgoing
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.catalog import Catalog
+from cqueue.runtime.clock import JUMP_US
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.sending.redriving import due_us as moved_on
 from cqueue.spool.forward_frame import Frame, new_source
@@ -111,10 +112,14 @@ class QueueTarget:
         return Spooled(frame.pack(), MessageId.of(row, one.priority, ids.derived(due_us, derived)))
 
     def _next_us(self) -> int:
-        """Return the time of a message: later than that of the message before, so that they stay in order."""
+        """Return the time of a message: later than that of the message before, so that they stay in order.
+
+        Unless the clock was ahead then: what is sent now does not wait for that.
+        """
         now_us = self._driver.clock.guess_us()
         with self._mutex:
-            self._last_us = max(now_us, self._last_us + 1)
+            next_us = self._last_us + 1
+            self._last_us = next_us if now_us <= next_us <= now_us + JUMP_US else now_us
             return self._last_us
 
     # ── in the forwarder ──

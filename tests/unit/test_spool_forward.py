@@ -179,6 +179,23 @@ def test_a_delay_runs_from_the_send(client, cluster, spool):
     assert [message.body for message in drain(queue)] == [b"later"]
 
 
+def test_a_clock_that_was_ahead_delays_only_what_was_sent_by_it(client, cluster, spool):
+    """A producer starts by its machine's own clock, an hour ahead; later sends go by the cluster's."""
+    client.queue("mail", spool=spool)
+    client.close()
+    second = cluster.connect(away=True)
+    second._driver.clock._wall_us = lambda: time.time_ns() // 1000 + 3_600_000_000
+    queue = second.queue("mail", spool=spool)
+    queue.send(b"by the wrong clock")
+    second.store.away = False
+    assert queue.flush(SOON)
+    queue.send_many([cqueue.Message(b"now"), cqueue.Message(b"next")])
+    assert queue.flush(SOON)
+    with queue.consumer() as consumer:
+        received = consumer.receive(3, wait=timedelta(seconds=10))
+    assert [message.body for message in received] == [b"now", b"next"]
+
+
 def test_a_message_whose_time_to_live_is_over_is_not_forwarded(client, cluster, spool):
     """It is left out, and what stands behind it goes on."""
     queue = client.queue("mail", spool=spool)

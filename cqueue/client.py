@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 from cqueue.config import QueueConfig
 from cqueue.doorbell import Address, Doorbell, HintCounts
@@ -262,11 +262,6 @@ class Client:
         """List the names of all queues in order, including dead-letter queues."""
         return [entry.row.name for entry in self._catalog.all()]
 
-    @property
-    def _quarantine(self) -> Quarantine:
-        """Used inside: the damaged rows that this process has met."""
-        return self._driver.store.quarantine
-
     @cached_property
     def metrics(self) -> CallMetrics:
         """A Prometheus collector of this client's calls: `REGISTRY.register(client.metrics)`.
@@ -480,3 +475,21 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Inside(NamedTuple):
+    """What a client runs on."""
+
+    driver: BlockingDriver
+    catalog: Catalog
+    logs: LogCatalog
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The damaged rows that this process has met; a lazy client has another one once it is connected."""
+        return self.driver.store.quarantine
+
+
+def inside(client: Client) -> Inside:
+    """Used inside: return what the library's own tools ask, beside the calls that a client offers."""
+    return Inside(client._driver, client._catalog, client._logs)  # noqa: SLF001 - here for all of them

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from cqueue.client import Client
+from cqueue.client import Client, inside
 from cqueue.consumer import HOLD_DIVISOR, MAX_WAIT, Consumer
 from cqueue.errors import BadInput, CqueueError, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.message import (
@@ -328,7 +328,7 @@ class DelayQueue:
             (settler, some) for (settler, _), those in by_row.items() for some in parts(those, MAX_RECEIVE)
         ]
         failure: CqueueError | None = None
-        deadline_s = self._client._driver.deadline_s  # noqa: SLF001 - the library's own
+        deadline_s = inside(self._client).driver.deadline_s
         until_s = time.monotonic() + deadline_s
         for settler, some in batches:
             try:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from cqueue import ids
-from cqueue.client import Client
+from cqueue.client import Client, inside
 from cqueue.errors import BadInput, DamagedRow
 from cqueue.log.protocol.subscription_definition import definition_of, origin_of
 from cqueue.protocol import inspection
@@ -64,15 +64,15 @@ def look(client: Client) -> list[Damage]:
     Raises:
         NotDone: something could not be read.
     """
-    driver = client._driver  # noqa: SLF001 - the library's own
-    for entry in client._catalog.all():  # noqa: SLF001 - as above
-        driver.run(inspection.wide_rows(entry.spec))
+    own = inside(client)
+    for entry in own.catalog.all():
+        own.driver.run(inspection.wide_rows(entry.spec))
         client.queue(entry.row.name).schedules.list()
     client.logs()
-    driver.ask(ReadWorkers())
-    for key in driver.ask(ListSubscriptions()):
-        _look_at_subscription(driver, key)
-    return client._quarantine.of(*TABLES)  # noqa: SLF001 - as above
+    own.driver.ask(ReadWorkers())
+    for key in own.driver.ask(ListSubscriptions()):
+        _look_at_subscription(own.driver, key)
+    return own.quarantine.of(*TABLES)
 
 
 def _look_at_subscription(driver: BlockingDriver, key: SubscriptionKey) -> None:
@@ -92,10 +92,10 @@ def look_at_queue(client: Client, name: str) -> list[Damage]:
         DamagedRow: the queue's own row is damaged.
         NotDone: something could not be read.
     """
-    spec = client._catalog.entry(name).spec  # noqa: SLF001 - the library's own
-    client._driver.run(inspection.examine(spec))  # noqa: SLF001 - as above
-    found = client._quarantine.of(MESSAGES, "shards")  # noqa: SLF001 - as above
-    return [each for each in found if each.owner == spec.partition]
+    own = inside(client)
+    spec = own.catalog.entry(name).spec
+    own.driver.run(inspection.examine(spec))
+    return [each for each in own.quarantine.of(MESSAGES, "shards") if each.owner == spec.partition]
 
 
 def look_at_log(client: Client, log: str) -> list[Damage]:
@@ -108,9 +108,8 @@ def look_at_log(client: Client, log: str) -> list[Damage]:
     with client.log(log).scan() as records:
         for _ in records.batches():
             pass
-    prefix = f"{log}@"
-    found = client._quarantine.of("log", "log_shards")  # noqa: SLF001 - the library's own
-    return [each for each in found if each.owner.startswith(prefix)]
+    found = inside(client).quarantine.of("log", "log_shards")
+    return [each for each in found if each.owner.startswith(f"{log}@")]
 
 
 def find(client: Client, address: str) -> Damage:
@@ -123,22 +122,22 @@ def find(client: Client, address: str) -> Damage:
     if dump(client, address) is None:
         raise BadInput(f"there is no row at {address}")
     if table == MESSAGES:
-        _read_again(client, key)
+        _read_again(inside(client).driver, key)
     elif table == "log":
         look_at_log(client, str(key[0]).partition("@")[0])
     elif table == "reservations":
         with suppress(DamagedRow):
-            client._driver.ask(ReadReservation(*key))  # noqa: SLF001 - the library's own
+            inside(client).driver.ask(ReadReservation(*key))
     else:
         look(client)
-    damage = client._quarantine.find(table, key)  # noqa: SLF001 - the library's own
+    damage = inside(client).quarantine.find(table, key)
     if damage is None:
         raise BadInput(f"the row at {address} is not damaged, so it stays")
     return damage
 
 
-def _read_again(client: Client, key: Sequence[Any]) -> None:
-    driver, (queue, time_shard, shard, kind, priority, id_) = client._driver, key  # noqa: SLF001 - own
+def _read_again(driver: BlockingDriver, key: Sequence[Any]) -> None:
+    queue, time_shard, shard, kind, priority, id_ = key
     wide_row = WideRow(queue, time_shard, shard)
     if kind == MESSAGE_KIND:
         driver.ask(ReadIds(wide_row, priority, id_ - 1, id_, 1))
@@ -153,7 +152,7 @@ def dump(client: Client, address: str) -> dict[str, Any] | None:
     Raises:
         BadInput: the text is no address.
     """
-    found = client._driver.ask(DumpRow(*parse_address(address)))  # noqa: SLF001 - the library's own
+    found = inside(client).driver.ask(DumpRow(*parse_address(address)))
     return None if found is None else dict(json.loads(found))
 
 
@@ -164,7 +163,7 @@ def drop(client: Client, damage: Damage) -> None:
         BadInput: the row has to be deleted in another way, which the message names; or it was changed
         meanwhile. NotDone, OutcomeUnknown: the deletion failed or may have failed; it can be repeated.
     """
-    driver, (table, _, key, _) = client._driver, damage  # noqa: SLF001 - the library's own
+    driver, (table, _, key, _) = inside(client).driver, damage
     match table:
         case "messages":
             _drop_of_wide_row(client, damage)
@@ -186,11 +185,11 @@ def drop(client: Client, damage: Damage) -> None:
             driver.ask(UnregisterLogShard(LogShard(log, partition, time_shard)))
         case _:
             raise _refusal(damage)
-    client._quarantine.forget(damage)  # noqa: SLF001 - as above
+    inside(client).quarantine.forget(damage)
 
 
 def _drop_of_wide_row(client: Client, damage: Damage) -> None:
-    driver, (queue, time_shard, shard, kind, priority, id_) = client._driver, damage.key  # noqa: SLF001 - own
+    driver, (queue, time_shard, shard, kind, priority, id_) = inside(client).driver, damage.key
     wide_row = WideRow(queue, time_shard, shard)
     if kind == MESSAGE_KIND:
         driver.run(_drop_message(wide_row, priority, id_))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cqueue.client import Client
+from cqueue.client import Client, inside
 from cqueue.errors import ConfigError
 from cqueue.runtime.driver import BlockingDriver
 
@@ -54,4 +54,4 @@ class CqueueInstrumentor:
 
 
 def _target(client: Client | None) -> BlockingDriver | type[BlockingDriver]:
-    return BlockingDriver if client is None else client._driver  # noqa: SLF001 - the library's own
+    return BlockingDriver if client is None else inside(client).driver

@@ -91,7 +91,9 @@ def suggesting(kind: str, name: str, names_of: Callable[[], list[str]]) -> Itera
 
 def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:
     """Say, below a list, how many rows of these tables are not in it because they cannot be read."""
-    left_out = client._quarantine.of(*tables)  # noqa: SLF001 - the library's own
+    from cqueue.client import inside  # noqa: PLC0415 - as above
+
+    left_out = inside(client).quarantine.of(*tables)
     if left_out:
         rows = f"{len(left_out)} damaged {'row is' if len(left_out) == 1 else 'rows are'}"
         cli.err_console.print(

@@ -133,12 +133,14 @@ def _one(
 
 
 def _whole_id(client: Client, id_: MessageId, queue: str | None) -> MessageId | None:
+    from cqueue.client import inside  # noqa: PLC0415 - the driver takes long to import
+
     name = queue_of(id_)
     own = name.removesuffix(DEAD_SUFFIX)
     if queue is not None and queue != own:
         raise BadInput(f"{id_} is the id of a message of queue {own!r}, not {queue!r}; leave out --queue.")
     find_queue(client, own)
-    partition, named = client._catalog.entry(name).spec.partition, id_.locate().wide_row.queue  # noqa: SLF001
+    partition, named = inside(client).catalog.entry(name).spec.partition, id_.locate().wide_row.queue
     if len(named) < len(partition):
         raise InvalidMessageId(f"{id_} is not a whole message id; its end is missing.")
     return id_ if named == partition else None

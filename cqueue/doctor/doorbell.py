@@ -15,7 +15,7 @@ from errno import errorcode
 from threading import Event
 from typing import TYPE_CHECKING, Final
 
-from cqueue.client import address_of
+from cqueue.client import address_of, inside
 from cqueue.doctor.finding import Finding, Subject
 from cqueue.doorbell import Address, HintCounts, Ring
 from cqueue.doorbell.datagram import encode, short_name
@@ -53,7 +53,7 @@ def check(site: Site) -> Iterator[Finding]:
 
 def listeners_of(client: Client) -> list[ListenerRow]:
     """Return the processes that listen, as others see them."""
-    ask = client._driver.ask  # noqa: SLF001 - the library's own
+    ask = inside(client).driver.ask
     digests = ask(ReadDigests())
     return ask(ReadListeners(tuple(digests)))
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from cqueue import quarantine
+from cqueue.client import Client, inside
 from cqueue.dispatcher.service.membership import Worker, listed
 from cqueue.doctor.doorbell import listeners_of
 from cqueue.doctor.finding import Finding, Severity, Subject, not_checked
@@ -22,7 +23,6 @@ from cqueue.store.control import ListenerRow
 from cqueue.store.quarantine import MESSAGES, Damage
 
 if TYPE_CHECKING:
-    from cqueue.client import Client
     from cqueue.doctor.site import Site
     from cqueue.runtime.catalog import QueueEntry
 
@@ -59,7 +59,7 @@ def of_client(client: Client) -> Iterator[Finding]:
     """Check the queues that a client sees."""
     # Those who wait for messages: listeners of the doorbell, and workers of dispatchers.
     listeners, (workers, _) = listeners_of(client), listed(client)
-    entries = client._catalog.all()  # noqa: SLF001 - the library's own
+    entries = inside(client).catalog.all()
     names = {entry.row.name for entry in entries}
     dead_names = {name + DEAD_SUFFIX for name in names}  # looked at with their queues
     own = [entry for entry in entries if entry.row.name not in dead_names]
@@ -69,7 +69,7 @@ def of_client(client: Client) -> Iterator[Finding]:
         clean += not found
         yield from found
     quarantine.look(client)
-    yield from damaged(client._quarantine.of(MESSAGES, *quarantine.TABLES))  # noqa: SLF001 - as above
+    yield from damaged(inside(client).quarantine.of(MESSAGES, *quarantine.TABLES))
     if clean or not own:
         what = f"{clean:,} of {_counted(len(own), 'queue')}: nothing is late, nothing dead"
         yield SUBJECT.ok(what, figures={"clean": clean, "queues": len(own)})
@@ -78,7 +78,7 @@ def of_client(client: Client) -> Iterator[Finding]:
 def _of_queue(client: Client, entry: QueueEntry, serving: int, names: set[str]) -> Iterator[Finding]:
     name, dead_name = entry.row.name, entry.row.name + DEAD_SUFFIX
     try:
-        figures = client._driver.run(read(entry.spec))  # noqa: SLF001 - the library's own
+        figures = inside(client).driver.run(read(entry.spec))
         yield from late(name, figures, serving, paused=client.queue(name).paused)
         if dead_name in names:
             yield from dead(name, _letters(client, dead_name))
@@ -100,8 +100,8 @@ def _letters(client: Client, dead_queue: str) -> Letters:
         return Letters(0)
     now: datetime = queue.now
     since_us = int((now - RECENT).timestamp() * _US)
-    spec = client._catalog.entry(dead_queue).spec  # noqa: SLF001 - the library's own
-    recent, more = client._driver.run(letters_since(spec, since_us))  # noqa: SLF001 - as above
+    own = inside(client)
+    recent, more = own.driver.run(letters_since(own.catalog.entry(dead_queue).spec, since_us))
     oldest_s = None if stats.oldest is None else (now - stats.oldest).total_seconds()
     return Letters(max(stats.live, recent), recent, oldest_s, plus=more or bool(stats.at_least))
 

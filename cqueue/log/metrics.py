@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cqueue.client import Client, inside
 from cqueue.errors import BadInput, NotDone, OutcomeUnknown
 from cqueue.log.subscription import Lag, lags
 from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 
 if TYPE_CHECKING:
-    from cqueue.client import Client
     from cqueue.log.protocol.spec import LogSpec
 
 REST_S: Final = 30.0
@@ -48,7 +48,8 @@ class LagCollector(Collector):
     def __init__(
         self, client: Client, logs: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._client = client
+        own = inside(client)
+        self._driver, self._catalog = own.driver, own.logs
         self._logs = frozenset(logs)
         self._clock = clock
         self._mutex = threading.Lock()
@@ -94,8 +95,8 @@ class LagCollector(Collector):
             self._done.set()
 
     def _read(self) -> Iterator[tuple[tuple[str, str], Lag]]:
-        logs = {entry.spec.partition: entry for entry in self._client._logs.all()}  # noqa: SLF001
-        for key in self._client._driver.ask(ListSubscriptions()):  # noqa: SLF001
+        logs = {entry.spec.partition: entry for entry in self._catalog.all()}
+        for key in self._driver.ask(ListSubscriptions()):
             entry = logs.get(key.log)
             if entry is None or (self._logs and entry.row.name not in self._logs):
                 continue
@@ -106,7 +107,7 @@ class LagCollector(Collector):
     def _lag(self, key: SubscriptionKey, spec: LogSpec) -> Lag | None:
         """Return the lag of all partitions together; None if it was deleted, or one cannot be counted."""
         with suppress(NotDone, OutcomeUnknown, BadInput):
-            parts = lags(self._client._driver, key, spec).values()  # noqa: SLF001 - the library's own
+            parts = lags(self._driver, key, spec).values()
             if len(parts) == spec.partitions:  # a sum of some would look like that of all
                 return Lag(sum(each.count for each in parts), max(each.seconds for each in parts))
         return None

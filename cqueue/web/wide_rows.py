@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cqueue import ids
+from cqueue.client import Client, inside
 from cqueue.message import to_datetime
 from cqueue.protocol import shards
 from cqueue.protocol.inspection import END, first_wide_rows, states_of
@@ -15,7 +16,6 @@ from cqueue.store.decode import LAST_MS
 from cqueue.store.operations import LockState, Now, ReadHead, ReadIds, SlotState
 
 if TYPE_CHECKING:
-    from cqueue.client import Client
     from cqueue.protocol.inspection import Registered
     from cqueue.protocol.spec import Proto, QueueSpec
     from cqueue.store.operations import Head, IdSlice, WideRow
@@ -61,9 +61,8 @@ class WideRows(NamedTuple):
 
 def read(client: Client, queue: str) -> WideRows:
     """Read the oldest wide rows: a few partitions of the registry, 50 heads, and some ids behind each."""
-    spec = client._catalog.entry(queue).spec  # noqa: SLF001 - the library's own
-    found: WideRows = client._driver.run(_oldest(spec))  # noqa: SLF001 - as above
-    return found
+    own = inside(client)
+    return own.driver.run(_oldest(own.catalog.entry(queue).spec))
 
 
 def _oldest(spec: QueueSpec) -> Proto[WideRows]:

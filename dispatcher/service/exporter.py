@@ -11,10 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from cqueue.client import Client, inside
 from cqueue.dispatcher.execution.telemetry import Depth, depth_of
 from cqueue.dispatcher.service.health import Health
 from cqueue.dispatcher.service.metrics import exposition, held, packed
@@ -22,9 +23,6 @@ from cqueue.errors import BadInput, CqueueError, DamagedRow, NotDone, OutcomeUnk
 from cqueue.log.metrics import LagCollector
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.logs import DISPATCHER, describe, logger
-
-if TYPE_CHECKING:
-    from cqueue.client import Client
 
 FRESH_S: Final = 5.0
 """Seconds for which figures are shown again: shorter than scrapes are usually apart."""
@@ -54,7 +52,7 @@ class Exporter:
         subscriptions: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client = client
+        self._client, self._driver = client, inside(client).driver
         self._names = tuple(names)
         self._lags = LagCollector(client, clock=clock) if subscriptions else None
         self._clock = clock
@@ -115,13 +113,13 @@ class Exporter:
         return depths
 
     def _all(self) -> tuple[str, ...]:
-        with self._client._driver.limited(PATIENCE_S):  # noqa: SLF001 - the library's own
+        with self._driver.limited(PATIENCE_S):
             return tuple(name for name in self._client.queues() if not name.endswith(DEAD_SUFFIX))
 
     def _depth(self, name: str) -> Depth | CqueueError | None:
         """Return a queue's depth, or why it cannot be read; None if it is gone, or damaged."""
         try:
-            with self._client._driver.limited(PATIENCE_S):  # noqa: SLF001 - the library's own
+            with self._driver.limited(PATIENCE_S):
                 return depth_of(self._client.queue(name))
         except (BadInput, DamagedRow):
             return None

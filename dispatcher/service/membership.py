@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from cqueue.client import Client, inside
 from cqueue.dispatcher.service import logs
 from cqueue.errors import CqueueError
 from cqueue.protocol.poll import Share
@@ -21,9 +22,6 @@ from cqueue.runtime.rendezvous import Names
 from cqueue.store.control import Heartbeat, ReadWorkers, RemoveWorker, WorkerRow
 from cqueue.store.decode import LAST_MS
 from cqueue.store.operations import WideRow
-
-if TYPE_CHECKING:
-    from cqueue.client import Client
 
 BEAT_EVERY_S: Final = 5.0
 """Seconds between two heartbeats: one small write and one read a worker."""
@@ -155,7 +153,7 @@ def _like(empty: Any, value: Any) -> Any:
 
 def listed(client: Client) -> tuple[list[Worker], float]:
     """Return all living workers, by name, and the cluster's time now in seconds since 1970."""
-    driver = client._driver  # noqa: SLF001 - the library's own
+    driver = inside(client).driver
     return [parse(row) for row in driver.ask(ReadWorkers())], driver.clock.now_us() / 1e6
 
 

@@ -17,6 +17,7 @@ import pytest
 
 import cqueue
 from cqueue import ids
+from cqueue.client import inside
 from cqueue.store import packs
 from cqueue.store.operations import WideRow
 
@@ -175,7 +176,7 @@ def test_a_text_that_is_no_text_holds_up_nobody(story, column):
     )
     assert story.received(others) == others
     assert story.queue.stats().quarantined == 0
-    assert story.client._quarantine.counts() == {row.queue: 1}
+    assert inside(story.client).quarantine.counts() == {row.queue: 1}
     story.queue.purge()
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import cqueue
 from cqueue import ids, quarantine
+from cqueue.client import inside
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.schedules.monitor import restart_stalled
 from cqueue.dispatcher.schedules.triggers import Repeating
@@ -123,7 +124,7 @@ def test_a_damaged_queue_fails_alone_and_can_be_deleted(client, cql, name, colum
         with pytest.raises(DamagedRow, match=r"table queues.*delete"):
             fresh.queue(damaged)
         assert received(fresh, other) == [other.encode()]
-        assert [each.key for each in fresh._quarantine.of("queues")] == [(damaged,)]
+        assert [each.key for each in inside(fresh).quarantine.of("queues")] == [(damaged,)]
         assert fresh.delete_queue(damaged) == 1
         with pytest.raises(QueueNotFound):
             fresh.queue(damaged)
@@ -314,7 +315,7 @@ def test_a_damaged_schedule_fails_alone(client, cql, name, columns):
     with pytest.raises(DamagedRow, match=r"table schedules.*remove"):
         queue.schedules.get("damaged")
     assert restart_stalled(queue.schedules.store) == ["other"]
-    assert client._quarantine.find("schedules", (partition, "damaged")) is not None
+    assert inside(client).quarantine.find("schedules", (partition, "damaged")) is not None
     assert queue.schedules.add("damaged", Repeating(HOUR), replace=True).state in {"active", "paused"}
     cql(update("schedules", where, **columns))
     queue.schedules.remove("damaged")
@@ -450,7 +451,7 @@ def test_a_damaged_record_is_left_out_of_a_scan(client, cql, damaged_log, name, 
     with log.scan() as scanner:
         assert [body for batch in scanner.to_arrow() for body in batch.column("body").to_pylist()] == expected
     partition = client._logs.entry(name).spec.partition
-    assert client._quarantine.counts() == {partition: len(damaged)}
+    assert inside(client).quarantine.counts() == {partition: len(damaged)}
     for damage in quarantine.look_at_log(client, name):
         quarantine.drop(client, damage)
     left = cql("SELECT topic, body FROM {ks}.log WHERE log = %s ALLOW FILTERING", partition)

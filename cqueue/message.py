@@ -26,7 +26,7 @@ from cqueue.protocol.unique import Rule
 from cqueue.runtime.durations import given, show_duration
 from cqueue.runtime.texts import MAX_TEXT, check_text, storable
 from cqueue.store.operations import WideRow
-from cqueue.unique import Unique
+from cqueue.unique import Unique, rule_of
 
 MAX_BODY = 1 << 20
 """Bytes of a body, at most; larger cells slow Cassandra down. Store larger data elsewhere, and send its
@@ -300,7 +300,7 @@ def unique_rule(message: Message) -> Rule:
     key = message.key if unique.key is None else unique.key
     if key is None:
         raise BadInput("a unique message takes a key: Unique(key=...), or a key of its own")
-    return unique._rule(key)  # noqa: SLF001 - one package
+    return rule_of(unique, key)
 
 
 def _texts(message: Message) -> tuple[str | None, str | None, str | None, str | None]:

@@ -55,7 +55,7 @@ from cqueue.sending.spans import sent
 from cqueue.store.control import ReadResult
 from cqueue.store.operations import ReadBodies
 from cqueue.unique import Unique
-from cqueue.where import Where, as_where
+from cqueue.where import Where, as_where, fits_at, priorities_of
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.schedules.schedules import Schedules
@@ -785,7 +785,7 @@ class Queue:
         asked, spec = as_where(where), self._catalog.entry(self.name).spec
         if type(max_rows) is not int or max_rows < 1:
             raise BadInput(f"max_rows is {max_rows!r}; it takes a whole number from 1 on")
-        fits, priorities = asked._at(self._driver.clock.now_us()), asked._priorities  # noqa: SLF001
+        fits, priorities = fits_at(asked, self._driver.clock.now_us()), priorities_of(asked)
         place, rows = None, 0
         while True:
             read = listing.some(self._driver, spec, fits, limit=1, priorities=priorities, place=place)
@@ -831,9 +831,9 @@ class Queue:
         read = listing.some(
             self._driver,
             spec,
-            asked._at(self._driver.clock.now_us()),  # noqa: SLF001
+            fits_at(asked, self._driver.clock.now_us()),
             limit=limit,
-            priorities=asked._priorities,  # noqa: SLF001
+            priorities=priorities_of(asked),
             place=None if token is None else place_of(spec.partition, token),
         )
         return Page(

@@ -80,11 +80,12 @@ class Unique:
         ):
             raise BadInput(f"args is {self.args!r}; it takes a tuple of names, and no key beside it")
 
-    def _rule(self, key: str) -> Rule:
-        """Return the rule for the protocol."""
-        return Rule(
-            key=key,
-            while_=self.while_ or USUAL_WHILE.get(self.on_conflict, "running"),  # type: ignore[arg-type]
-            within_us=None if self.within is None else self.within // timedelta(microseconds=1),
-            replace=self.on_conflict in {"replace", "debounce"},
-        )
+
+def rule_of(unique: Unique, key: str) -> Rule:
+    """Return the rule for the protocol."""
+    return Rule(
+        key=key,
+        while_=unique.while_ or USUAL_WHILE.get(unique.on_conflict, "running"),  # type: ignore[arg-type]
+        within_us=None if unique.within is None else unique.within // timedelta(microseconds=1),
+        replace=unique.on_conflict in {"replace", "debounce"},
+    )

@@ -57,29 +57,6 @@ class Where:
             if age is not None:
                 check_duration(name, age, timedelta(), MAX_DELAY)
 
-    @property
-    def _priorities(self) -> frozenset[int] | None:
-        """The priorities to read; None: all."""
-        return None if self.priority is None else frozenset(_each(self.priority, "priority"))
-
-    def _at(self, now_us: int) -> Callable[[Found], bool]:
-        """Return a function that says of a stored message whether it is like this. now_us: cluster time."""
-        states = None if self.state is None else frozenset(_each(self.state, "state"))
-        latest_ms = None if self.older_than is None else (now_us - _us(self.older_than)) // 1000
-        after_ms = None if self.younger_than is None else (now_us - _us(self.younger_than)) // 1000
-
-        def fits(found: Found) -> bool:
-            row, headers = found.row, found.row.headers or {}
-            return (
-                (states is None or found.state in states)
-                and (self.task is None or row.task == self.task)
-                and (latest_ms is None or row.sent_at <= latest_ms)
-                and (after_ms is None or row.sent_at > after_ms)
-                and all(headers.get(name) == text for name, text in self.headers.items())
-            )
-
-        return fits
-
 
 def as_where(given: Where | Mapping[str, Any] | None) -> Where:
     """Return predicates that are given as `Where`, or as a mapping of its fields.
@@ -96,6 +73,30 @@ def as_where(given: Where | Mapping[str, Any] | None) -> Where:
         if name not in known:
             raise BadInput(f"where has no {name!r}; it has {', '.join(known)}")
     return Where(**given)
+
+
+def priorities_of(where: Where) -> frozenset[int] | None:
+    """Return the priorities to read; None: all."""
+    return None if where.priority is None else frozenset(_each(where.priority, "priority"))
+
+
+def fits_at(where: Where, now_us: int) -> Callable[[Found], bool]:
+    """Return a function that says of a stored message whether it is like this. now_us: cluster time."""
+    states = None if where.state is None else frozenset(_each(where.state, "state"))
+    latest_ms = None if where.older_than is None else (now_us - _us(where.older_than)) // 1000
+    after_ms = None if where.younger_than is None else (now_us - _us(where.younger_than)) // 1000
+
+    def fits(found: Found) -> bool:
+        row, headers = found.row, found.row.headers or {}
+        return (
+            (states is None or found.state in states)
+            and (where.task is None or row.task == where.task)
+            and (latest_ms is None or row.sent_at <= latest_ms)
+            and (after_ms is None or row.sent_at > after_ms)
+            and all(headers.get(name) == text for name, text in where.headers.items())
+        )
+
+    return fits
 
 
 def _each(given: Any, name: str) -> Collection[Any]:

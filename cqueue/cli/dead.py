@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from operator import attrgetter
@@ -93,7 +93,8 @@ def list_letters(
         with cli.status("Looking…"):
             found = queue.dead_letters.list(limit, reason=reason, task=task, kind=kind)
         such = " such" if (task, reason, kind) != (None, None, None) else ""
-        print_letters(cli, found, none=f"Queue {name} has no{such} dead letters.")
+        none = f"Queue {name} has no{such} dead letters."
+        print_list(cli, found, letter_fields, _COLUMNS, none=none, lines=True, spare=("attempts",), cut=True)
     if len(found) == limit:
         cli.remark(f"Shown are the oldest {limit:,}; --limit shows more.")
 
@@ -110,7 +111,8 @@ def groups(cli: CliContext, name: QueueName, *, task: Task = None, reason: Reaso
         with cli.status("Looking…"):
             found = queue.dead_letters.groups(reason=reason, task=task)
         such = " such" if task is not None or reason is not None else ""
-        print_groups(cli, found, none=f"Queue {name} has no{such} dead letters.")
+        none = f"Queue {name} has no{such} dead letters."
+        print_list(cli, found, asdict, _GROUP_COLUMNS, none=none, lines=True, spare=("redriven",), cut=True)
 
 
 @command(app)
@@ -240,16 +242,6 @@ def letter_fields(letter: DeadLetter) -> dict[str, Any]:
         "headers": dict(letter.headers),
         "size": letter.size,
     }
-
-
-def print_letters(cli: CliContext, letters: Sequence[DeadLetter], *, none: str) -> None:
-    """Print a line of JSON for each letter, or a table."""
-    print_list(cli, letters, letter_fields, _COLUMNS, none=none, lines=True, spare=("attempts",), cut=True)
-
-
-def print_groups(cli: CliContext, groups: Sequence[LetterGroup], *, none: str) -> None:
-    """Print a line of JSON for each group of letters, or a table."""
-    print_list(cli, groups, asdict, _GROUP_COLUMNS, none=none, lines=True, spare=("redriven",), cut=True)
 
 
 def print_letter(cli: CliContext, letter: DeadLetter, *, queue: str) -> None:

@@ -19,7 +19,6 @@ from cqueue.cli.render import emit_one, in_ms, print_list
 from cqueue.cli.values import body_text, parse_headers
 from cqueue.errors import BadInput, QueueNotFound
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -42,7 +41,8 @@ def list_schedules(
     One is an orphan if none of the processes that run handlers of the queue knows its task: it fires nothing
     until one does.
     """
-    from cqueue.dispatcher.service.membership import is_orphan, listed  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.schedules.triggers import described  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.service.membership import is_orphan, listed  # noqa: PLC0415 - as above
 
     with open_client(cli) as client, cli.status("Looking…"):
         found = _all(client) if queue is None else find_queue(client, queue).schedules.list()
@@ -57,7 +57,7 @@ def list_schedules(
         "key": attrgetter("key"),
         "state": lambda one: "orphan" if one.state == "active" and orphan(one) else one.state,
         "next": attrgetter("next_at"),
-        "when": _when,
+        "when": lambda one: described(one.trigger),
         "task": attrgetter("task"),
         "previous": attrgetter("previous"),
         "fired": attrgetter("fired"),
@@ -198,15 +198,15 @@ def remove(cli: CliContext, queue: QueueName, key: Key) -> None:
 
 def schedule_fields(schedule: Schedule, *, upcoming: int = 0) -> dict[str, Any]:
     """Return what --json shows of a schedule."""
-    from cqueue.dispatcher.schedules.triggers import given as given_values  # noqa: PLC0415 - not needed for --help
+    from cqueue.dispatcher.schedules import triggers  # noqa: PLC0415 - not needed for --help
 
     body, encoding = body_text(schedule.body)
     fields: dict[str, Any] = {
         "queue": schedule.queue,
         "key": schedule.key,
         "state": schedule.state,
-        "when": _when(schedule),
-        "trigger": {"kind": type(schedule.trigger).__name__, **in_ms(given_values(schedule.trigger))},
+        "when": triggers.described(schedule.trigger),
+        "trigger": {"kind": type(schedule.trigger).__name__, **in_ms(triggers.given(schedule.trigger))},
         "task": schedule.task,
         "body": body,
         "encoding": encoding,
@@ -219,18 +219,6 @@ def schedule_fields(schedule: Schedule, *, upcoming: int = 0) -> dict[str, Any]:
     if upcoming:
         fields["upcoming"] = [time.isoformat() for time in schedule.upcoming(upcoming)]
     return fields
-
-
-def _when(schedule: Schedule) -> str:
-    """Describe the trigger in a few words."""
-    from cqueue.dispatcher.schedules.triggers import Cron, Repeating  # noqa: PLC0415 - not needed for --help
-
-    match schedule.trigger:
-        case Cron(expression=expression, timezone=timezone):
-            return f"{expression} {timezone}"
-        case Repeating(interval=interval):
-            return f"every {show_duration(interval)}"
-    return "once"
 
 
 def _emit(cli: CliContext, schedule: Schedule, text: str) -> None:

@@ -10,11 +10,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cqueue.dispatcher.schedules.definition import ACTIVE
-from cqueue.dispatcher.schedules.triggers import Cron, Repeating, Trigger
+from cqueue.dispatcher.schedules.triggers import described
 from cqueue.dispatcher.service.membership import Worker, is_orphan, listed
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.message import MessageId, to_datetime
-from cqueue.runtime.durations import show_duration
 from cqueue.web import reading
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _schedule(store: ScheduleStore, row: ScheduleRow, living: list[Worker], now_
         queue=store.queue,
         key=row.key,
         state="orphan" if is_active and is_orphan(definition.task, store.queue, living) else row.state,
-        when=_when(definition.trigger),
+        when=described(definition.trigger),
         task=definition.task,
         next_at=to_datetime(row.next_at) if row.next_at else None,
         previous=to_datetime(row.previous) if row.previous else None,
@@ -82,15 +81,6 @@ def _schedule(store: ScheduleStore, row: ScheduleRow, living: list[Worker], now_
         last_id=store.last_message_id(row),
         next_id=store.message_id(row),
     )
-
-
-def _when(trigger: Trigger) -> str:
-    match trigger:
-        case Cron(expression=expression, timezone=timezone):
-            return f"{expression} {timezone}"
-        case Repeating(interval=interval):
-            return f"every {show_duration(interval)}"
-    return "once"
 
 
 HELD, WAITING, GONE = "held", "waiting", "gone"

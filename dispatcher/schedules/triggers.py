@@ -17,6 +17,7 @@ from cqueue.config import to_ms
 from cqueue.dispatcher.schedules import cron
 from cqueue.errors import ConfigError
 from cqueue.message import check_duration, datetime_us, to_datetime
+from cqueue.runtime.durations import show_duration
 
 MISFIRES = ("latest", "all", "skip")
 """What becomes of missed times; see `_Trigger.misfire`."""
@@ -177,6 +178,16 @@ def given(trigger: _Trigger) -> dict[str, Any]:
     """Return the trigger's values by name, without defaults."""
     values = {each.name: (getattr(trigger, each.name), each.default) for each in fields(trigger)}
     return {name: value for name, (value, default) in values.items() if value != default}
+
+
+def described(trigger: Trigger) -> str:
+    """Return when a trigger fires, in a few words."""
+    match trigger:
+        case Cron(expression=expression, timezone=timezone):
+            return f"{expression} {timezone}"
+        case Repeating(interval=interval):
+            return f"every {show_duration(interval)}"
+    return "once"
 
 
 def _check(name: str, value: Any) -> None:

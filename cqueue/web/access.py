@@ -81,7 +81,7 @@ class Token:
     @property
     def person(self) -> Person:
         """The person whom the token lets in."""
-        return Person(self.name, self.roles | {Role.READ})
+        return Person(self.name, self.roles)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Password:
     @property
     def person(self) -> Person:
         """The person whom the password lets in."""
-        return Person(self.name, self.roles | {Role.READ})
+        return Person(self.name, self.roles)
 
     def fits(self, password: str) -> bool:
         """Return whether this is the password. Takes some 50 ms, so that guessing takes long."""
@@ -186,13 +186,13 @@ class Access:
         """Return whom the proxy names, if the request comes from an address that is believed."""
         if not name or address not in self.proxy_addresses:
             return None
-        return Person(name[:200], self.roles | {Role.READ})
+        return Person(name[:200], self.roles)
 
     @property
     def anybody(self) -> Person | None:
         """Return whom a dashboard without tokens and header takes everybody for; None if it has either."""
         known = self.asks or self.proxy_header is not None
-        return None if known else Person("local", self.roles | {Role.READ})
+        return None if known else Person("local", self.roles)
 
 
 class Sessions:

@@ -165,7 +165,7 @@ class Batcher(Generic[Entry, Outcome]):
         self._thread = partial(Thread, target=self._work, name=name, daemon=daemon)
         self._mutex = RLock()  # an RLock belongs to its thread: a wait ended by Ctrl-C releases nobody else's
         self._entry_came = Condition(self._mutex)  # wakes the batcher's threads: an entry came
-        self._entry_done = Condition(self._mutex)  # wakes callers that wait for room, and `flush`
+        self._entry_done = Condition(self._mutex)  # wakes callers that wait for room, and `wait_stored`
         self._waiting: deque[Entry | _Expected[Entry]] = deque()
         self._retries: _RetryHeap[Entry] = _RetryHeap(repeat, clock)
         self._workers: dict[Thread, int] = {}  # number of entries that each thread is storing
@@ -285,13 +285,6 @@ class Batcher(Generic[Entry, Outcome]):
             self._bounds = replace(self._bounds, linger_s=0.0)
             self._retries.hurry()
             self._entry_came.notify_all()
-
-    def flush(self, wait_s: float) -> bool:
-        """Hurry, and wait until everything is stored. Return False if that takes longer than `wait_s`
-        seconds.
-        """
-        self.hurry()
-        return self.wait_stored(wait_s)
 
     def wait_stored(self, wait_s: float) -> bool:
         """Wait until everything is stored, at its own pace. Return False after `wait_s` seconds."""

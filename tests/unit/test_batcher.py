@@ -60,6 +60,11 @@ def busy(batches, held, *entries):
     return [first, *(batches.submit(entry) for entry in entries[1:])]
 
 
+def flushed(batches, wait_s):
+    batches.hurry()
+    return batches.wait_stored(wait_s)
+
+
 class Caller(threading.Thread):
     """A thread that calls, and keeps the outcome or the error."""
 
@@ -145,7 +150,7 @@ def test_nothing_is_lost_however_many_threads_put():
         thread.start()
     for thread in threads:
         thread.join()
-    assert batches.flush(SOON_S)
+    assert flushed(batches, SOON_S)
     assert len(seen) == len(set(seen)) == 8000
 
 
@@ -472,7 +477,7 @@ def test_what_raises_is_stored_again():
 
     batches = batcher(store)
     batches.put(1)
-    assert batches.flush(SOON_S)
+    assert flushed(batches, SOON_S)
     assert tries == [[1], [1]]
 
 
@@ -481,16 +486,16 @@ def test_in_a_hurry_nobody_lingers_and_no_pause_is_long(storing):
     batches = batcher(storing, linger_s=3600.0)
     storing.outcome = lambda entry: Unavailable("no node") if len(storing.batches) < 3 else entry
     batches.put(1)
-    assert batches.flush(SOON_S)
+    assert flushed(batches, SOON_S)
     assert storing.batches == [[1]] * 3
 
 
 def test_a_flush_says_when_something_is_left(held):
     batches = batcher(held)
     batches.put(1)
-    assert not batches.flush(0.01)
+    assert not flushed(batches, 0.01)
     held.go.release()
-    assert batches.flush(SOON_S)
+    assert flushed(batches, SOON_S)
 
 
 # ── close ──

@@ -72,9 +72,9 @@ class Figures:
         """Return when the wide row of the oldest late message was claimed from last; None if never."""
         return None if self.oldest_row is None else self.claims.get(self.oldest_row)
 
-    def note_late(self, wide_row: WideRow, due_us: int, count: int = 1) -> None:
-        """Note late messages of a wide row, the oldest of which was due at `due_us`."""
-        self.late += count
+    def note_late(self, wide_row: WideRow, due_us: int) -> None:
+        """Note a late message of a wide row, which was due at `due_us`."""
+        self.late += 1
         if self.oldest_us is None or due_us < self.oldest_us:
             self.oldest_us, self.oldest_row = due_us, wide_row
 

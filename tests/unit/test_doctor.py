@@ -594,8 +594,8 @@ def figures(*, claimed_s=None, late_s=None, late=1, **others):
     """A queue whose oldest message was due, and claimed from, a while ago."""
     now_us = 1_800_000_000 * S
     found = Figures(now_us=now_us, **others)
-    if late_s is not None:
-        found.note_late(PLACE, now_us - late_s * S, late)
+    for _ in range(late if late_s is not None else 0):
+        found.note_late(PLACE, now_us - late_s * S)
     if claimed_s is not None:
         found.claims[PLACE] = now_us - claimed_s * S
     return found

@@ -60,7 +60,7 @@ class Engine:
         stores = [queue_of(source).schedules.store for source in sources]
         self.history = HistoryWriter(telemetry)
         telemetry.on_lost = self.history.lost
-        self.settlement_writer = SettlementWriter(options, middleware, telemetry, history=self.history)
+        self.settlement_writer = SettlementWriter(options, middleware, telemetry, self.history)
         self.runner = Runner(
             telemetry,
             middleware,

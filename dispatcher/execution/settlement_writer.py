@@ -42,8 +42,8 @@ class SettlementWriter:
         options: ack_batch and ack_interval bound the batches.
         middleware: hooks around acks.
         telemetry: counters and log events.
-        clock: monotonic seconds, for delays.
         history: told of each decision about a message of a queue that keeps a history.
+        clock: monotonic seconds, for delays.
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class SettlementWriter:
         options: Options,
         middleware: Sequence[Middleware],
         telemetry: Telemetry,
+        history: HistoryWriter,
         clock: Callable[[], float] = time.monotonic,
-        history: HistoryWriter | None = None,
     ) -> None:
         self._telemetry = telemetry
         self._clock = clock
@@ -91,7 +91,7 @@ class SettlementWriter:
             delivery.result, refusal = result_of(keeping, delivery, settlement)
             if refusal is not None:  # the handler did its work: the message counts as done
                 self._telemetry.of(Event.RESULT_UNKEPT, delivery, error=refusal)
-        if self._history is not None and delivery.poller.keeps_history:
+        if delivery.poller.keeps_history:
             self._history.decided(delivery, settlement)
         delivery.settlement = settlement
         if settlement is not SUCCEEDED:

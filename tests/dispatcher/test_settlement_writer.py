@@ -10,6 +10,7 @@ import pytest
 import cqueue
 from cqueue.dispatcher.execution.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.execution.events import Event
+from cqueue.dispatcher.execution.history_writer import HistoryWriter
 from cqueue.dispatcher.execution.options import Options
 from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
@@ -18,6 +19,8 @@ from cqueue.errors import Closed, OutcomeUnknown, Unavailable
 from cqueue.store.control import KeepResult, ResultRow
 from cqueue.store.operations import DeleteMessages, Mutate, ReadHead
 from tests.fix_dispatcher import SOON, SOON_S, until
+
+OPTIONS = Options()
 
 
 class Clock:
@@ -45,10 +48,15 @@ class Calls:
         return self.error
 
 
+def writer_of(options=OPTIONS, hooks=(), on_event=None, **more):
+    telemetry = Telemetry(on_event)
+    return SettlementWriter(options, hooks, telemetry, HistoryWriter(telemetry), **more)
+
+
 @pytest.fixture
 def writer():
     # Nothing is sent but by hand, and delays do not shrink while a slow machine puts ten.
-    made = SettlementWriter(Options(ack_interval=timedelta(seconds=5)), [], Telemetry(), clock=lambda: 0.0)
+    made = writer_of(Options(ack_interval=timedelta(seconds=5)), clock=lambda: 0.0)
     yield made
     made.close()
 
@@ -166,7 +174,7 @@ def test_hooks_after_an_ack_run_in_the_opposite_order(poller, work):
             called.append(f"{self.name} after")
 
     hooks = [Hooks("outer"), Hooks("inner")]
-    writer = SettlementWriter(Options(), hooks, Telemetry())
+    writer = writer_of(hooks=hooks)
     writer.settle_now(*deliveries(poller, work, 1), SUCCEEDED)
     assert called == ["outer before", "inner before", "inner after", "outer after"]
 
@@ -237,7 +245,7 @@ def test_an_ack_that_breaks_is_told_of_and_sent_again(poller, work, monkeypatch)
     """A bug loses no ack, and does not stay hidden."""
     held, told = deliveries(poller, work, 1), []
     held[0].settlement = SUCCEEDED
-    writer = SettlementWriter(Options(), [], Telemetry(on_event=lambda event, _: told.append(event)))
+    writer = writer_of(on_event=lambda event, _: told.append(event))
     with monkeypatch.context() as patch:
         patch.setattr(poller.consumer, "ack", lambda _: 1 / 0)
         (error,) = writer.send(held)
@@ -289,7 +297,7 @@ def test_what_is_decided_after_the_client_was_closed_is_left_to_its_timeout(
 def test_what_is_stored_as_it_should_be_is_not_told_of(poller, work):
     """Least of all as a result that was refused, where none is kept."""
     told = []
-    writer = SettlementWriter(Options(), [], Telemetry(on_event=lambda event, _: told.append(event)))
+    writer = writer_of(on_event=lambda event, _: told.append(event))
     (delivery,) = deliveries(poller, work, 1)
     writer.settle_now(delivery, SUCCEEDED)
     writer.close()

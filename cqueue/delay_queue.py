@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from cqueue.client import Client, inside
 from cqueue.consumer import HOLD_DIVISOR, MAX_WAIT, Consumer
@@ -32,14 +32,10 @@ from cqueue.message import (
 from cqueue.quarantine import look_at_queue
 from cqueue.queue import MAX_PEEK, StoredMessage
 from cqueue.received import ReceivedMessage
-from cqueue.runtime.sequences import parts
+from cqueue.runtime.sequences import grouped, parts
 from cqueue.store.quarantine import Damage
 from cqueue.unique import Unique
 from cqueue.where import Where
-
-if TYPE_CHECKING:
-    from cqueue.receiving.settler import Settler
-    from cqueue.store.operations import WideRow
 
 READY, CLAIMED = Where(state="ready"), Where(state="claimed")
 
@@ -317,13 +313,12 @@ class DelayQueue:
         now = self._queue.now
         popped = list(self._popped.items())
         late = {id_: one for id_, one in popped if self._until.get(id_, one.visible_again) <= now}
-        by_row: dict[tuple[Settler, WideRow], list[ReceivedMessage]] = {}
-        for id_, one in late.items():
-            if one.is_held:
-                settler = one._settler  # noqa: SLF001 - of its own consumer
-                by_row.setdefault((settler, one.id.locate().wide_row), []).append(one)
-            else:
-                self._forget([id_])
+        held = {id_: one for id_, one in late.items() if one.is_held}
+        self._forget(late.keys() - held.keys())
+        by_row = grouped(
+            ((one._settler, one.lease.wide_row), one)  # noqa: SLF001 - of its own consumer
+            for one in held.values()
+        )
         batches = [
             (settler, some) for (settler, _), those in by_row.items() for some in parts(those, MAX_RECEIVE)
         ]

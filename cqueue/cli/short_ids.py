@@ -16,6 +16,7 @@ from cqueue.cli.opening import find_queue
 from cqueue.errors import BadInput, CqueueError, InvalidMessageId, LetterNotFound, QueueNotFound
 from cqueue.message import SHORT_ID, MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.runtime import sequences
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -164,9 +165,7 @@ def _only(text: str, found: Iterable[str]) -> str:
 
 def grouped(reasons: Iterable[tuple[str, str]]) -> Iterator[str]:
     """Yield a line for each reason, with its ids: many often have the same reason. reasons: by id."""
-    by_reason: dict[str, list[str]] = {}
-    for id_, reason in reasons:
-        by_reason.setdefault(reason, []).append(id_)
+    by_reason = sequences.grouped((reason, id_) for id_, reason in reasons)
     for number, (reason, ids) in enumerate(by_reason.items()):
         if number == GROUPS:
             yield f"… and {len(by_reason) - GROUPS:,} more errors; --json names all."

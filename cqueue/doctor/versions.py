@@ -14,6 +14,7 @@ from cqueue._version import __version__
 from cqueue.doctor import statements as cql
 from cqueue.doctor.finding import Finding, Severity, Subject
 from cqueue.doctor.site import unanswered
+from cqueue.runtime.sequences import grouped
 from cqueue.store import driver
 
 if TYPE_CHECKING:
@@ -70,12 +71,9 @@ def missing_parts(names: Sequence[str]) -> Iterator[Finding]:
 
 def of_nodes(answers: Sequence[Answer]) -> Iterator[Finding]:
     """Judge the releases of the nodes, and whether all have one schema."""
-    releases: dict[str, list[str]] = {}
-    schemas: dict[str, list[str]] = {}
-    for answer in answers:
-        for row in answer.rows:
-            releases.setdefault(str(row.release_version), []).append(answer.node)
-            schemas.setdefault(str(row.schema_version), []).append(answer.node)
+    told = [(row, answer.node) for answer in answers for row in answer.rows]
+    releases = grouped((str(row.release_version), node) for row, node in told)
+    schemas = grouped((str(row.schema_version), node) for row, node in told)
     for release, nodes in sorted(releases.items()):
         if _numbers(release)[:2] != CASSANDRA:
             yield SUBJECT.found(

@@ -217,13 +217,10 @@ def outgoing(message: Message, now_us: int) -> Outgoing:
         if type(only) is bytes and len(only) <= MAX_BODY:
             return _new_tuple(Outgoing, (only, *_PLAIN))
     check_message(message)
-    body, headers = check_body(message.body), message.headers
-    if headers:
-        headers = check_headers(headers)
-    priority = message.priority
+    body, priority = check_body(message.body), message.priority
+    headers = dict(check_headers(message.headers)) if message.headers else None
     check_priority(priority)
     ttl_ms = None if message.ttl is None else _ttl_ms(message.ttl)
-    headers = dict(headers) if headers else None
     if message.source is not None:
         source, due_us = _source(message.source), _derived_due_us(message, now_us)
         return Outgoing(body, priority, due_us, headers, ttl_ms, *_texts(message), source)

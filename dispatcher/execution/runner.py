@@ -271,20 +271,17 @@ class Runner:
     def _of_verdict(
         self, delivery: Delivery, action: Action, error: BaseException | None = None
     ) -> Settlement:
-        match action:
-            case Snooze(delay):
-                return Settlement(Verb.SNOOZE, "snoozed", delay)
-            case Cancel(reason):
-                return Settlement(
-                    Verb.ACK, "cancelled", reason=reason, log_reason=_for_logs(delivery, reason, error)
-                )
-            case Dead(reason) if delivery.poller.is_dead_letter:
-                told = _for_logs(delivery, reason, error)
-                return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason, log_reason=told)
-            case Dead(reason):
-                trace, told = trace_of(error) if error is not None else "", _for_logs(delivery, reason, error)
-                return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace, log_reason=told)
-        return Settlement(Verb.NACK, "retried", retry.resolved_delay(action, _failure(delivery)))
+        if isinstance(action, Snooze):
+            return Settlement(Verb.SNOOZE, "snoozed", action.delay)
+        if isinstance(action, Retry):
+            return Settlement(Verb.NACK, "retried", retry.resolved_delay(action, _failure(delivery)))
+        reason, told = action.reason, _for_logs(delivery, action.reason, error)
+        if isinstance(action, Cancel):
+            return Settlement(Verb.ACK, "cancelled", reason=reason, log_reason=told)
+        if delivery.poller.is_dead_letter:
+            return Settlement(Verb.NACK, "retried", NEVER_DIES, reason=reason, log_reason=told)
+        trace = trace_of(error) if error is not None else ""
+        return Settlement(Verb.DEAD, "dead", reason=reason, traceback=trace, log_reason=told)
 
 
 def _error_of(delivery: Delivery) -> BaseException | None:

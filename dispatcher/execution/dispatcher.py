@@ -70,13 +70,12 @@ class Dispatcher:
         self.options = _options(options)
         if on_event is not None and not callable(on_event):
             raise ConfigError(f"on_event is {on_event!r}; it takes a function")
-        telemetry = Telemetry(on_event)
         self.engine = Engine(
             self._sources,
             handler,
             middleware=checked_middleware(middleware),
             options=self.options,
-            telemetry=telemetry,
+            telemetry=Telemetry(on_event),
         )
         self.tasks = known_tasks(self.engine.resolver)
         self._state = "new"

@@ -253,7 +253,7 @@ class Consumer:
             self.snooze(messages, timedelta())
         except CqueueError as exc:  # of several leases, the others were given back
             now_ms = self._driver.clock.guess_us() // 1000
-            left = [one for one in messages if one.is_held and one._taken.lease.due_ms > now_ms]  # noqa: SLF001
+            left = [one for one in messages if one.is_held and one.lease.due_ms > now_ms]
             if left and not self._told:
                 logs.logger(LOGGER).warning(
                     "give_back_failed", queue=self.name, messages=len(left), error=logs.describe(exc)

@@ -56,7 +56,7 @@ class Settler:
         self._executor = executor
         self._locks = [waiting.lock() for _ in range(LOCKS)]
         self._leases: set[Lease] = set()
-        self._acking: dict[object, Sequence[Received]] = {}  # of acks that wait, or run
+        self.acking: dict[object, Sequence[Received]] = {}  # of acks that wait, or run
         self.finished: deque[Lease] = deque()
         self._shared = acks.Shared()
 
@@ -72,7 +72,7 @@ class Settler:
         """Nack all unsettled messages, but those whose ack is under way. If that fails, their timeout gives
         them back.
         """
-        batches = list(self._acking.values())
+        batches = list(self.acking.values())
         acking = {(one.lease, one.row.id) for batch in batches for one in _taken(batch)}
         for lease in list(self._leases):
             if lease.is_held and lease.due_ms > now_ms:
@@ -80,7 +80,7 @@ class Settler:
                     unsettled = [id_ for id_ in list(lease.outstanding) if (lease, id_) not in acking]
                     self._driver.run(acks.nack(lease, unsettled, 0, self._shared))
 
-    def _settled(self, lease: Lease) -> None:
+    def settled(self, lease: Lease) -> None:
         """Mark a lease whose messages are all settled, so that its slot can be freed."""
         self._leases.discard(lease)
         self.finished.append(lease)
@@ -99,7 +99,7 @@ class Settler:
             return
         with suppress(NotDone, OutcomeUnknown):
             for lease in self._driver.run(acks.ack(expired)):
-                self._settled(lease)
+                self.settled(lease)
             if self._driver.meter is not None:
                 self._driver.meter.count("expired", self.name, len(expired))
 
@@ -155,7 +155,7 @@ class Settler:
             why |= fitting({**(taken.row.headers or {}), **why}, headers)
         buried = self._measured("bury", "buried", 1, bury(spec, dead, taken, why))
         for lease in buried:
-            self._settled(lease)
+            self.settled(lease)
 
     # ── calls of the holder ──
 
@@ -171,7 +171,7 @@ class Settler:
         if tracing is None:
             settle(some)
             return
-        names = {message._settler.name for message in some}  # noqa: SLF001 - the same class
+        names = {settler.name for settler in _settlers(some)}
         name = names.pop() if len(names) == 1 else None
         tracing.around(verb, name, some, lambda: settle(some))
 
@@ -186,12 +186,12 @@ class Settler:
             note_end()
         if meter is not None:
             meter.took("ack", self.name, since_s)
-            for name, count in Counter(message._settler.name for message in some).items():  # noqa: SLF001
+            for name, count in Counter(settler.name for settler in _settlers(some)).items():
                 meter.count("acked", name, count)
         if emptied:
-            owners = {message._taken.lease: message._settler for message in some}  # noqa: SLF001
+            owners = dict(zip((message.lease for message in some), _settlers(some), strict=True))
             for lease in emptied:
-                owners[lease]._settled(lease)  # noqa: SLF001 - the same class
+                owners[lease].settled(lease)
 
     def _measured(self, call: str, what: str | None, count: int, proto: Proto[T]) -> T:
         """Run a protocol function; count what it has done, or how it has failed, if somebody asks."""
@@ -282,19 +282,23 @@ def _are_texts(headers: Any) -> bool:
 
 def _note_acking(messages: Sequence[Received]) -> Callable[[], None]:
     """Note that an ack of these messages is under way. Return the call that notes its end."""
-    note, settlers = object(), {one._settler for one in messages}  # noqa: SLF001
+    note, settlers = object(), set(_settlers(messages))
     for settler in settlers:
-        settler._acking[note] = messages  # noqa: SLF001
+        settler.acking[note] = messages
 
     def note_end() -> None:
         for settler in settlers:
-            settler._acking.pop(note, None)  # noqa: SLF001
+            settler.acking.pop(note, None)
 
     return note_end
 
 
+def _settlers(messages: Sequence[Received]) -> list[Settler]:
+    return [message._settler for message in messages]  # noqa: SLF001 - of this package
+
+
 def _taken(messages: Sequence[Received]) -> list[Taken]:
-    return [message._taken for message in messages]  # noqa: SLF001
+    return [message._taken for message in messages]  # noqa: SLF001 - as above
 
 
 def _call_for_each(items: Iterable[T], call: Callable[[T], None]) -> None:

@@ -262,7 +262,7 @@ def test_a_close_does_not_give_back_what_is_being_acked(store, queue, fails, cal
         states = {found.body: found.state for found in queue.peek()}
     assert states == {b"left": "claimed"} | ({b"acked": "claimed"} if fails else {})
     assert future.done()
-    while consumer._settler._acking:  # emptied by a callback
+    while consumer._settler.acking:  # emptied by a callback
         time.sleep(0.001)
 
 

@@ -6,7 +6,7 @@ A driver without a meter pays one look at an attribute for a call, and nothing f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -38,8 +38,8 @@ class CallMetrics(Collector):
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"cqueue_{name}", text, ("queue", *labels), registry=registry)
 
-        def histogram(name: str, text: str) -> Histogram:
-            return Histogram(f"cqueue_{name}", text, ("queue",), registry=registry, buckets=BUCKETS)
+        def histogram(name: str, text: str, buckets: Sequence[float] = BUCKETS) -> Histogram:
+            return Histogram(f"cqueue_{name}", text, ("queue",), registry=registry, buckets=buckets)
 
         self._counters: Final = {
             "sent": counter("sent", "Messages known to be stored."),
@@ -56,19 +56,10 @@ class CallMetrics(Collector):
             "claim": histogram("claim_seconds", "How long polls took that found messages."),
             "ack": histogram("ack_seconds", "How long acks took, of one message or many."),
         }
-        self._mutations = Counter(
-            "cqueue_mutations",
-            "Conditional mutations that were answered.",
-            ("queue", "mutation", "outcome"),
-            registry=registry,
-        )
-        self._tombstones = Histogram(
-            "cqueue_read_tombstones",
-            "Tombstones that reads crossed; 0 where Cassandra tells of none.",
-            ("queue",),
-            registry=registry,
-            buckets=TOMBSTONES,
-        )
+        mutations = "Conditional mutations that were answered."
+        self._mutations = counter("mutations", mutations, "mutation", "outcome")
+        crossed = "Tombstones that reads crossed; 0 where Cassandra tells of none."
+        self._tombstones = histogram("read_tombstones", crossed, TOMBSTONES)
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics as they are now."""

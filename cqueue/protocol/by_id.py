@@ -22,7 +22,7 @@ from cqueue.protocol.claim_draft import MAX_LISTED, STAY_MS, free_number, freed
 from cqueue.protocol.inspection import discard, is_expired, slots_of
 from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
-from cqueue.protocol.row_memory import RowMemory, remember_row
+from cqueue.protocol.row_memory import RowMemory, fence_of, remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import grouped
 from cqueue.store.operations import (
@@ -66,10 +66,14 @@ AT_ONCE = 500
 
 @dataclass(slots=True)
 class Changed:
-    """What became of the messages that a call named. Those in neither are gone: acked, dead or expired."""
+    """What became of the messages that a call named. Those in neither are gone: acked, dead or expired.
+
+    fence: of the wide row, as the call saw it last.
+    """
 
     done: set[int] = field(default_factory=set)
     failed: dict[int, CqueueError] = field(default_factory=dict)
+    fence: int | None = None
 
 
 class Edit:
@@ -80,7 +84,7 @@ class Edit:
     ) -> None:
         self.now_us = now_us
         self.is_unsure = is_unsure  # an earlier try had no answer, and others wrote since
-        self.changed = Changed()
+        self.changed = Changed(fence=fence_of(head))
         self.needs_fence = False  # an id that no slot lists is part of the change
         self._head = head
         self._priority = priority
@@ -184,13 +188,11 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
         changed.failed |= edited.failed
         live = {row.id for row in rows if not is_expired(row, listing.get(row.id), now_us)}
         by_others = listing.keys() - edited.done
-        now_us = yield from Now()
         unsure = OutcomeUnknown("deleted, but by this call or by another one")
         for id_ in live & by_others - changed.failed.keys():
-            # A claim may have found the row deleted, and taken the id out of its slot, or out of the one that
-            # a holder has moved it to.
-            slot = listing[id_]
-            if slot.state is SlotState.CLAIMED or slot.due_ms * 1000 <= now_us + spec.skew_us:
+            # A claim may have found the row deleted, and taken the id out of its slot, wherever others had
+            # moved it. Claims change the fence; only a holder frees its slot without.
+            if edited.fence != fence_of(head) or listing[id_].state is SlotState.CLAIMED:
                 changed.failed[id_] = unsure
         changed.done = live - by_others - changed.failed.keys()
     return changed
@@ -302,7 +304,7 @@ def _mutate(
         head, _ = yield from locks.read_whole(wide_row)
         memory.remembered.note_read(head, now_us)
         if is_retired(head, memory.end_us, now_us):
-            return Changed()
+            return Changed(fence=fence_of(head))
         if live:
             ids_ = [row.id for row in (yield from ReadMessages(wide_row, priority, tuple(ids_)))]
         edit = Edit(head, priority, now_us, owner, pick, is_unsure=is_unsure)

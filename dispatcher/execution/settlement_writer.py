@@ -241,10 +241,10 @@ class SettlementWriter:
         return dict.fromkeys(again, error)
 
     def _is_still_held(self, delivery: Delivery, verb: Verb) -> bool:
-        """Return whether the message is still held; a lost one belongs to another consumer."""
+        """Return whether the message is still held; a lost one was cancelled, or is another consumer's."""
         if delivery.message.is_held:
             return True
-        if delivery.message.lease.lost:
+        if delivery.message.lease.lost or delivery.message.is_cancelled:
             self._telemetry.lost(delivery, verb=verb)
         return False
 

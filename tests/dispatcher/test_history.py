@@ -143,6 +143,25 @@ def test_a_long_run_is_told_while_it_runs(app, queue, monkeypatch):
     assert states(told(queue, 2, message_id=id_)) == ["running", "succeeded"]
 
 
+def test_what_was_cancelled_while_its_handler_failed_is_told_as_lost(app, queue):
+    """It does not come again as the handler's decision says, though others of its claim are still held."""
+    goes_on = threading.Event()
+
+    def run_or_fail(which: int) -> None:
+        if which == 1:
+            assert goes_on.wait(TOLD_S)
+        else:
+            assert queue.cancel(sent[0])
+            raise ValueError("no")
+
+    work = task(app, run_or_fail)
+    sent = work.enqueue_many([work.message(0), work.message(1)]).ids
+    with app.dispatcher(threads=2, consumers=1) as dispatcher:
+        assert states(told(queue, 2, message_id=sent[0])) == ["retried", "lost"]
+        goes_on.set()
+        assert dispatcher.drain(SOON)
+
+
 def test_firings_are_told_by_schedule(app, queue):
     """When each ran and how it ended; a time that its schedule skips is told, too."""
 

@@ -261,7 +261,7 @@ class Schedules:
 
         Times in between are left out, and so is a firing from before the pause that no handler has begun. A
         `RunOnce` whose time has passed meanwhile fires at once, and once more if its handler still runs.
-        Firings from before the pause are no longer retried.
+        Firings from before the pause are no longer retried, and `count` leaves out one that still runs.
 
         Raises:
             ScheduleNotFound: there is no such key.

@@ -85,10 +85,14 @@ def bind(handler: Any, name: str | None = None) -> Binding:
     """Return a function, coroutine function, callable object, or class as a `Binding` with default policy.
 
     Raises:
-        ConfigError: the object is none of these, or a generator function.
+        ConfigError: the object is none of these, a generator function, or a task.
     """
     if isinstance(handler, Binding):
         return handler
+    if isinstance(getattr(handler, "binding", None), Binding):  # its function takes arguments, no message
+        raise ConfigError(
+            f"{handler!r} is a task of an application; give the App in its place, which decodes the arguments"
+        )
     if not callable(handler):
         raise ConfigError(f"{handler!r} is not a handler; give a function (message, context), or a class")
     name = name or str(getattr(handler, "__name__", type(handler).__name__))

@@ -212,6 +212,15 @@ class Yields:
         yield
 
 
+def test_a_task_is_no_handler():
+    """A task is callable, but takes the arguments in a message's body, not the message and its context."""
+    with cqueue.App("memory://") as app, cqueue.connect("memory://") as client:
+        queue, task = client.create_queue("q"), app.task(fail)
+        for handler in (task, {None: task}):
+            with pytest.raises(cqueue.ConfigError, match="is a task of an application; give the App"):
+                cqueue.Dispatcher(queue, handler)
+
+
 @pytest.mark.parametrize("handler", [_yields, _yields_async, Yields, Yields(), {"a": _yields}])
 def test_a_generator_function_is_refused_before_anything_runs(work, handler):
     """A call of it would do nothing, and would count as success."""

@@ -49,7 +49,7 @@ class Spools:
 
     def queue(self, spool: Spool, name: str, make: Callable[..., Any]) -> SpooledQueue:
         """Return the queue of this name; `make` makes one of a class."""
-        _check(spool)
+        check_spool(spool)
         with self._mutex:
             key = id(spool), check_queue_name(name)
             if key not in self._open_queues:
@@ -60,7 +60,7 @@ class Spools:
 
     def log(self, spool: Spool, name: str) -> SpooledLog:
         """Return the log of this name."""
-        _check(spool)
+        check_spool(spool)
         with self._mutex:
             key = id(spool), check_queue_name(name, "log")
             if key not in self._open_logs:
@@ -97,7 +97,7 @@ class Spools:
                 each.close()
 
 
-def _check(spool: Any) -> None:
+def check_spool(spool: object) -> None:
     """Raise `BadInput` unless it is a spool."""
     if not isinstance(spool, Spool):
         raise BadInput(f"spool is {spool!r}; it takes a Spool: Spool('/var/spool/app')")

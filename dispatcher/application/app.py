@@ -20,9 +20,10 @@ from cqueue.config import QueueConfig
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.application.outbox import Outbox
 from cqueue.dispatcher.application.payload import DEFAULT_CODEC
+from cqueue.dispatcher.application.payload import codec as codec_of
 from cqueue.dispatcher.application.periodic import Declared, PeriodicTask, declare, trigger_of
 from cqueue.dispatcher.application.registry import TaskRegistry, task_name
-from cqueue.dispatcher.application.tasks import CronOptions, PeriodicOptions, Task, TaskOptions
+from cqueue.dispatcher.application.tasks import CronOptions, PeriodicOptions, Task, TaskOptions, checked_retry
 from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Retry
 from cqueue.dispatcher.execution.context import Binding
 from cqueue.dispatcher.execution.middleware import Middleware, checked_middleware
@@ -93,8 +94,8 @@ class App:
             application that has its task or takes its arguments; 0 to 10 years, by default an hour.
 
     Raises:
-        BadInput: `target` is neither a URL nor a `Client`, or `unknown_task_wait` is out of range. The parts
-            of a URL are checked at first need.
+        BadInput: `target` is neither a URL nor a `Client`, or another argument is out of range or of the
+            wrong kind. The parts of a URL are checked at first need.
     """
 
     def __init__(
@@ -117,6 +118,10 @@ class App:
         self._url = target if isinstance(target, str) else None
         client = target if isinstance(target, Client) else None
         self._link = _Link(client, is_ours=client is None)
+        if spool is not None and not callable(spool):
+            from cqueue.spool.forward_client import check_spool  # noqa: PLC0415 - only where there is one
+
+            check_spool(spool)
         self._spool = spool
         self._opened_spool: Spool | None = None  # `close` closes it
         self._mutex = Lock()
@@ -124,7 +129,11 @@ class App:
         self._declared: list[Declared] = []
         self.middleware = checked_middleware(middleware)
         self._outbox = Outbox(self._queue, self.middleware)
-        self._defaults: dict[str, Any] = {"queue": queue, "retry": retry, "codec": codec}
+        self._defaults: dict[str, Any] = {
+            "queue": check_queue_name(queue),
+            "retry": checked_retry(retry),
+            "codec": codec_of(codec).name,
+        }
         check_duration("unknown_task_wait", unknown_task_wait, timedelta(), LONGEST_DELAY)
         self.unknown_task_wait = unknown_task_wait
 
@@ -268,17 +277,21 @@ class App:
             ConfigError: as `setup`; or an option is wrong, or there are no queues.
             QueueNotFound: `queues` names a queue of no task, and the queue does not exist.
         """
-        from cqueue.dispatcher.execution.dispatcher import Dispatcher  # noqa: PLC0415 - enqueueing needs no threads
+        from cqueue.dispatcher.execution.dispatcher import (  # noqa: PLC0415 - enqueueing needs no threads
+            Dispatcher,
+            checked_options,
+        )
 
         options.setdefault("unknown_task_wait", self.unknown_task_wait)
-        opened = self.setup()
+        checked_options(**options)
+        hooks = (*self.middleware, *checked_middleware(middleware))
+        own = list(self._registry.queues())
         if queues is not None and not isinstance(queues, Iterable):
             raise ConfigError(f"queues is {queues!r}; it takes names of queues")
-        names = [queues] if isinstance(queues, str) else queues
-        wanted = opened if names is None else [self.client.queue(name) for name in names]
-        return Dispatcher(
-            wanted, self, middleware=(*self.middleware, *checked_middleware(middleware)), **options
-        )
+        names = [queues] if isinstance(queues, str) else list(own if queues is None else queues)
+        others = {name: self.client.queue(name) for name in names if name not in own}
+        opened = others | {queue.name: queue for queue in self.setup()}
+        return Dispatcher([opened[name] for name in names], self, middleware=hooks, **options)
 
     # ── Testing ──
 

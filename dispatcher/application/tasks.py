@@ -138,8 +138,6 @@ class Task(Generic[P, R_co]):
     ) -> None:
         """Check all values where they are written, not where they are first used."""
         check_runs(function, getattr(function, "__qualname__", type(function).__qualname__))
-        if not isinstance(retry, Retry):
-            raise ConfigError(f"retry is {retry!r}; it takes a Retry(...)")
         if not isinstance(log_errors, bool):
             raise ConfigError(f"log_errors is {log_errors!r}; it takes True or False")
         if timeout is not None:
@@ -151,7 +149,7 @@ class Task(Generic[P, R_co]):
         self.function = function
         self.name = name
         self.queue = queue
-        self.retry = retry
+        self.retry = checked_retry(retry)
         self.timeout = timeout
         self.log_errors = log_errors
         self.result_ttl = result_ttl
@@ -339,6 +337,17 @@ class Task(Generic[P, R_co]):
             if why := _unexpected(self._signature.parameters.values(), kwargs):
                 raise TypeError(why) from exc
             raise
+
+
+def checked_retry(retry: Retry) -> Retry:
+    """Return the policy of a task, or of an application's tasks, unchanged.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    if not isinstance(retry, Retry):
+        raise ConfigError(f"retry is {retry!r}; it takes a Retry(...)")
+    return retry
 
 
 def _unexpected(parameters: Iterable[inspect.Parameter], kwargs: Iterable[str]) -> str | None:

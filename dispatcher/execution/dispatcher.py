@@ -27,6 +27,7 @@ from cqueue.dispatcher.execution.telemetry import Stats, Telemetry
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
 from cqueue.runtime.conditions import Event
+from cqueue.runtime.suggestions import check_known
 
 LONGEST_WAIT: Final = timedelta(days=365)
 """Longest grace and timeout, 365 days: far beyond use, and well within what the platform's waits accept."""
@@ -67,9 +68,7 @@ class Dispatcher:
         **options: Any,
     ) -> None:
         self._sources = _checked(queues)
-        self.options = _options(options)
-        if on_event is not None and not callable(on_event):
-            raise ConfigError(f"on_event is {on_event!r}; it takes a function")
+        self.options = checked_options(on_event=on_event, **options)
         self.engine = Engine(
             self._sources,
             handler,
@@ -259,10 +258,13 @@ def _checked(queues: Source | Iterable[Source]) -> list[Source]:
     return sources
 
 
-def _options(given: dict[str, Any]) -> Options:
-    known = {field.name for field in fields(Options)}
-    if unknown := given.keys() - known:
-        raise ConfigError(
-            f"unknown options: {', '.join(sorted(unknown))}; known are {', '.join(sorted(known))}"
-        )
+def checked_options(*, on_event: events.OnEvent | None = None, **given: Any) -> Options:
+    """Return the options, checked with `on_event`.
+
+    Raises:
+        ConfigError: there is no such option, or a value is out of range or of the wrong kind.
+    """
+    check_known("Dispatcher", given, [field.name for field in fields(Options)])
+    if on_event is not None and not callable(on_event):
+        raise ConfigError(f"on_event is {on_event!r}; it takes a function")
     return Options(**given)

@@ -112,6 +112,17 @@ def test_anything_else_is_no_target():
         cqueue.App(b"memory://")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"queue": 5}, {"queue": "no name"}, {"retry": 5}, {"codec": 5}, {"codec": "xml"}, {"spool": "/spool"}],
+    ids=repr,
+)
+def test_what_tasks_take_from_the_application_is_checked_where_it_stands(wrong):
+    """Otherwise the first task would be refused, in another module, by a name that its author never wrote."""
+    with pytest.raises(cqueue.BadInput):
+        cqueue.App("memory://", **wrong)
+
+
 # ── Queues ──
 
 
@@ -611,6 +622,26 @@ def test_a_dispatcher_has_the_middleware_and_the_queues_asked_for(watched, notes
     assert ("more", "before_run", "was here", 1) in more
     assert watched.client.queue("mail").stats(exact=True).live == 0
     assert watched.client.queue("audit").stats(exact=True).ready == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bad_option": 5},
+        {"threads": 0},
+        {"on_event": 5},
+        {"middleware": [5]},
+        {"queues": 5},
+        {"queues": [["mail"]]},
+        {"queues": ["mail", "nope"]},
+    ],
+    ids=repr,
+)
+def test_a_dispatcher_with_wrong_arguments_makes_no_queue(app, wrong):
+    app.task(queue="mail")(send)
+    with pytest.raises(cqueue.BadInput):
+        app.dispatcher(**wrong)
+    assert app.client.queues() == []
 
 
 def test_a_dispatcher_starts_with_queues_that_are_right(app):

@@ -477,6 +477,12 @@ class Client:
         self.close()
 
 
+def check_client(taker: str, client: object) -> None:
+    """Raise `BadInput` unless this is a client. taker: what takes it, for the error."""
+    if not isinstance(client, Client):
+        raise BadInput(f"{taker} takes a Client, as connect returns it, not {type(client).__name__}")
+
+
 class Inside(NamedTuple):
     """What a client runs on."""
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NamedTuple, Self
 
-from cqueue.client import Client, inside
+from cqueue.client import Client, check_client, inside
 from cqueue.consumer import HOLD_DIVISOR, MAX_WAIT, Consumer
 from cqueue.errors import BadInput, CqueueError, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.message import (
@@ -60,6 +60,7 @@ class DelayQueue:
 
     Raises:
         QueueNotFound: there is no such queue.
+        BadInput: `client` is no client, or `name` no name.
 
     Example:
         with DelayQueue(client, "reminders") as reminders:
@@ -69,6 +70,7 @@ class DelayQueue:
     """
 
     def __init__(self, client: Client, name: str) -> None:
+        check_client("a DelayQueue", client)
         self.name = name
         self._client = client
         self._queue = client.queue(name)

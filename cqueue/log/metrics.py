@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cqueue.client import Client, inside
+from cqueue.client import Client, check_client, inside
 from cqueue.errors import BadInput, NotDone, OutcomeUnknown
+from cqueue.log.records import several
 from cqueue.log.subscription import Lag, lags
+from cqueue.message import check_queue_name
 from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 
 if TYPE_CHECKING:
@@ -43,14 +45,18 @@ class LagCollector(Collector):
         client: knows the logs.
         logs: their names; empty means all, also those that are made later.
         clock: monotonic seconds.
+
+    Raises:
+        BadInput: the client is none, or `logs` is one text, or a name in it is none.
     """
 
     def __init__(
         self, client: Client, logs: Iterable[str] = (), clock: Callable[[], float] = time.monotonic
     ) -> None:
+        check_client("a LagCollector", client)
         own = inside(client)
         self._driver, self._catalog = own.driver, own.logs
-        self._logs = frozenset(logs)
+        self._logs = several("logs", "names", logs or None, lambda name: check_queue_name(name, "log"))
         self._clock = clock
         self._mutex = threading.Lock()
         self._done = threading.Event()  # no count is under way
@@ -59,7 +65,7 @@ class LagCollector(Collector):
         self._lags: dict[tuple[str, str], Lag] = {}
 
     def __repr__(self) -> str:
-        return f"<lags of {', '.join(sorted(self._logs)) or 'all logs'}>"
+        return f"<lags of {', '.join(sorted(self._logs or ())) or 'all logs'}>"
 
     def describe(self) -> Iterator[Metric]:
         """Return the metrics without a value, for a registry: without these it would count to learn names."""

@@ -129,7 +129,7 @@ def check_partitions(partitions: Iterable[int] | None, count: int) -> frozenset[
         BadInput: there is no partition among them.
         PartitionOutOfRange: the log lacks one of them.
     """
-    return _several("partitions", "numbers", partitions, lambda each: check_partition(each, count))
+    return several("partitions", "numbers", partitions, lambda each: check_partition(each, count))
 
 
 def check_topics(topics: Iterable[str] | None) -> frozenset[str] | None:
@@ -138,12 +138,15 @@ def check_topics(topics: Iterable[str] | None) -> frozenset[str] | None:
     Raises:
         BadInput: there is no topic among them, or one is out of its limits.
     """
-    return _several("topics", "texts", topics, lambda each: check_text("topic", each))
+    return several("topics", "texts", topics, lambda each: check_text("topic", each))
 
 
-def _several(
-    name: str, kind: str, values: Iterable[T] | None, check: Callable[[T], T]
-) -> frozenset[T] | None:
+def several(name: str, kind: str, values: Iterable[T] | None, check: Callable[[T], T]) -> frozenset[T] | None:
+    """Return what an argument of several values names; None for all. name, kind: for the error.
+
+    Raises:
+        BadInput: it is one value, or there is none in it; or `check` refuses one.
+    """
     if values is None:
         return None
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):

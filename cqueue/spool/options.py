@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal, TypedDict, get_args
 
 from cqueue.errors import ConfigError
+from cqueue.runtime.durations import given
 
 _MIB: Final = 1024 * 1024
 _MODE: Final = re.compile(r"always|os|interval:(\d+)ms")
+_LEAST: Final = {"segment_bytes": 4096, "max_bytes": 1, "max_records": 1, "disk_reserve": 0}
+LARGEST_SEGMENT: Final = 1024 * _MIB
+"""Bytes of a segment, at most."""
+LONGEST: Final = timedelta(days=3650)
+"""Longest `block_timeout` and `retention`, ten years, as of a delay: well within what waits accept."""
 OnFull = Literal["block", "raise"]
 
 
@@ -48,18 +54,22 @@ class SpoolOptions:
     expire_unconsumed: bool = False
 
     def __post_init__(self) -> None:
-        if not _MODE.fullmatch(self.fsync) or self.interval_s == 0:
+        if not isinstance(self.fsync, str) or not _MODE.fullmatch(self.fsync) or self.interval_s == 0:
             raise ConfigError(f'fsync is "always", "os" or "interval:100ms", not {self.fsync!r}')
-        if not 4096 <= self.segment_bytes <= 1024 * _MIB:
-            raise ConfigError("segment_bytes lies between 4,096 and 1 GiB")
-        if self.max_bytes < 1 or self.max_records < 1 or self.disk_reserve < 0:
-            raise ConfigError("max_bytes and max_records are at least 1, disk_reserve at least 0")
-        if self.on_full not in {"block", "raise"}:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                raise ConfigError(f"{name} is {value!r}; it takes a whole number of at least {least:,}")
+        if self.segment_bytes > LARGEST_SEGMENT:
+            raise ConfigError(f"segment_bytes is {self.segment_bytes!r}; it is at most {LARGEST_SEGMENT:,}")
+        if self.on_full not in get_args(OnFull):
             raise ConfigError(f'on_full is "block" or "raise", not {self.on_full!r}')
         if self.expire_unconsumed and self.retention is None:
             raise ConfigError("expire_unconsumed needs a retention: how old is too old?")
-        if self.block_timeout < timedelta() or (self.retention or timedelta()) < timedelta():
-            raise ConfigError("block_timeout and retention are not negative")
+        kept = {} if self.retention is None else {"retention": self.retention}
+        for name, value in {"block_timeout": self.block_timeout, **kept}.items():
+            if not isinstance(value, timedelta) or not timedelta() <= value <= LONGEST:
+                raise ConfigError(f"{name} is {given(value)}; it takes a timedelta from 0 to 10 years")
 
     @property
     def interval_s(self) -> float | None:

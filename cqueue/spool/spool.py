@@ -53,7 +53,7 @@ class Spool:
     Raises:
         SpoolLocked: another process has it open.
         NotDone: the directory cannot be made, or not all of it can be read.
-        ConfigError: there is no such option, or it is out of its range.
+        BadInput: the path is none, there is no such option, or it is out of its range.
     """
 
     def __init__(
@@ -64,6 +64,8 @@ class Spool:
         disk: Disk | None = None,
         **options: Unpack[OptionValues],
     ) -> None:
+        if not isinstance(path, str | Path):
+            raise BadInput(f"a Spool takes the path of its directory, not {path!r}")
         self.path = root = Path(path)
         check_known("Spool", options, OptionValues.__annotations__)
         self.options = SpoolOptions(**options)

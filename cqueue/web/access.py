@@ -12,6 +12,7 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from threading import Lock
@@ -45,6 +46,17 @@ ANYTHING: Final = frozenset(Role)
 """All roles."""
 
 
+def _check_roles(roles: object) -> None:
+    if not isinstance(roles, AbstractSet) or not all(isinstance(role, Role) for role in roles):
+        raise ConfigError(f"roles is {roles!r}; it takes a set of Role.READ, Role.OPERATE and Role.BODIES")
+
+
+def _check_person(name: object, roles: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"the name of a token or password is {name!r}; it takes a text")
+    _check_roles(roles)
+
+
 @dataclass(frozen=True, slots=True)
 class Person:
     """Somebody who is let in. name: as the log of operator actions gives it."""
@@ -62,7 +74,7 @@ class Token:
     """A secret of at least 16 characters that lets somebody in, under this name and with these roles.
 
     Raises:
-        ConfigError: the name is empty, or the secret is too short.
+        ConfigError: the name is no text or empty, the secret is no text or too short, or a role is none.
     """
 
     name: str
@@ -71,11 +83,10 @@ class Token:
 
     def __post_init__(self) -> None:
         """Check the lengths."""
-        if not self.name:
-            raise ConfigError("a token has no name")
-        if len(self.secret) < LEAST_TOKEN:
+        _check_person(self.name, self.roles)
+        if not isinstance(self.secret, str) or len(self.secret) < LEAST_TOKEN:
             raise ConfigError(
-                f"the token of {self.name!r} is too short; it takes {LEAST_TOKEN} characters or more"
+                f"the token of {self.name!r} is too short, or no text; it takes {LEAST_TOKEN} characters"
             )
 
     @property
@@ -89,7 +100,7 @@ class Password:
     """Somebody's password, of which only a hash is kept; `hashed` makes it.
 
     Raises:
-        ConfigError: the name is empty, or the hash has another form.
+        ConfigError: the name is no text or empty, the hash has another form, or a role is none.
     """
 
     name: str
@@ -98,7 +109,8 @@ class Password:
 
     def __post_init__(self) -> None:
         """Check the hash."""
-        if not self.name or not _HASHED.fullmatch(self.hashed):
+        _check_person(self.name, self.roles)
+        if not isinstance(self.hashed, str) or not _HASHED.fullmatch(self.hashed):
             raise ConfigError(f"the hash of {self.name!r}'s password is not of `cqueue web --hash-password`")
 
     @property
@@ -128,7 +140,7 @@ class Access:
 
     Raises:
         ConfigError: a header is given and tokens or passwords are, or two of these have one name; or a single
-            value is given where several are taken.
+            value is given where several are taken, or something else than tokens, passwords or roles.
     """
 
     tokens: tuple[Token, ...] = ()
@@ -144,6 +156,10 @@ class Access:
             given = getattr(self, name)
             if isinstance(given, str) or not isinstance(given, Collection):  # a part of a text is in it, too
                 raise ConfigError(f"{name} takes several, not one {type(given).__name__}")
+        _check_roles(self.roles)
+        for name, kind in (("tokens", Token), ("passwords", Password)):
+            if not all(isinstance(one, kind) for one in getattr(self, name)):
+                raise ConfigError(f"{name} takes nothing but {kind.__name__}(…)")
         if self.asks and self.proxy_header is not None:
             raise ConfigError("give tokens or a proxy's header, not both: a dashboard has one way in")
         names = [one.name for one in self._people]

@@ -34,6 +34,9 @@ def application(client: Client, *, access: Access) -> Starlette:
         client: what the pages read from, and what changes go to.
         access: whom the dashboard lets in. `Access()` is for a server that only this machine reaches.
 
+    Raises:
+        BadInput: one of them is none.
+
     Example:
         Mount("/queues", app=cqueue.web.application(client, access=Access(tokens=(Token("ops", secret),))))
     """

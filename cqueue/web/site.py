@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import jinja2
@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cqueue._version import __version__
+from cqueue.client import Client, check_client
 from cqueue.errors import BadInput, CqueueError, NotDone
 from cqueue.web import audit, shown
 from cqueue.web.access import Access, Person, Role, Sessions
@@ -20,9 +21,6 @@ from cqueue.web.guard import Refusal
 from cqueue.web.history import History
 from cqueue.web.shared import Known, Shared
 from cqueue.web.streams import Streams
-
-if TYPE_CHECKING:
-    from cqueue.client import Client
 
 REFRESH_S: Final = 3
 """Seconds between two looks of an open page, which stops looking while nobody sees it."""
@@ -42,6 +40,9 @@ class Site:
     """What the pages of one dashboard share. Thread-safe."""
 
     def __init__(self, client: Client, access: Access) -> None:
+        check_client("a dashboard", client)
+        if not isinstance(access, Access):
+            raise BadInput(f"access is {access!r}; it takes an Access(…)")
         self.client = client
         self.access = access
         self.sessions = Sessions()

@@ -199,3 +199,49 @@ def test_names_beside_a_spool_are_texts(client, tmp_path, wrong):
         for call in (client.queue, client.log):
             with pytest.raises(BadInput):
                 call(wrong, spool=spool)
+
+
+@pytest.mark.parametrize("wrong", ["memory://", *OTHER], ids=repr)
+def test_what_takes_a_client_takes_nothing_else(wrong):
+    web, metrics = pytest.importorskip("cqueue.web"), pytest.importorskip("cqueue.log.metrics")
+    for call in (
+        lambda client: cqueue.DelayQueue(client, "q"),
+        lambda client: web.application(client, access=web.Access()),
+        metrics.LagCollector,
+    ):
+        with pytest.raises(BadInput, match="takes a Client"):
+            call(wrong)
+
+
+def test_logs_of_a_collector_are_several(client):
+    """The letters of one name would be taken for logs, and nothing be shown."""
+    metrics = pytest.importorskip("cqueue.log.metrics")
+    for wrong in ("orders", 5, [5]):
+        with pytest.raises(BadInput):
+            metrics.LagCollector(client, logs=wrong)
+
+
+@pytest.mark.parametrize("wrong", OTHER, ids=repr)
+def test_whom_a_dashboard_lets_in(client, wrong):
+    web, secret = pytest.importorskip("cqueue.web"), "s" * 16
+    for call in (
+        lambda: web.Token(wrong, secret),
+        lambda: web.Token("ops", wrong),
+        lambda: web.Token("ops", secret, roles=wrong),
+        lambda: web.Token("ops", secret, roles={"bodies"}),
+        lambda: web.Password(wrong, web.hashed(secret)),
+        lambda: web.Password("ops", wrong),
+        lambda: web.Access(tokens=wrong),
+        lambda: web.Access(passwords=wrong),
+        lambda: web.Access(roles=wrong),
+        lambda: web.application(client, access=wrong),
+    ):
+        with pytest.raises(BadInput):
+            call()
+
+
+@pytest.mark.parametrize("wrong", [b"x", 5, None, [5]], ids=repr)
+def test_a_spool_takes_a_path(wrong):
+    spools = pytest.importorskip("cqueue.spool")
+    with pytest.raises(BadInput, match="takes the path of its directory"):
+        spools.Spool(wrong)

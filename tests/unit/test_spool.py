@@ -316,6 +316,17 @@ def test_every_option_can_be_given_by_name():
         {"expire_unconsumed": True},
         {"block_timeout": timedelta(seconds=-1)},
         {"retention": timedelta(seconds=-1)},
+        {"block_timeout": timedelta.max},
+        {"fsync": None},
+        {"segment_bytes": "4096"},
+        {"segment_bytes": 4096.5},
+        {"max_bytes": None},
+        {"max_records": timedelta(1)},
+        {"disk_reserve": [0]},
+        {"on_full": ["block"]},
+        {"block_timeout": 30},
+        {"block_timeout": None},
+        {"retention": 0},
     ],
 )
 def test_options_out_of_range_are_refused(options):

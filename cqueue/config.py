@@ -95,7 +95,7 @@ class QueueConfig:
     def _check_duration(self, name: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, timedelta):
-            raise ConfigError(f"{name} is {given(value)}; it takes a timedelta")
+            raise ConfigError(f"{name} is {given(value)}")
         if value % timedelta(milliseconds=1):
             raise ConfigError(f"{name} is {given(value)}; it takes whole milliseconds")
 

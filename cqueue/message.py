@@ -420,7 +420,7 @@ def delay_us(delay: timedelta, name: str = "delay") -> int:
         DelayOutOfRange: the delay is below 0 or above 10 years.
     """
     if not isinstance(delay, timedelta):
-        raise BadInput(f"{name} is {given(delay)}; it takes a timedelta")
+        raise BadInput(f"{name} is {given(delay)}")
     if not timedelta() <= delay <= MAX_DELAY:
         raise DelayOutOfRange(f"{name} is {given(delay)}; it goes from 0 to 10 years")
     return delay // _MICROSECOND
@@ -434,15 +434,14 @@ def check_duration(name: str, value: timedelta, low: timedelta, high: timedelta)
     """
     if not isinstance(value, timedelta) or not low <= value <= high:
         raise BadInput(
-            f"{name} is {given(value)}; "
-            f"it takes a timedelta from {show_duration(low)} to {show_duration(high)}"
+            f"{name} is {given(value)}; it goes from {show_duration(low)} to {show_duration(high)}"
         )
     return value.total_seconds()
 
 
 def _ttl_ms(ttl: timedelta) -> int:
     if not isinstance(ttl, timedelta) or not timedelta(milliseconds=1) <= ttl <= MAX_DELAY:
-        raise BadInput(f"ttl is {given(ttl)}; it takes a timedelta from 1 ms to 10 years")
+        raise BadInput(f"ttl is {given(ttl)}; it goes from 1 ms to 10 years")
     return ttl // timedelta(milliseconds=1)
 
 

@@ -67,7 +67,7 @@ class Unique:
         if self.within is not None and (
             not isinstance(self.within, timedelta) or not SHORTEST_WITHIN <= self.within <= LONGEST_WITHIN
         ):
-            raise BadInput(f"within is {given(self.within)}; it takes a timedelta from 1 ms to 10 years")
+            raise BadInput(f"within is {given(self.within)}; it goes from 1 ms to 10 years")
         usual = USUAL_WHILE.get(self.on_conflict)
         if usual is not None and self.while_ not in {None, usual}:
             raise BadInput(f"{self.on_conflict} is for while_={usual!r}, not {self.while_!r}")

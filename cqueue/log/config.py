@@ -61,10 +61,11 @@ class LogConfig:
             not isinstance(self.ttl, timedelta) or not timedelta(minutes=1) <= self.ttl <= LONGEST_TTL
         ):
             raise ConfigError(
-                f"ttl is {given(self.ttl)}; it takes a timedelta from 1 minute to 10 years, or None"
+                f"ttl is {given(self.ttl)}; "
+                "it takes 1 minute to 10 years, or None (forever on the command line)"
             )
         if not isinstance(self.time_shard, timedelta) or self.time_shard % timedelta(milliseconds=1):
-            raise ConfigError(f"time_shard is {given(self.time_shard)}; it takes a timedelta in whole ms")
+            raise ConfigError(f"time_shard is {given(self.time_shard)}; it takes whole milliseconds")
         check_width(self.time_shard)
 
     @property

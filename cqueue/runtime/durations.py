@@ -37,5 +37,8 @@ def show_age(age: timedelta) -> str:
 
 
 def given(value: object) -> str:
-    """Format the value that a caller gave for a duration, for an error message."""
-    return show_duration(value) if isinstance(value, timedelta) else repr(value)
+    """Format the value that a caller gave for a duration, for an error message.
+
+    The type is named only where it is wrong: on the command line nobody has heard of it.
+    """
+    return show_duration(value) if isinstance(value, timedelta) else f"{value!r}, not a timedelta"

@@ -69,7 +69,7 @@ class SpoolOptions:
         kept = {} if self.retention is None else {"retention": self.retention}
         for name, value in {"block_timeout": self.block_timeout, **kept}.items():
             if not isinstance(value, timedelta) or not timedelta() <= value <= LONGEST:
-                raise ConfigError(f"{name} is {given(value)}; it takes a timedelta from 0 to 10 years")
+                raise ConfigError(f"{name} is {given(value)}; it goes from 0 to 10 years")
 
     @property
     def interval_s(self) -> float | None:

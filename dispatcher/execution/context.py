@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.actions import Retry
 from cqueue.errors import BadInput, ConfigError
+from cqueue.runtime.durations import given
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.execution.results import Keeping
@@ -112,7 +113,7 @@ class Binding:
             ConfigError: it is neither None nor a timedelta.
         """
         if not isinstance(self.timeout, timedelta | None):
-            raise ConfigError(f"timeout is {self.timeout!r}; it takes a timedelta")
+            raise ConfigError(f"timeout is {given(self.timeout)}")
 
 
 _current_run: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")

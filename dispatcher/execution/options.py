@@ -85,8 +85,7 @@ class Options:
         value = getattr(self, name)
         if not isinstance(value, timedelta) or not low <= value <= high:
             raise ConfigError(
-                f"{name} is {given(value)}; it takes a timedelta "
-                f"from {show_duration(low)} to {show_duration(high)}"
+                f"{name} is {given(value)}; it goes from {show_duration(low)} to {show_duration(high)}"
             )
 
     def longest_poll_s(self, queues: int, default: timedelta = SECOND) -> float:

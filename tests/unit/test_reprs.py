@@ -72,9 +72,25 @@ def test_errors_show_durations_as_people_write_them():
             queue.consumer(poll_interval=timedelta(microseconds=10))
         with pytest.raises(cqueue.ConfigError, match="visibility is 10ms; it takes 2 seconds to 12 hours"):
             cqueue.QueueConfig(visibility=timedelta(milliseconds=10))
-        with pytest.raises(cqueue.BadInput, match="ttl is 0s; it takes a timedelta from 1 ms to 10 years"):
+        with pytest.raises(cqueue.BadInput, match="ttl is 0s; it goes from 1 ms to 10 years"):
             queue.send(b"x", ttl=timedelta())
-        with pytest.raises(cqueue.BadInput, match="ttl is 5; it takes a timedelta"):
+        with pytest.raises(cqueue.BadInput, match="ttl is 5, not a timedelta"):
             queue.send(b"x", ttl=5)
         with pytest.raises(cqueue.ConfigError, match=r"poll_interval is 2h; .* from .*ms to"):
             cqueue.Dispatcher(queue, print, poll_interval=timedelta(hours=2))
+        with pytest.raises(cqueue.ConfigError, match=r"ttl is 1s; it takes 1 minute .* \(forever on"):
+            cqueue.LogConfig(ttl=timedelta(seconds=1))
+
+
+def test_errors_name_the_type_only_where_it_is_wrong():
+    """On the command line nobody writes a `timedelta`."""
+    with cqueue.connect("memory://") as client:
+        queue = client.create_queue("q")
+        with pytest.raises(cqueue.BadInput, match=r"^wait is 2d; it goes from 0s to 1d$"):
+            queue.consumer().receive(wait=timedelta(days=2))
+        with pytest.raises(cqueue.BadInput, match=r"^wait is 5, not a timedelta; it goes from 0s to 1d$"):
+            queue.consumer().receive(wait=5)
+        with pytest.raises(cqueue.BadInput, match=r"^delay is 5, not a timedelta$"):
+            queue.send(b"x", delay=5)
+        with pytest.raises(cqueue.ConfigError, match=r"^visibility is 5, not a timedelta$"):
+            cqueue.QueueConfig(visibility=5)

@@ -165,7 +165,10 @@ class Guard:
         if refusal.status != 401 or request.method != "GET" or "authorization" in request.headers:
             person = request.scope.get("cqueue.person")
             audit.refused(request, person and person.name, refusal.title)
-        return self._site.refusal(request, refusal)
+        response = self._site.refusal(request, refusal)
+        if refusal.status == 405:
+            response.headers["allow"] = "GET, HEAD, POST"
+        return response
 
 
 def _host_of(origin: str) -> str | None:

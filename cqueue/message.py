@@ -24,7 +24,7 @@ from cqueue.errors import (
 from cqueue.protocol.flush import Outgoing
 from cqueue.protocol.unique import Rule
 from cqueue.runtime.durations import given, show_duration
-from cqueue.runtime.texts import MAX_TEXT, check_text, storable
+from cqueue.runtime.texts import MAX_TEXT, check_text, quoted, storable
 from cqueue.store.operations import WideRow
 from cqueue.unique import Unique, rule_of
 
@@ -175,7 +175,7 @@ class MessageId(str):
     def _refusal(self) -> str:
         is_short = SHORT_ID.fullmatch(self) is not None
         hint = "; give a whole id: only the command line takes short ones" if is_short else ""
-        return f"{str(self)!r} is not a message id{hint}"
+        return f"{quoted(str(self))} is not a message id{hint}"
 
 
 class SkippedId(MessageId):
@@ -199,7 +199,8 @@ def check_queue_name(name: str, kind: str = "queue") -> str:
     """
     if not is_queue_name(name):
         raise InvalidQueueName(
-            f"{name!r} is not a {kind} name; use 1 to 200 characters of A-Z a-z 0-9 . _ -, but not . or .."
+            f"{quoted(name)} is not a {kind} name; "
+            "use 1 to 200 characters of A-Z a-z 0-9 . _ -, but not . or .."
         )
     return name
 

@@ -16,6 +16,7 @@ from cqueue.errors import InvalidToken
 from cqueue.message import MAX_PRIORITY
 from cqueue.protocol.inspection import END
 from cqueue.runtime.listing import Place
+from cqueue.runtime.texts import quoted
 
 if TYPE_CHECKING:
     from cqueue.queue import StoredMessage
@@ -67,7 +68,7 @@ def place_of(queue: str, token: str) -> Place:
         version, epoch, time_shard, shard, priority, after = _PLACE.unpack_from(told)
         of = told[_PLACE.size : -_CHECKSUM].decode()
     except (ValueError, TypeError, AttributeError, struct.error) as exc:
-        raise InvalidToken(f"{token!r:.100} is not a token of a page; begin without a token") from exc
+        raise InvalidToken(f"{quoted(token)} is not a token of a page; begin without a token") from exc
     place = Place(epoch, time_shard, shard, priority, int.from_bytes(after, "big"))
     if (
         version != _VERSION
@@ -76,7 +77,7 @@ def place_of(queue: str, token: str) -> Place:
         or place.after > END
         or token_of(of, place) != token
     ):
-        raise InvalidToken(f"{token!r:.100} is not a token of a page, or was damaged; begin without a token")
+        raise InvalidToken(f"{quoted(token)} is not a token of a page, or was damaged; begin without a token")
     if of != queue:
         name, this = of.partition("@")[0], queue.partition("@")[0]
         earlier = "an earlier queue of this name, which was deleted" if name == this else f"queue {name!r}"

@@ -13,7 +13,7 @@ from cqueue import ids
 from cqueue.errors import BadInput, InvalidLogId, PartitionOutOfRange
 from cqueue.log.protocol.append import Entry
 from cqueue.message import check_body, check_headers, to_datetime
-from cqueue.runtime.texts import check_text
+from cqueue.runtime.texts import check_text, quoted
 from cqueue.store.log_operations import RecordRow
 
 T = TypeVar("T")
@@ -57,9 +57,9 @@ class LogId(str):
             version, partition = struct.unpack_from(">BH", packed)
             id_, log = ids.from_bytes(packed[3:19]), packed[19:].decode("ascii")
         except (ValueError, struct.error) as exc:
-            raise InvalidLogId(f"{str(self)!r} is not a record id") from exc
+            raise InvalidLogId(f"{quoted(str(self))} is not a record id") from exc
         if version != 1 or "@" not in log or self.of(log, partition, id_) != str(self):
-            raise InvalidLogId(f"{str(self)!r} is not a record id")
+            raise InvalidLogId(f"{quoted(str(self))} is not a record id")
         return log, partition, id_
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from cqueue.runtime.texts import quoted
+
 _UNITS: Final = {
     "d": 86_400_000_000,
     "h": 3_600_000_000,
@@ -41,4 +43,4 @@ def given(value: object) -> str:
 
     The type is named only where it is wrong: on the command line nobody has heard of it.
     """
-    return show_duration(value) if isinstance(value, timedelta) else f"{value!r}, not a timedelta"
+    return show_duration(value) if isinstance(value, timedelta) else f"{quoted(value)}, not a timedelta"

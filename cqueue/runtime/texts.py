@@ -10,6 +10,16 @@ MAX_TEXT: Final = 1000
 """Characters of a task's name, key, topic, codec, trigger or source, at most."""
 
 
+SHOWN: Final = 200
+"""Characters that an error shows of a text which may be of any length: as many as a name may have."""
+
+
+def quoted(value: object) -> str:
+    """Return what a caller gave in place of a text, for an error message: its beginning, if it is long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}… ({len(text):,} characters)"
+
+
 def check_text(name: str, text: str) -> str:
     """Return a text of 1 to 1,000 characters unchanged.
 
@@ -24,11 +34,13 @@ def check_text(name: str, text: str) -> str:
         BadInput: it is none.
     """
     if not isinstance(text, str) or not 1 <= len(text) <= MAX_TEXT:
-        raise BadInput(f"{name} is {text!r}; it takes 1 to {MAX_TEXT:,} characters")
+        raise BadInput(f"{name} is {quoted(text)}; it takes 1 to {MAX_TEXT:,} characters")
     try:
         text.encode()
     except UnicodeEncodeError as exc:
-        raise BadInput(f"{name} is {text!r}, which is not valid text: it has half a surrogate pair") from exc
+        raise BadInput(
+            f"{name} is {quoted(text)}, which is not valid text: it has half a surrogate pair"
+        ) from exc
     return text
 
 

@@ -19,6 +19,7 @@ from cqueue.dispatcher.schedules import triggers
 from cqueue.dispatcher.schedules.triggers import Timetable, Trigger
 from cqueue.errors import BadInput, BodyTooLarge, ConfigError
 from cqueue.runtime.firing_id import FiringId as FiringId  # noqa: PLC0414 - the dispatcher takes it from here
+from cqueue.runtime.texts import quoted
 from cqueue.store.control import ScheduleRow
 from cqueue.store.decode import LAST_MS
 
@@ -130,7 +131,7 @@ def check_key(key: str) -> str:
         BadInput: the key is not 1 to 200 printable characters.
     """
     if not isinstance(key, str) or not 1 <= len(key) <= MAX_KEY or not key.isprintable():
-        raise BadInput(f"{key!r} is not a key of a schedule: use 1 to {MAX_KEY} printable characters")
+        raise BadInput(f"{quoted(key)} is not a key of a schedule: use 1 to {MAX_KEY} printable characters")
     return key
 
 

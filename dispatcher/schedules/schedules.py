@@ -39,6 +39,7 @@ from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.logs import DISPATCHER, describe, logger
 from cqueue.runtime.suggestions import suggest
+from cqueue.runtime.texts import quoted
 from cqueue.store.control import ScheduleRow
 from cqueue.store.decode import is_damaged
 
@@ -236,7 +237,7 @@ class Schedules:
         row = self.store.read(key, as_stored=as_stored)
         if row is None:
             hint = suggest(key, [row.key for row in self.store.rows()])
-            raise ScheduleNotFound(f"queue {self.queue!r} has no schedule {key!r}.{hint}")
+            raise ScheduleNotFound(f"queue {self.queue!r} has no schedule {quoted(key)}.{hint}")
         return row
 
     # ── change ──

@@ -245,3 +245,24 @@ def test_a_spool_takes_a_path(wrong):
     spools = pytest.importorskip("cqueue.spool")
     with pytest.raises(BadInput, match="takes the path of its directory"):
         spools.Spool(wrong)
+
+
+def test_a_long_text_is_not_quoted_whole(client, queue, app):
+    """An error is a line of a log or a terminal; the text may be a whole file."""
+    long = "n" * 5000
+    for call in (
+        client.queue,
+        client.create_queue,
+        client.log,
+        queue.find,
+        queue.schedules.get,
+        lambda name: queue.schedules.add(name, cqueue.Repeating(timedelta(hours=1))),
+        lambda key: queue.send(b"", key=key),
+        lambda token: queue.list(token=token),
+        lambda delay: queue.send(b"", delay=delay),
+        lambda start: client.log("l").follow(start=start),
+        lambda name: app.task(name=name)(listen),
+    ):
+        with pytest.raises(BadInput, match=r"n{100}… \(5,00. characters\)") as caught:
+            call(long)
+        assert len(str(caught.value)) < 400

@@ -133,7 +133,11 @@ def delete(cli: CliContext, name: LogName, *, yes: Yes = False) -> None:
     If it is interrupted, the log can no longer be used; repeat the command to finish.
     """
     confirm(cli, f"Delete log {name} and all its records?", yes=yes)
-    with open_client(cli) as client, cli.status("Deleting…"), suggesting("log", name, client.logs):
+    with (
+        open_client(cli) as client,
+        cli.status("Deleting…"),
+        suggesting("log", name, client.logs, is_deletion=True),
+    ):
         client.delete_log(name)
     cli.emit({"log": name, "deleted": True}, f"Log {name} is deleted.")
 

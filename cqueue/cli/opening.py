@@ -81,12 +81,15 @@ def find_log(client: Client, name: str) -> Log:
 
 
 @contextmanager
-def suggesting(kind: str, name: str, names_of: Callable[[], list[str]]) -> Iterator[None]:
-    """Suggest the nearest of these names where a queue or a log of this one is not found."""
+def suggesting(
+    kind: str, name: str, names_of: Callable[[], list[str]], *, is_deletion: bool = False
+) -> Iterator[None]:
+    """Suggest the nearest of these names where a queue or a log of this one is not found, or to create it."""
     try:
         yield
     except (QueueNotFound, LogNotFound) as exc:
-        raise type(exc)(_hint(kind, name, names_of)) from exc
+        create = "" if is_deletion else f", and `cqueue {kind} create {name}` makes one"
+        raise type(exc)(_hint(kind, name, names_of, create)) from exc
 
 
 def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:
@@ -103,7 +106,7 @@ def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:
         )
 
 
-def _hint(kind: str, name: str, names_of: Callable[[], list[str]]) -> str:
+def _hint(kind: str, name: str, names_of: Callable[[], list[str]], create: str) -> str:
     try:
         names = names_of()
     except NotDone:  # the hint is not worth another error
@@ -111,4 +114,4 @@ def _hint(kind: str, name: str, names_of: Callable[[], list[str]]) -> str:
     if near := suggest(name, names):
         return f"There is no {kind} {name!r}.{near}"
     hint = f"`cqueue {kind} list` shows what there is" if names else "there is none yet"
-    return f"There is no {kind} {name!r}: {hint}, and `cqueue {kind} create {name}` makes one."
+    return f"There is no {kind} {name!r}: {hint}{create}."

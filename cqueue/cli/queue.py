@@ -171,7 +171,11 @@ def delete(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
     if name.endswith(DEAD_SUFFIX):
         raise BadInput(f"{name!r} goes with its queue. `cqueue queue purge {name}` empties it.")
     confirm(cli, f"Delete queue {name}, its dead-letter queue and all their messages?", yes=yes)
-    with open_client(cli) as client, cli.status("Deleting…"), suggesting("queue", name, client.queues):
+    with (
+        open_client(cli) as client,
+        cli.status("Deleting…"),
+        suggesting("queue", name, client.queues, is_deletion=True),
+    ):
         count = client.delete_queue(name)
     cli.emit(
         {"queue": name, "deleted": count},

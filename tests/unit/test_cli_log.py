@@ -117,6 +117,12 @@ def test_where_there_is_no_log_it_says_how_to_make_one(cli):
     assert "`cqueue log create events` makes one" in cli("log", "scan", "events").err
 
 
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_who_deletes_what_is_not_there_is_not_told_to_make_it(cli, kind):
+    said = cli(kind, "delete", "nope", "--yes")
+    assert (said.code, said.err) == (2, f"Error: There is no {kind} 'nope': there is none yet.\n")
+
+
 @pytest.mark.usefixtures("log")
 def test_stats(cli):
     """What there is of an empty log, and of one with records."""

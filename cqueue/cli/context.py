@@ -53,9 +53,12 @@ class CliContext:
 
         if is_given():
             return None
-        from cqueue.dev.status import running_url  # noqa: PLC0415 - as above
+        from cqueue.dev.status import known_server  # noqa: PLC0415 - as above
 
-        url = running_url()
+        url, runs = known_server() or (None, True)
+        if not runs:  # another server may have the usual address, with other data
+            self.remark(f"The server of `cqueue dev` does not run, so this command goes to {DEFAULT_URL}")
+            return None
         if url is not None and url != DEFAULT_URL:
             self.remark(f"Using the server of `cqueue dev`: {url}")
         return url

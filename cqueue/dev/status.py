@@ -80,8 +80,8 @@ def cluster_url(directory: Path, record: Record) -> str:
     return url
 
 
-def running_url(directory: Path | None = None) -> str | None:
-    """The URL of the cluster if a process of it runs that belongs to this user; else None.
+def known_server(directory: Path | None = None) -> tuple[str, bool] | None:
+    """The URL of the cluster, and whether a process of it runs that belongs to this user; None without one.
 
     The command line looks for it where nothing says which cluster is meant, so it has to be quick: no node is
     asked. A record that cannot be read counts as no cluster: `cqueue dev status` says what is wrong with it.
@@ -98,4 +98,4 @@ def running_url(directory: Path | None = None) -> str | None:
     from cqueue.dev import processes  # noqa: PLC0415 - only where there is a cluster
 
     homes = [node_home(directory, number + 1) for number in range(len(known.addresses))]
-    return cluster_url(directory, known) if any(map(processes.is_ours, homes)) else None
+    return cluster_url(directory, known), any(map(processes.is_ours, homes))

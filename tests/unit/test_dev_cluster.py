@@ -35,7 +35,7 @@ from cqueue.dev.node import Node
 from cqueue.dev.paths import node_home
 from cqueue.dev.record import Record
 from cqueue.dev.settings import Settings
-from cqueue.dev.status import cluster_url, running_url, summarize
+from cqueue.dev.status import cluster_url, known_server, summarize
 from cqueue.errors import ConfigError, DevError
 from cqueue.settings import DEFAULT_URL, load
 
@@ -189,16 +189,24 @@ def test_a_program_that_connects_does_not_look_for_the_server_that_runs():
 
 
 def test_a_server_is_only_found_while_it_runs_and_is_ours(dev_server, tmp_path, monkeypatch):
-    assert running_url(tmp_path / "elsewhere") is None
-    assert running_url() == dev_server
+    assert known_server(tmp_path / "elsewhere") is None
+    assert known_server() == (dev_server, True)
     with monkeypatch.context() as patch:
         patch.setattr(os, "getuid", lambda: -1)
-        assert running_url() is None
+        assert known_server() == (dev_server, False)
     directory = tmp_path.resolve() / "data" / "cqueue" / "dev"
     processes.kill([node_home(directory, 1)])
-    assert running_url() is None
+    assert known_server() == (dev_server, False)
     (directory / record.RECORD).write_text("no JSON")
-    assert running_url() is None  # `cqueue dev status` says what is wrong
+    assert known_server() is None  # `cqueue dev status` says what is wrong
+
+
+@pytest.mark.usefixtures("dev_server")
+def test_who_is_led_elsewhere_because_the_server_is_stopped_is_told_so(tmp_path, capsys):
+    """Another server may have the usual address, and a queue of the same name to be purged."""
+    processes.kill([node_home(tmp_path.resolve() / "data" / "cqueue" / "dev", 1)])
+    assert CliContext().url is None
+    assert "`cqueue dev` does not run, so this command goes to" in " ".join(capsys.readouterr().err.split())
 
 
 def test_looking_for_the_server_imports_neither_the_driver_nor_what_starts_nodes(tmp_path):

@@ -482,6 +482,34 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 # ── use and misuse ──
 
 
+def test_a_consumer_is_opened_once(on_queue):
+    """A second one in its place would leave the messages of the first one to their timeout."""
+
+    async def story(_client, queue):
+        await queue.send(b"x")
+        async with queue.consumer() as consumer:
+            (message,) = await consumer.receive(wait=timedelta(seconds=10))
+            with pytest.raises(cqueue.Closed, match="opened before; make another one"):
+                async with consumer:
+                    pass
+            await message.extend(timedelta(minutes=1))
+        with pytest.raises(cqueue.Closed, match="opened before"):
+            await consumer.__aenter__()
+        async with queue.consumer() as other:
+            (again,) = await other.receive(wait=timedelta(seconds=10))
+            await again.ack()
+
+    on_queue(story)
+
+
+def test_a_dispatcher_refuses_a_queue_of_asyncio(on_queue):
+    async def story(_client, queue):
+        with pytest.raises(cqueue.ConfigError, match="open it with"):
+            cqueue.Dispatcher(queue, lambda _message, _context: None)
+
+    on_queue(story)
+
+
 def test_a_client_belongs_to_its_loop():
     """Another loop gets a typed error, and nothing is done."""
 

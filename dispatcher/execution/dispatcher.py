@@ -26,6 +26,7 @@ from cqueue.dispatcher.execution.pollers import Poller, Source, queue_of
 from cqueue.dispatcher.execution.telemetry import Stats, Telemetry
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
+from cqueue.queue import Queue
 from cqueue.runtime.conditions import Event
 from cqueue.runtime.suggestions import check_known
 
@@ -248,8 +249,10 @@ def _checked(queues: Source | Iterable[Source]) -> list[Source]:
     """
     sources = [queues] if isinstance(queues, str) or not isinstance(queues, Iterable) else list(queues)
     for source in sources:
-        if not isinstance(source, Source):
-            raise ConfigError(f"{source!r} is not a queue; open it with client.queue(…)")
+        if not isinstance(source, Source) or not isinstance(queue_of(source), Queue):
+            raise ConfigError(
+                f"{source!r} is not a queue; open it with client.queue(…) of a cqueue.connect(…)"
+            )
     names = [queue_of(source).name for source in sources]
     if not names:
         raise ConfigError("a dispatcher needs at least one queue")

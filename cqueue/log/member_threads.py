@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, suppress
-from threading import Lock, Thread
+from threading import Lock
 from typing import Final
 
 from cqueue.errors import LASTING, Closed, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.log.member import Member
 from cqueue.log.member_loop import MemberLoop
-from cqueue.runtime.conditions import Condition, Event
+from cqueue.runtime.conditions import Condition, Event, Thread
 
 TROUBLE_S: Final = 0.3
 """Seconds to wait after a failure that may be over soon: short, as a heartbeat is due every 1.5 s."""

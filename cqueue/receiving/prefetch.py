@@ -11,11 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable
 from itertools import repeat
-from threading import TIMEOUT_MAX, Thread
+from threading import TIMEOUT_MAX
 from typing import Generic, TypeVar
 
 from cqueue.message import MAX_RECEIVE
-from cqueue.runtime.conditions import Condition
+from cqueue.runtime.conditions import Condition, Thread
 
 T = TypeVar("T")
 

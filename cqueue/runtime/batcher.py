@@ -31,6 +31,7 @@ from threading import Condition, RLock, Thread, current_thread
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from cqueue.errors import Closed, NotDone
+from cqueue.runtime import conditions
 from cqueue.runtime.conditions import Future
 from cqueue.runtime.sequences import grouped
 from cqueue.store import waiting
@@ -162,7 +163,7 @@ class Batcher(Generic[Entry, Outcome]):
     ) -> None:
         self._store = store
         self._bounds = bounds
-        self._thread = partial(Thread, target=self._work, name=name, daemon=daemon)
+        self._thread = partial(conditions.Thread, target=self._work, name=name, daemon=daemon)
         self._mutex = RLock()  # an RLock belongs to its thread: a wait ended by Ctrl-C releases nobody else's
         self._entry_came = Condition(self._mutex)  # wakes the batcher's threads: an entry came
         self._entry_done = Condition(self._mutex)  # wakes callers that wait for room, and `wait_stored`

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from threading import Lock, RLock, Thread
+from threading import Lock, RLock
 from typing import Any, NamedTuple
 
 from cqueue.config import QueueConfig, named_settings, with_other_settings
@@ -32,6 +32,7 @@ from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol import inspection, shards
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
 from cqueue.protocol.unknown import looking_again, unknown_if_not_done
+from cqueue.runtime.conditions import Thread
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home
 from cqueue.store import decode, waiting

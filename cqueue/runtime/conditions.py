@@ -1,4 +1,4 @@
-"""Conditions, events and futures that stay usable after a Ctrl-C.
+"""Conditions, events, futures and threads that stay usable after a Ctrl-C.
 
 The standard `Condition.__enter__` and `__exit__` are Python code. A signal may interrupt them between taking
 and releasing the lock. The lock then stays taken, and the next thread that needs it hangs: to set a future's
@@ -39,3 +39,15 @@ class Future(concurrent.futures.Future[T]):
     def __init__(self) -> None:
         super().__init__()
         self._condition.__class__ = Condition  # whose objects have the same attributes: no second one is made
+
+
+class Thread(threading.Thread):
+    """A thread that the main thread may start, where Ctrl-C arrives.
+
+    The event by which a thread tells its starter that it runs may be left locked as well. The thread would
+    wait for it for ever, and the process at its end for the thread.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._started = Event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import tenacity
@@ -12,7 +11,7 @@ import tenacity
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused, SpoolLocked
 from cqueue.message import check_duration
 from cqueue.runtime import logs
-from cqueue.runtime.conditions import Condition
+from cqueue.runtime.conditions import Condition, Thread
 from cqueue.store.waiting import Signal
 
 if TYPE_CHECKING:

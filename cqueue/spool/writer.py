@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
 from cqueue.errors import SpoolFailed
 from cqueue.runtime import logs
+from cqueue.runtime.conditions import Thread
 from cqueue.runtime.sequences import grouped
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake
@@ -47,7 +47,7 @@ class Writer:
         self._interval_s = options.interval_s
         self._written: set[QueueWriter] = set()  # to be synced when the interval is over
         self._next_sync = self._next_expiry = 0.0
-        self._thread = threading.Thread(target=self._run, name="cqueue-spool", daemon=True)
+        self._thread = Thread(target=self._run, name="cqueue-spool", daemon=True)
 
     def start(self, queues: list[StoredQueue]) -> None:
         """Start the thread, and delete old segments of the queues that exist already."""

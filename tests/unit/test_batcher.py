@@ -328,6 +328,21 @@ def test_ctrl_c_anywhere_in_a_call_holds_up_nobody(interrupt_after):
     assert interrupted > 10
 
 
+def test_ctrl_c_at_any_moment_of_a_threads_start_leaves_a_thread_that_ends(storing):
+    """A process waits at its end for the batcher's threads."""
+    name = "interrupted-start"
+    batches = Batcher(storing, Bounds(most=10), name=name)
+
+    def check():
+        nonlocal batches
+        on_a_thread(batches.close)
+        until(lambda: not any(thread.ident for thread in threading.enumerate() if thread.name == name))
+        batches = Batcher(storing, Bounds(most=10), name=name)
+
+    assert at_each_moment(lambda: batches.submit("mine"), check) > 10
+    batches.close()
+
+
 @pytest.mark.interrupted
 def test_ctrl_c_at_any_moment_of_waiting_for_a_future_holds_up_nobody(held):
     """The future can still be set, so that others' entries are stored."""

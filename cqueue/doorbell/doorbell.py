@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import Condition, Thread
+from threading import Thread, current_thread
 from typing import Any, Final
 
 from cqueue.doorbell.coalescer import RingCoalescer
@@ -17,6 +17,7 @@ from cqueue.doorbell.listener import Address
 from cqueue.doorbell.presence import NEVER, OnRing, Presence
 from cqueue.doorbell.sender import Sender
 from cqueue.errors import CqueueError, Refused
+from cqueue.runtime import conditions
 from cqueue.runtime.logs import logger
 from cqueue.runtime.rendezvous import own_name
 
@@ -65,7 +66,7 @@ class Doorbell:
         self._presence = Presence(self.name, address, self.counts, now_us)
         self._directory = Directory(me=self.name)
         self._coalescer = RingCoalescer()
-        self._changed = Condition()
+        self._changed = conditions.Condition()
         self._is_read_due = self._has_work = self._closing = False
         self._thread: Thread | None = None
         self._pid = os.getpid()
@@ -130,7 +131,7 @@ class Doorbell:
         """Wake the thread, or start it. The caller holds the mutex."""
         self._has_work = True
         if self._thread is None and not self._closing:
-            thread = Thread(target=self._run, name="cqueue-doorbell", daemon=True)
+            thread = conditions.Thread(target=self._run, name="cqueue-doorbell", daemon=True)
             try:
                 thread.start()
             except RuntimeError as exc:  # there are too many threads, or Python is shutting down
@@ -140,6 +141,10 @@ class Doorbell:
         self._changed.notify()
 
     def _run(self) -> None:
+        with self._changed:
+            self._thread = self._thread or current_thread()  # a Ctrl-C may have kept `_wake` from noting it
+            if self._thread is not current_thread():
+                return
         while not self._closing:
             with self._changed:
                 if not (self._has_work or self._closing):

@@ -47,6 +47,7 @@ from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import WideRow
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
+from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 KEY = bytes(range(16))
 RING = Ring(short_name("orders@1"), b"1700000000000\0007", 0b11, 1_700_000_000_000_000)
@@ -952,6 +953,32 @@ def test_a_close_just_before_the_thread_waits_is_not_missed(store, monkeypatch):
         doorbell.close()
     doorbell._thread.join(SOON_S)
     assert not doorbell._thread.is_alive()
+
+
+def test_ctrl_c_at_any_moment_of_a_ring_leaves_one_thread_that_goes_on():
+    """Rings of other threads wait for nobody, and the directory is read."""
+    doorbell, asked = None, []
+
+    def ask(operation):
+        asked.append((threading.current_thread(), operation))
+        return {}
+
+    def begin():
+        nonlocal doorbell
+        doorbell = Doorbell(ask, LOCAL, lambda: 0)
+        asked.clear()
+
+    def check():
+        on_a_thread(lambda: doorbell.ring(Target("orders@1", b"p")))
+        on_a_thread(lambda: doorbell.listen("orders@1", lambda *_: None))
+        until(lambda: {ReadDigests, Listen} <= {type(operation) for _, operation in asked})
+        assert len({thread for thread, _ in asked}) == 1
+        on_a_thread(doorbell.close)
+        begin()
+
+    begin()
+    assert at_each_moment(lambda: doorbell.ring(Target("orders@1", b"p")), check) > 10
+    doorbell.close()
 
 
 # ── No socket is left open ──

@@ -25,7 +25,7 @@ from cqueue.receiving.settler import Settler
 from cqueue.runtime import logs
 from cqueue.runtime.catalog import PAUSED, Catalog, QueueEntry
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.runtime.wakeups import Wakeups
+from cqueue.runtime.wakeups import HintInbox, Wakeups
 from cqueue.store.operations import WideRow
 
 LOGGER: Final = "cqueue.consumer"
@@ -58,7 +58,7 @@ class Receiver:
         self._settler = settler
         self._claimed = ClaimedMessages(driver, settler)
         self._gate = gate
-        self.inbox = wakeups.join(wake)
+        self.inbox = HintInbox(wake)  # joins at the first poll: who never polls takes no hints from others
         self._poll: Poll | None = None
         self._deletions = 0  # their count at the last poll
         self._sought_suspect = False  # the last receive looked for a suspect
@@ -157,9 +157,10 @@ class Receiver:
     def _polling(self, entry: QueueEntry) -> Poll:
         """Return the poll of the queue's present incarnation; a new one if the queue was made again."""
         if self._poll is None or not self._poll.is_of(entry.row, entry.spec):
-            self._poll = Poll(entry.row, entry.spec, self._gate)
-            self._poll.finished = self._settler.finished
-            self._wakeups.serve(entry.spec.partition)
+            self._wakeups.join(self.inbox, entry.spec.partition)
+            poll = Poll(entry.row, entry.spec, self._gate)
+            poll.finished = self._settler.finished
+            self._poll = poll
         return self._poll
 
     def _now_ms(self) -> int:
@@ -172,8 +173,8 @@ class Receiver:
         """Release locks, give back held messages (or leave them to their timeout), and free slots."""
         if self._closed:
             return
-        self._closed = True
         self._wakeups.leave(self.inbox)
+        self._closed = True
         poll = self._poll
         with suppress(CqueueError):
             if poll is not None:

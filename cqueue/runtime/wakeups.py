@@ -64,33 +64,33 @@ class Wakeups:
         self._partition: str | None = None  # for which the doorbell takes hints from other processes
         self.deletions = 0  # purges and cancels so far: after each, messages read ahead may be gone
 
-    def join(self, wake: Callable[[], None] | None = None) -> HintInbox:
-        """Add a consumer. Return its mailbox."""
-        inbox = HintInbox(wake)
+    def join(self, inbox: HintInbox, partition: str) -> None:
+        """Tell a consumer that polls of messages from now on, also of those that other processes send.
+
+        partition: the queue's partition name.
+        """
         with self._mutex:
-            self._inboxes.append(inbox)
-        return inbox
+            if inbox not in self._inboxes:
+                self._inboxes.append(inbox)
+            self._serve(partition)
 
     def leave(self, inbox: HintInbox) -> None:
-        """Remove a consumer that has been closed."""
+        """Remove a consumer that has been closed, if it had joined."""
         with self._mutex:
-            self._inboxes.remove(inbox)
+            if inbox in self._inboxes:
+                self._inboxes.remove(inbox)
             if not self._inboxes:
                 self._serve(None)
 
-    def serve(self, partition: str) -> None:
-        """Take hints from other processes from now on. partition: the queue's partition name."""
-        with self._mutex:
-            self._serve(partition)
-
     def _serve(self, partition: str | None) -> None:
-        before, self._partition = self._partition, partition
-        if self._doorbell is None or partition == before:
+        before = self._partition
+        if partition == before:
             return
-        if before is not None:
+        if self._doorbell is not None and before is not None:
             self._doorbell.forget(before, self._heard)
-        if partition is not None:
+        if self._doorbell is not None and partition is not None:
             self._doorbell.listen(partition, self._heard)
+        self._partition = partition  # the last step: what a Ctrl-C ends is done again
 
     def _heard(self, ring: Ring) -> None:
         partition = self._partition

@@ -277,6 +277,35 @@ def test_ctrl_c_at_any_moment_of_a_wait_holds_up_no_sender(queue):
         assert at_each_moment(lambda: consumer._receiver.inbox.sleep(0.001), check) > 1
 
 
+def test_a_consumer_that_has_never_polled_takes_no_hints(queue):
+    """A Ctrl-C may have ended it as it was made, so that nobody can close it."""
+    queue.consumer()
+    with queue.consumer() as consumer:
+        consumer.receive()
+        queue.send(b"x")
+        assert consumer._receiver.inbox.hints
+
+
+def test_a_close_that_a_ctrl_c_ends_can_be_repeated(queue, client):
+    """The second one removes the consumer from those that are told of messages, if the first one had not."""
+    consumers = []
+
+    def begin():
+        consumers.append(queue.consumer())
+        consumers[-1].receive()
+
+    def close():
+        consumers[-1].close()
+
+    def check():
+        close()
+        assert client._wakeups["q"]._inboxes == []
+        begin()
+
+    begin()
+    assert at_each_moment(close, check) > 10
+
+
 def test_an_ack_whose_body_stays_is_an_ack(store, queue):
     """The message is gone, so the ack succeeds; its body goes with the wide row."""
     id_ = queue.send(bytes(INLINE_BODY + 1))
@@ -666,6 +695,7 @@ def test_an_ack_stored_in_part_is_unknown(store, queue):
 def test_a_consumer_knows_that_it_was_told(queue):
     """Until it looks: then what it was told of is found, or is gone."""
     with queue.consumer() as consumer:
+        consumer.receive()
         assert not consumer._receiver.inbox.hints
         queue.send(b"x")
         assert consumer._receiver.inbox.hints
@@ -676,6 +706,7 @@ def test_a_consumer_knows_that_it_was_told(queue):
 def test_a_message_that_is_due_later_tells_nobody(queue):
     """A look before it is due would be in vain; one that is due beside it is told of."""
     with queue.consumer() as consumer:
+        consumer.receive()
         queue.send(b"later", delay=timedelta(minutes=1), priority=3)
         assert not consumer._receiver.inbox.hints
         queue.send_many([cqueue.Message(b"later", delay=timedelta(minutes=1), priority=3), *messages(b"now")])

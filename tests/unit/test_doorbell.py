@@ -39,7 +39,7 @@ from cqueue.doorbell.sender import Sender
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import MAX_NAMED, Hint
 from cqueue.runtime import rendezvous
-from cqueue.runtime.wakeups import Wakeups, hint_of, target_of
+from cqueue.runtime.wakeups import HintInbox, Wakeups, hint_of, target_of
 from cqueue.settings import load
 from cqueue.store.control import Listen, ListenerRow, ReadDigests
 from cqueue.store.decode import listeners as decode_rows
@@ -1037,8 +1037,9 @@ def test_a_listener_whose_thread_cannot_be_started_leaves_no_socket(monkeypatch)
 def test_of_several_consumers_the_one_that_looks_there_first_is_told():
     wakeups, woken = Wakeups(), []
     for number in range(3):
-        sleeper = wakeups.join(partial(woken.append, number))
+        sleeper = HintInbox(partial(woken.append, number))
         sleeper.share = lambda wide_row, number=number: wide_row.shard % 3 == number
+        wakeups.join(sleeper, "q")
 
     for shard in (1, 2, 4, 0):
         wakeups.ring(Hint(WideRow("q", 1, shard), frozenset({5})))
@@ -1048,8 +1049,28 @@ def test_of_several_consumers_the_one_that_looks_there_first_is_told():
 
 def test_a_wide_row_that_no_consumer_looks_at_first_is_told_to_one_of_them():
     wakeups, woken = Wakeups(), []
-    wakeups.join(partial(woken.append, "told")).share = lambda _wide_row: False
+    other = HintInbox(partial(woken.append, "told"))
+    other.share = lambda _wide_row: False
+    wakeups.join(other, "q")
 
     wakeups.ring(Hint(WideRow("q", 1, 1), frozenset({5})))
 
     assert woken == ["told"]
+
+
+def test_a_ctrl_c_in_its_first_poll_leaves_no_consumer_deaf_to_other_processes():
+    """The next poll does what is left."""
+    heard = []
+    bell = SimpleNamespace(listen=lambda name, _: heard.append(name))
+    wakeups, inbox = [Wakeups(bell)], HintInbox()
+
+    def join():
+        wakeups[-1].join(inbox, "q@1")
+
+    def check():
+        join()
+        assert set(heard) == {"q@1"}
+        heard.clear()
+        wakeups.append(Wakeups(bell))
+
+    assert at_each_moment(join, check) > 1

@@ -77,7 +77,7 @@ def test_any_ring_that_is_believed(ring):
         queue.send(b"x")
         with queue.consumer() as consumer:
             wakeups = client._wakeups["mail"]
-            wakeups.serve(spec.partition)
+            wakeups.join(consumer._receiver.inbox, spec.partition)
             wakeups._heard(ring)
             assert [message.body for message in consumer.receive(10, wait=timedelta(seconds=5))] == [b"x"]
 

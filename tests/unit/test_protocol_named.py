@@ -15,6 +15,7 @@ from cqueue.protocol.lock import acquire, unlock
 from cqueue.protocol.probe import probe
 from cqueue.protocol.row_memory import MAX_NAMED_ABOVE, MAX_UNSEEN_US, RIVAL_WINDOW_US
 from cqueue.protocol.work import Reason, WorkList
+from cqueue.runtime.wakeups import HintInbox
 from cqueue.store.operations import (
     DeleteMessages,
     Mutate,
@@ -311,7 +312,8 @@ def test_a_round_passes_on_what_a_hint_names(table):
 def test_a_send_names_a_few_messages_of_one_priority(priorities, are_named):
     with cqueue.connect("memory://") as client:
         queue = client.create_queue("mail")
-        inbox = client._wakeups["mail"].join()
+        inbox = HintInbox()
+        client._wakeups["mail"].join(inbox, client._catalog.entry("mail").spec.partition)
         sent = queue.send_many([Message(b"x", priority=priority) for priority in priorities])
         (said,) = inbox.hints
         names = {str(MessageId.of(said.wide_row, 3, id_)) for id_ in said.named}

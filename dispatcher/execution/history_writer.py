@@ -120,7 +120,8 @@ class HistoryWriter:
 
     def close(self, seconds: float) -> None:
         """Append what waits, for `seconds` at most."""
-        self._stop = True
+        with self._starting:  # a thread that has been made is started as well
+            self._stop = True
         self._due.set()
         if self._thread is not None:
             self._thread.join(seconds)

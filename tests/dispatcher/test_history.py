@@ -4,6 +4,7 @@ import json
 import secrets
 import threading
 import time
+from concurrent import futures
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -243,6 +244,24 @@ def test_an_event_that_a_newer_version_writes_is_read(queue, client):
 
 
 # ── Whether there is one ──
+
+
+def test_a_close_waits_for_a_thread_that_is_about_to_start(app, queue, monkeypatch):
+    """It could not join one that has only been made, and the dispatcher would end without its clean-up."""
+    start, closings = threading.Thread.start, []
+
+    def start_late(thread):
+        if thread.name == "cqueue-history":
+            closings.append(pool.submit(dispatcher.engine.history.close, SOON.total_seconds()))
+            futures.wait(closings, timeout=0.1)
+        start(thread)
+
+    task(app, lambda: None).enqueue()
+    with futures.ThreadPoolExecutor(1) as pool, app.dispatcher(threads=1, consumers=1) as dispatcher:
+        monkeypatch.setattr(threading.Thread, "start", start_late)
+        assert dispatcher.drain(SOON)
+        closings[0].result(SOON.total_seconds())
+    assert told(queue, 1)
 
 
 def test_a_queue_without_a_history_has_no_log_and_no_thread(client):

@@ -33,7 +33,7 @@ from cqueue.dispatcher.service.health import Health
 from cqueue.dispatcher.service.membership import Membership, Worker
 from cqueue.dispatcher.service.metrics import Metrics, exposition
 from cqueue.dispatcher.service.run_recorder import RunRecorder
-from cqueue.dispatcher.service.supervisor import TICK_S, Exit, Signalled, received
+from cqueue.dispatcher.service.supervisor import OBEYED, TICK_S, Exit, Signalled, received
 from cqueue.dispatcher.service.systemd import Notifier
 from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.runtime import cores, garbage_collection
@@ -332,9 +332,6 @@ def _counted(counts: Any) -> dict[str, int]:
 
 # ── Signals ──
 
-OBEYED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""Signals that stop the process."""
-
 
 @contextlib.contextmanager
 def signals_to(inbox: Inbox) -> Iterator[None]:
@@ -380,6 +377,7 @@ def child(fd: int, memory: int) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)  # blocked since the start of the process
     threading.Thread(target=obey, name="cqueue-parent", daemon=True).start()
     try:
         return Daemon(settings, inbox, tell=tell, hooks=[RunRecorder(memory)]).run()

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from multiprocessing import Pipe
@@ -57,6 +57,10 @@ MOST_TOLD: Final = 20
 """Messages that the log line about a dead child names."""
 JUMP_S: Final = 5.0
 """Seconds for which the parent itself must have been held up before it blames no child for its silence."""
+
+
+OBEYED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals that stop or reload a daemon."""
 
 
 class Exit(IntEnum):
@@ -371,6 +375,16 @@ def received(connection: Connection) -> Iterator[Any]:
             yield connection.recv()
 
 
+@contextmanager
+def _blocked(numbers: Sequence[int]) -> Iterator[None]:
+    """Block signals in this thread, and in a process that the block starts until it unblocks them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class ChildProcess:
     """A child interpreter, with the threads that listen to it and wait for its end.
 
@@ -395,7 +409,8 @@ class ChildProcess:
                 handed = (theirs.fileno(), self._memory)
                 # -P: no file of the current folder hides a module.
                 args = [sys.executable, "-P", "-m", module, *map(str, handed)]
-                self._process = subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=handed)
+                with _blocked(OBEYED):  # a Ctrl-C would end a child that does not handle it yet
+                    self._process = subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=handed)
             undo.callback(self._process.wait)
             undo.callback(self._process.kill)
             self.tell(options)

@@ -10,6 +10,7 @@ import textwrap
 import threading
 import urllib.error
 import urllib.request
+from dataclasses import asdict
 
 import pytest
 import structlog
@@ -20,8 +21,8 @@ from cqueue.dispatcher.application.import_string import TargetError
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.service import daemon, membership
 from cqueue.dispatcher.service.daemon import Daemon, DaemonSettings, Ordered, signals_to
-from cqueue.dispatcher.service.parent import ParentProcess
-from cqueue.dispatcher.service.supervisor import Child, Signalled
+from cqueue.dispatcher.service.parent import CHILD_MODULE, ParentProcess
+from cqueue.dispatcher.service.supervisor import Child, ChildProcess, Ended, Signalled
 from cqueue.dispatcher.service.systemd import Notifier
 from cqueue.errors import ConfigError, QueueNotFound, Unavailable
 from cqueue.runtime import garbage_collection
@@ -486,6 +487,27 @@ def test_children_are_real_processes_that_are_replaced_and_drained(seeded):
     journal = (seeded / "journal").read_text().split("\n")[:-1]
     assert len({line.split()[0] for line in journal}) == 3
     assert b"cqueue_restarts_total" in fleet.exposition()
+
+
+def test_a_child_that_is_just_starting_survives_what_a_terminal_sends_to_all(tmp_path):
+    """Ctrl-C while Python loads: the parent orders the end. A SIGTERM of its own drains it."""
+    (tmp_path / "idle_shop.py").write_text(
+        textwrap.dedent("""
+        import cqueue
+
+        app = cqueue.App("memory://idle")
+        app.task(queue="mail", name="send")(print)
+        app.setup()
+    """)
+    )
+    inbox = queue.SimpleQueue()
+    settings = DaemonSettings(target="idle_shop:app", log="json", app_dir=str(tmp_path))
+    child = ChildProcess(CHILD_MODULE, asdict(settings), inbox)
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        os.kill(child.pid, number)
+    while not isinstance(notice := inbox.get(timeout=60), Ended):
+        pass
+    assert notice.code == 0
 
 
 def test_an_application_that_cannot_be_imported_is_said_once(tmp_path, monkeypatch):

@@ -355,7 +355,8 @@ class Supervisor:
         """Tell the next outdated child to stop, once all others are ready or had their time."""
         now_s, children = self._clock(), self._children()
         old = next((child for child in children if child.outdated), None)
-        if old is None or self.stopping or len(children) < len(self.slots):
+        is_one_to_come = any(slot.child is None and slot.start_at_s < math.inf for slot in self.slots)
+        if old is None or self.stopping or is_one_to_come:
             return
         if all(child.outdated or child.is_up(now_s) for child in children):
             old.outdated, old.replaced = False, True

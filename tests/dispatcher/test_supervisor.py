@@ -343,6 +343,20 @@ def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():
     assert second.orders == []
 
 
+def test_a_reload_under_drain_replaces_the_rest_when_one_has_ended():
+    """Nobody takes the place of a child that found nothing more to do: the others do not wait for that."""
+    fleet = ParentProcess(3, drain=True)
+    first, second, third = fleet.up()
+    fleet.end(first, 0)
+    fleet.step()
+    fleet.signal(signal.SIGHUP)
+    fleet.step()
+    assert (second.orders, third.orders) == (["stop"], [])
+    fleet.end(second, 0)
+    fleet.up()
+    assert third.orders == ["stop"]
+
+
 def test_changed_code_replaces_a_single_child():
     fleet = ParentProcess(1)
     (child,) = fleet.up()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fix_cassandra import _remove_node
+from tests.fix_cassandra import BRIEF, _remove_node
 
 # Set by the controller for its workers: where the node lives.
 DIRECTORY_VARIABLE = "CQUEUE_TEST_GUARDED_DIR"
@@ -29,6 +29,7 @@ def guarded():
     """The node; the first test that needs it starts it."""
     from tests.faults.guarded import Guarded
 
-    node = Guarded(Path(os.environ[DIRECTORY_VARIABLE]), tls=True, client_certificates=True)
+    directory = Path(os.environ[DIRECTORY_VARIABLE])
+    node = Guarded(directory, tls=True, client_certificates=True, jvm_options=BRIEF)
     node.join()
     return node

@@ -298,14 +298,15 @@ class Draft:
     def mutation(self) -> Mutate:
         """Return the claim's mutation: one conditional batch of slots, cursors and the lock.
 
-        Where it lists nothing, the fence stands, so that claims of others under way are not in vain.
+        Where it takes nothing, the fence stands, so that claims of others under way are not in vain.
         """
         head, remembered = self.head, self.memory.remembered
+        takes = bool(self.grants or head.changes)  # of slots that it frees now it is the holder
         head.free_finished(FREED_AT_ONCE if self.grants else None)
         until_ms = self.now_us // 1000 + min(self.spec.lease_ms, STAY_MS) if self.renews else 0
         state = LockState.RETIRED if self.retire else LockState.LOCKED if until_ms else LockState.FREE
         lock = LockRow(state, head.owner, until_ms, self.fence)
-        if policy.fence_stands(listed=len(self.grants), locked=remembered.locked or self.retire):
+        if policy.fence_stands(takes=takes, locked=remembered.locked or self.retire):
             lock = head.keep_tallies() or lock
         if self.retire:  # nothing else is left
             return Mutate(self.memory.wide_row, lock=lock, expect_fence=remembered.fence, retire=True)

@@ -91,9 +91,12 @@ def locks_first(head: Head, *, has_rival: bool) -> bool:
     return head.lock is None or has_rival
 
 
-def fence_stands(*, listed: int, locked: bool) -> bool:
-    """Return whether a claim leaves the fence: it lists nothing, and neither releases nor drops anything."""
-    return not listed and not locked
+def fence_stands(*, takes: bool, locked: bool) -> bool:
+    """Return whether a claim leaves the fence: it takes nothing from anybody, and releases no lock.
+
+    takes: it lists messages, or changes a slot that others held.
+    """
+    return not takes and not locked
 
 
 def outcome_read(wide_row: WideRow) -> ReadHead:

@@ -244,7 +244,7 @@ def claim_unconditional_on_fence() -> Any:
 
 def fence_stands_beside_new_ids() -> Any:
     """A claim leaves the fence as it is, whatever it lists."""
-    return replaced("fence stands", lambda *, listed, locked: not locked)
+    return replaced("fence stands", lambda *, takes, locked: not locked)
 
 
 def head_read_in_pages() -> Any:

@@ -76,7 +76,7 @@ RULES = (
          broken.nack_by_reinsert, story.stale_nack_fails, 0),
     Rule("claim-without-fence", "a claim is conditional on the fence",
          broken.claim_unconditional_on_fence, None, 30),
-    Rule("fence-stands-beside-new-ids", "only what lists no new id leaves the fence as it is",
+    Rule("fence-stands-beside-new-ids", "only a claim that takes nothing leaves the fence as it is",
          broken.fence_stands_beside_new_ids, story.claim_outrun_by_another_fails, 0),
     Rule("conditions-checked-when-sent", "one serial consistency: rounds see each other",
          broken.read_then_write, None, 0),

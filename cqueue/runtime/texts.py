@@ -10,8 +10,8 @@ MAX_TEXT: Final = 1000
 """Characters of a task's name, key, topic, codec, trigger or source, at most."""
 
 
-SHOWN: Final = 200
-"""Characters that an error shows of a text which may be of any length: as many as a name may have."""
+SHOWN: Final = 220
+"""Characters that an error shows of a text which may be of any length: all of a name that is a bit too long."""
 
 
 def quoted(value: object) -> str:

@@ -249,6 +249,10 @@ def named_settings(config: Any) -> dict[str, Any]:
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
+EXISTS = "exists already; exist_ok=True (--exist-ok) alone takes it as it is, and `alter` changes it"
+"""What an error says of a queue or a log that was to be created."""
+
+
 def with_other_settings(found: Any, named: Mapping[str, Any]) -> str:
     """Say, in an error, which named settings a queue or a log has otherwise; empty if it has all of them."""
     pairs = [(name, getattr(found, name), wanted) for name, wanted in named.items()]

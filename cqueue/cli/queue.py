@@ -97,13 +97,7 @@ def create(
     fixed = given(time_shard=time_shard, max_shards=max_shards, open_shards=open_shards)
     options = settings.given() | fixed
     with open_client(cli) as client:
-        try:
-            queue = client.create_queue(name, QueueConfig(**options) if options else None, exist_ok=exist_ok)
-        except QueueExists as exc:
-            if exist_ok or name.endswith(DEAD_SUFFIX) or name not in client.queues():  # or being deleted
-                raise
-            how = f"--exist-ok alone takes it as it is, and `cqueue queue alter {name}` changes it"
-            raise QueueExists(f"{exc}; {how}") from exc
+        queue = client.create_queue(name, QueueConfig(**options) if options else None, exist_ok=exist_ok)
         with unknown_if_not_done(f"queue {name} is there, but cannot be read"):
             if differ := with_other_settings(queue.config, options):  # an option may give a default
                 raise QueueExists(f"queue {name!r} exists {differ}")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Any, NamedTuple
 
-from cqueue.config import named_settings, with_other_settings
+from cqueue.config import EXISTS, named_settings, with_other_settings
 from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig, earlier_ttls, with_earlier_ttl
 from cqueue.log.protocol.shards import existing
@@ -155,7 +155,7 @@ class LogCatalog:
             if stored.state == DELETING:
                 raise LogExists(f"log {name!r} exists no more, but is being deleted")
             if not exist_ok:
-                raise LogExists(f"log {name!r} exists already")
+                raise LogExists(f"log {name!r} {EXISTS}")
             if differ := with_other_settings(self._config_of(stored), named_settings(wanted)):
                 raise LogExists(f"log {name!r} exists {differ}")
         self._entries.pop(name, None)

@@ -16,7 +16,7 @@ from functools import partial
 from threading import Lock, RLock
 from typing import Any, NamedTuple
 
-from cqueue.config import QueueConfig, named_settings, with_other_settings
+from cqueue.config import EXISTS, QueueConfig, named_settings, with_other_settings
 from cqueue.errors import (
     BadInput,
     ConfigError,
@@ -320,7 +320,7 @@ class Catalog:
         else:
             row = self._check_not_deleting(name)
             if not exist_ok:
-                raise QueueExists(f"queue {name!r} exists already")
+                raise QueueExists(f"queue {name!r} {EXISTS}")
             if differ := with_other_settings(self._config_of(row), named_settings(wanted)):
                 raise QueueExists(f"queue {name!r} exists {differ}")
         with self._mutex:

@@ -180,7 +180,10 @@ class Schedules:
                 return stored
             if not replace:
                 also = ", with another definition" if exist_ok else ""
-                raise ScheduleExists(f"queue {self.queue!r} has a schedule {new.key!r} already{also}")
+                raise ScheduleExists(
+                    f"queue {self.queue!r} has a schedule {new.key!r} already{also}; "
+                    "replace=True (--replace) puts the new one in its place"
+                )
             changed = self.store.change(_in_place_of(stored, new))
             if changed is not None:
                 return changed

@@ -70,7 +70,7 @@ def test_times_that_have_passed_are_not_upcoming(world, process):
 
 def test_a_key_is_taken_once(process):
     process.schedules.add("k", EVERY_TEN)
-    with pytest.raises(ScheduleExists, match="already"):
+    with pytest.raises(ScheduleExists, match="already; replace=True"):
         process.schedules.add("k", EVERY_TEN)
     with pytest.raises(ScheduleExists, match="another definition"):
         process.schedules.add("k", EVERY_TEN, b"other", exist_ok=True)

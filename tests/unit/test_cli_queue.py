@@ -255,7 +255,7 @@ def test_a_name_like_no_other_gets_a_way_on(cli):
         (("create", "q", "--max-attempts", "1"), "2 or more"),
         (("create", "q", "--shards", "65"), "shards"),
         (("create", "q", "--time-shard", "7s"), "divides an hour"),
-        (("create", "there"), "exists already; --exist-ok alone takes it as it is"),
+        (("create", "there"), "(--exist-ok) alone takes it as it is"),
         (("create", "there", "--exist-ok", "--shards", "1"), "another configuration: shards is 4, not 1"),
         (("alter", "there", "--shards", "0"), "shards"),
         (("alter", "there"), "--derived-sends, --history or --keyed."),

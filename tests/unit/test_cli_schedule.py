@@ -151,7 +151,7 @@ def test_adding_again(cli):
     """A script may be run twice, and a changed one replaces what it made."""
     added(cli, "--every", "1h")
     again = cli("schedule", "add", "q", "k", "--every", "1h")
-    assert (again.code, "already" in again.err) == (2, True)
+    assert (again.code, "(--replace) puts" in again.err) == (2, True)
     added(cli, "--every", "1h", "--exist-ok")
     assert cli("schedule", "add", "q", "k", "--every", "2h", "--exist-ok").code == 2
     assert added(cli, "--every", "2h", "--replace")["when"] == "every 2h"

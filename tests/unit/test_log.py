@@ -75,6 +75,8 @@ def fill(log, store, count, step_ms=700, **values):
 def test_a_log_is_created_altered_listed_and_deleted(client, log, store):
     assert client.logs() == ["events"]
     assert client.create_log("events", log.config, exist_ok=True).config == log.config
+    with pytest.raises(LogExists, match="exist_ok=True"):
+        client.create_log("events")
     with pytest.raises(LogExists, match="another configuration"):
         client.create_log("events", LogConfig(partitions=9), exist_ok=True)
     assert log.alter(partitions=8).partitions == 8

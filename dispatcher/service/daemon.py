@@ -161,10 +161,13 @@ class Daemon:
         )
         app_dir = self._settings.app_dir
         found = import_string.load(self._settings.target, Path(app_dir) if app_dir else None)
+        from cqueue.dispatcher.service import launch  # noqa: PLC0415 - the health server answers while this imports
+
         pause_s = FIRST_RETRY_S
         while True:
             try:
-                return self._start(found)
+                found = launch.made_by(found, self._settings)  # once: an application has a client of its own
+                return self._start(launch.launch(found, self._settings, [self._metrics, *self._hooks]))
             except SchemaMismatch:
                 raise
             except (NotDone, OutcomeUnknown) as exc:
@@ -181,11 +184,8 @@ class Daemon:
         elif self._obstacle != before:
             self._log.error(logs.DaemonEvent.NOT_CONNECTED, error=str(error))
 
-    def _start(self, found: Any) -> Launched:
+    def _start(self, launched: Launched) -> Launched:
         """Start the dispatcher; the parent hears first, because the first message may kill this process."""
-        from cqueue.dispatcher.service import launch  # noqa: PLC0415 - the health server answers while this imports
-
-        launched = launch.launch(found, self._settings, [self._metrics, *self._hooks])
         self._report(launched=True)
         garbage_collection.settle()  # all imports are done
         launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None

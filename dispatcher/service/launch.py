@@ -28,8 +28,16 @@ class Launched:
     close: Callable[[], None]
 
 
+def made_by(found: Any, settings: DaemonSettings) -> Any:
+    """Return what a function makes that is to make an application; of anything else the object itself."""
+    if isinstance(found, App | Dispatcher | Task) or settings.queues or not _takes_nothing(found):
+        return found
+    made = found()
+    return made if isinstance(made, App | Dispatcher) else found
+
+
 def launch(found: Any, settings: DaemonSettings, hooks: Sequence[Middleware]) -> Launched:
-    """Return a dispatcher for the loaded object, with the daemon's own middleware.
+    """Return a dispatcher for the loaded object or what it made, with the daemon's own middleware.
 
     Raises:
         TargetError: the object cannot be run, or not without `--queues`.
@@ -44,8 +52,6 @@ def launch(found: Any, settings: DaemonSettings, hooks: Sequence[Middleware]) ->
         raise TargetError(f"{settings.target} is a task; name the application that it is a task of.")
     if callable(found) and settings.queues:
         return _launch_handler(found, settings, hooks)
-    if _takes_nothing(found) and isinstance(made := found(), App | Dispatcher):
-        return launch(made, settings, hooks)
     raise TargetError(_unsuitable(found, settings))
 
 

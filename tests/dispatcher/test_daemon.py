@@ -24,7 +24,7 @@ from cqueue.dispatcher.service.daemon import Daemon, DaemonSettings, Ordered, si
 from cqueue.dispatcher.service.parent import CHILD_MODULE, ParentProcess
 from cqueue.dispatcher.service.supervisor import Child, ChildProcess, Ended, Signalled
 from cqueue.dispatcher.service.systemd import Notifier
-from cqueue.errors import ConfigError, QueueNotFound, Unavailable
+from cqueue.errors import ConfigError, QueueNotFound, Refused, Unavailable
 from cqueue.runtime import garbage_collection
 from tests.fix_dispatcher import until
 
@@ -329,6 +329,30 @@ def test_an_outage_at_the_start_is_waited_out(shop, run, monkeypatch):
     monkeypatch.setattr(clients, "connect", unsteady)
     assert run(drain=True).code == 0
     assert shop.seen == ["a"]
+
+
+def test_a_function_that_makes_an_application_is_called_once_however_often_the_start_fails(
+    shop, run, monkeypatch
+):
+    """Each application connects a client, and a grant may be missing for hours."""
+    monkeypatch.setattr(daemon, "FIRST_RETRY_S", 0.01)
+    make, made, failures = shop.make, [], iter([Refused("no grant")] * 3)
+
+    def noted():
+        made.append(make())
+        return made[-1]
+
+    def unsteady(*args, **options):
+        for failure in failures:
+            raise failure
+        return dispatcher(*args, **options)
+
+    dispatcher = shop.app.dispatcher
+    monkeypatch.setattr(shop, "make", noted)
+    monkeypatch.setattr(shop.app, "dispatcher", unsteady)
+    shop.app.tasks["send"].enqueue("a")
+    assert run("daemon_shop:make", drain=True).code == 0
+    assert (made, shop.seen) == ([shop.app], ["a"])
 
 
 def test_a_signal_ends_that_wait(shop, run, monkeypatch):

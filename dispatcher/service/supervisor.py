@@ -45,8 +45,10 @@ STARTED_WITHIN_S: Final = 120.0
 """The same before it has come up: it may import a large application, and says nothing while it tries to
 connect, for some 45 s if three nodes accept connections and do not answer.
 """
-BEYOND_GRACE_S: Final = 5.0
-"""Seconds beyond the grace after which a child that has not ended by itself is killed."""
+BEYOND_GRACE_S: Final = 14.0
+"""Seconds beyond the grace after which a child that has not ended by itself is killed. If Cassandra does not
+answer, a child that has nothing to run any more takes up to 13 s to settle and to close what it has open.
+"""
 SETTLED_AFTER_S: Final = 30.0
 """Seconds that a reload waits for a new child to be ready before it replaces the next."""
 TICK_S: Final = 1.0

@@ -255,6 +255,16 @@ def test_a_second_signal_kills_all_at_once(number, code):
     assert fleet.now_s <= 2
 
 
+def test_a_child_that_ends_slowly_in_an_outage_is_not_killed():
+    """It runs nothing any more, and waits for answers to settle and to close: the grace was enough."""
+    fleet = ParentProcess(1, grace_s=4)
+    (child,) = fleet.up()
+    fleet.signal(signal.SIGTERM)
+    fleet.step(4 + 13)
+    fleet.end(child, 0)
+    assert fleet.run() == 0
+
+
 def test_a_child_that_outlives_its_grace_is_killed():
     fleet = ParentProcess(1, grace_s=30)
     fleet.up()

@@ -21,6 +21,7 @@ from cqueue.dispatcher.service.daemon import DaemonSettings
 from cqueue.dispatcher.service.exporter import Exporter
 from cqueue.dispatcher.service.metrics import Metrics, exposition
 from cqueue.dispatcher.service.parent import ParentProcess
+from cqueue.dispatcher.service.supervisor import BEYOND_GRACE_S
 from cqueue.spool import Spool
 from cqueue.store.operations import IdSlice, LockRow, LockState, Mutate, ReadIds, WideRow
 from tests.unit import markdown_pages as markdown
@@ -29,8 +30,6 @@ OPS = markdown.ROOT / "ops"
 TARGET = {"instance", "job"}
 """Labels that Prometheus gives every series."""
 KUBERNETES = "1.33"
-IN_TIME = 10
-"""Seconds between the daemon's grace and the moment when it is killed, at least."""
 
 
 def _text(path):
@@ -262,7 +261,7 @@ def test_a_dispatcher_is_killed_later_than_its_grace_ends():
         (compose["command"], int(compose["stop_grace_period"].rstrip("s"))),
     ):
         grace_s = int(arguments[arguments.index("--grace") + 1].rstrip("s"))
-        assert killed_s >= grace_s + IN_TIME
+        assert killed_s >= grace_s + BEYOND_GRACE_S
 
 
 # ── The image ──

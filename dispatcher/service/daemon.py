@@ -163,18 +163,17 @@ class Daemon:
         found = import_string.load(self._settings.target, Path(app_dir) if app_dir else None)
         from cqueue.dispatcher.service import launch  # noqa: PLC0415 - the health server answers while this imports
 
-        pause_s = FIRST_RETRY_S
-        while True:
+        pause_s = 0.0
+        while self._next(pause_s) is None:
             try:
                 found = launch.made_by(found, self._settings)  # once: an application has a client of its own
                 return self._start(launch.launch(found, self._settings, [self._metrics, *self._hooks]))
             except SchemaMismatch:
                 raise
             except (NotDone, OutcomeUnknown) as exc:
+                pause_s = min(2 * pause_s or FIRST_RETRY_S, LONGEST_RETRY_S)
                 self._tell_of(exc, pause_s)
-            if self._next(pause_s) is not None:
-                return None
-            pause_s = min(2 * pause_s, LONGEST_RETRY_S)
+        return None
 
     def _tell_of(self, error: CqueueError, again_in_s: float) -> None:
         """Log why the start failed; a cause that lasts until an operator mends it is logged once."""
@@ -253,11 +252,13 @@ class Daemon:
     def _next(self, seconds: float) -> Notice | None:
         """Return the next event within `seconds`, or None; report once a second meanwhile."""
         until_s, tick_s = time.monotonic() + seconds, min(TICK_S, self._notifier.alive_every_s or TICK_S)
-        while (left_s := until_s - time.monotonic()) > 0:
+        while True:
+            left_s = max(0.0, until_s - time.monotonic())
             with contextlib.suppress(queue.Empty):
                 return self._inbox.get(timeout=min(tick_s, left_s))
+            if not left_s:
+                return None
             self._tick()
-        return None
 
     def _stop(self, dispatcher: Dispatcher, why: str) -> None:
         """Begin the stop; the dispatcher's own thread gives back at once what was not started."""

@@ -367,6 +367,16 @@ def test_a_signal_ends_that_wait(shop, run, monkeypatch):
     assert running.code == 0
 
 
+def test_a_signal_while_the_application_is_loaded_ends_the_start(shop):
+    """Nothing is received to be given back at once: a large application may take its whole grace to load."""
+    shop.app.tasks["send"].enqueue("a")
+    inbox = queue.SimpleQueue()
+    inbox.put(Signalled(signal.SIGTERM))
+    with structlog.testing.capture_logs() as lines:
+        assert Daemon(DaemonSettings(target="daemon_shop:app"), inbox).run() == 0
+    assert [line["event"] for line in lines] == ["daemon_starting"]
+
+
 # ── What it says of itself ──
 
 

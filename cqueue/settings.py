@@ -223,7 +223,7 @@ def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
     if address.scheme == "memory":
         return Settings(scheme="memory", keyspace=address.keyspace)
     serial, plain = _consistencies(values)
-    tls_files = {key: Path(values[key]) for key in TLS_FILES if key in values}
+    tls_files: dict[str, Any] = {key: Path(values[key]) for key in TLS_FILES if key in values}
     tls_name = _host_name("tls_name", values, "the name that the certificate of each node lists")
     return Settings(
         hosts=address.hosts,
@@ -236,11 +236,7 @@ def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
         request_timeout_s=_seconds("request_timeout", values, DEFAULT_REQUEST_TIMEOUT_S),
         connect_timeout_s=_seconds("connect_timeout", values, DEFAULT_CONNECT_TIMEOUT_S),
         tls=_flag("tls", values, default=bool(tls_files or tls_name)),
-        tls_ca=tls_files.get("tls_ca"),
-        tls_cert=tls_files.get("tls_cert"),
-        tls_key=tls_files.get("tls_key"),
         tls_passphrase=values.get("tls_passphrase"),
-        tls_passphrase_file=tls_files.get("tls_passphrase_file"),
         tls_name=tls_name,
         tls_verify=_tls_verify(values),
         allow_plaintext_credentials=_flag("allow_plaintext_credentials", values, default=False),
@@ -249,6 +245,7 @@ def _build(address: ParsedUrl, values: Mapping[str, str]) -> Settings:
             "notify_host", values, "the address or name at which others reach this process, without a port"
         ),
         notify_port=_ports("notify_port", values),
+        **tls_files,
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from cqueue.errors import ConfigError
 from cqueue.runtime import logs
-from cqueue.settings import Settings
+from cqueue.settings import TLS_FILES, Settings
 
 LOGGER: Final = "cqueue.store"
 
@@ -158,8 +158,7 @@ def _short(exc: OSError | ValueError) -> str:
 
 
 def _files(settings: Settings) -> dict[str, Path]:
-    names = ("tls_ca", "tls_cert", "tls_key", "tls_passphrase_file")
-    return {name: path for name in names if (path := getattr(settings, name)) is not None}
+    return {name: path for name in TLS_FILES if (path := getattr(settings, name)) is not None}
 
 
 def _state(settings: Settings) -> list[tuple[int, ...] | None]:

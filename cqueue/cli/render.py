@@ -90,11 +90,10 @@ def columns_of(*names: str) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
 
 def in_ms(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as --json shows them: each duration in ms, under a name that says so."""
-    durations = {name for name, value in settings.items() if isinstance(value, timedelta)}
-    return {
-        f"{name}_ms" if name in durations else name: to_ms(value) if name in durations else value
+    return dict(
+        (f"{name}_ms", to_ms(value)) if isinstance(value, timedelta) else (name, value)
         for name, value in settings.items()
-    }
+    )
 
 
 def _title(name: str) -> str:

@@ -6,26 +6,19 @@ import re
 from base64 import b32encode, b64encode
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
-from itertools import pairwise
 from typing import Any, Final
+
+from cqueue.runtime.durations import show_age
 
 NONE: Final = "–"
 MOST_BODY: Final = 64 << 10
 """Bytes of a body that a page shows: more than anybody reads, few enough for any browser."""
-_UNITS: Final = (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1))
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def age(seconds: float | None) -> str:
     """Show a length of time in at most two units: `3s`, `2m10s`, `5d3h`."""
-    if seconds is None:
-        return NONE
-    left = int(max(0.0, seconds))
-    for (unit, size), (below, part) in pairwise(_UNITS):
-        if left >= size:
-            whole, rest = divmod(left, size)
-            return f"{whole}{unit}{rest // part}{below}" if rest >= part else f"{whole}{unit}"
-    return f"{left}s"
+    return NONE if seconds is None else show_age(timedelta(seconds=max(0.0, seconds)))
 
 
 def ago(moment: datetime | None) -> str:

@@ -9,6 +9,7 @@ from binascii import b2a_base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from typing import ClassVar, NamedTuple
 
 from cqueue import ids
@@ -48,7 +49,7 @@ MIN_EXTENSION, MAX_EXTENSION = timedelta(seconds=2), timedelta(hours=12)
 MAX_PREFETCH = 4000
 """Upper bound of a consumer's `prefetch`: all of these messages are held in memory."""
 SHORT_ID = re.compile(r"[a-z2-7]{4,8}")
-"""A short form of an id, or the beginning of one: see `cqueue.cli.short_ids`."""
+"""A short form of an id, or the beginning of one: see `short`."""
 
 _NO_OPTIONS = (None, None, 0, *(None,) * 8)
 _NO_TEXTS = (None, None, None, None)
@@ -183,6 +184,11 @@ class SkippedId(MessageId):
 
     __slots__ = ()
     skipped = True
+
+
+def short(id_: str) -> str:
+    """Return the short form of an id, for people: eight characters that the id's digest begins with."""
+    return base64.b32encode(blake2b(id_.encode(), digest_size=5).digest()).decode().lower()
 
 
 def is_queue_name(name: object) -> bool:

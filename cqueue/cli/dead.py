@@ -18,9 +18,10 @@ from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.opening import reading
 from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes
 from cqueue.cli.render import emit_one, header_pairs, print_list
-from cqueue.cli.short_ids import grouped, letter_ids, short
+from cqueue.cli.short_ids import grouped, letter_ids
 from cqueue.cli.values import body_text, counted
 from cqueue.errors import BadInput, NotDone
+from cqueue.message import short
 
 if TYPE_CHECKING:
     from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult

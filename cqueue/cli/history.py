@@ -15,9 +15,10 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client
 from cqueue.cli.options import QueueName, number
 from cqueue.cli.render import print_list
-from cqueue.cli.short_ids import check, is_short, short
+from cqueue.cli.short_ids import check, is_short
 from cqueue.cli.values import parse_since
 from cqueue.history import MAX_LIMIT
+from cqueue.message import short
 from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from cqueue.cli.failures import ExitCode
 from cqueue.cli.opening import find_queue, open_client, open_queue, reading, say_left_out
 from cqueue.cli.options import InQueue, OfKey, QueueName, SomeMessage, given, number
 from cqueue.cli.render import emit_one, header_pairs, print_list
-from cqueue.cli.short_ids import is_short, message_ids, queue_of, short
+from cqueue.cli.short_ids import is_short, message_ids, queue_of
 from cqueue.cli.values import body_text, counted, parse_headers, show_moment
 from cqueue.errors import BadInput, LetterNotFound
-from cqueue.message import MessageId
+from cqueue.message import MessageId, short
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:

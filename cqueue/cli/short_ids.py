@@ -6,15 +6,13 @@ which name the queue. A short form is looked for among all ids that there are; a
 
 from __future__ import annotations
 
-from base64 import b32encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from cqueue.cli.opening import find_queue
 from cqueue.errors import BadInput, CqueueError, InvalidMessageId, LetterNotFound, QueueNotFound
-from cqueue.message import SHORT_ID, MessageId
+from cqueue.message import SHORT_ID, MessageId, short
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime import sequences
 
@@ -27,11 +25,6 @@ SHOWN = 3
 """Ids with the same short form that an error names."""
 GROUPS = 5
 """Reasons that are printed, and ids that are named for each; --json has all."""
-
-
-def short(id_: str) -> str:
-    """The short form of an id."""
-    return b32encode(blake2b(id_.encode(), digest_size=5).digest()).decode().lower()
 
 
 def is_short(text: str) -> bool:

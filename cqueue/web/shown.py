@@ -1,11 +1,10 @@
-"""How values look on a page: times, durations, counts, short ids, bodies."""
+"""How values look on a page: times, durations, counts, bodies."""
 
 from __future__ import annotations
 
 import re
-from base64 import b32encode, b64encode
+from base64 import b64encode
 from datetime import UTC, datetime, timedelta
-from hashlib import blake2b
 from typing import Any, Final
 
 from cqueue.runtime.durations import show_age
@@ -56,11 +55,6 @@ def duration(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "forever" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def short(id_: str) -> str:
-    """Return the short form of an id, as the command line shows it."""
-    return b32encode(blake2b(id_.encode(), digest_size=5).digest()).decode().lower()
 
 
 def body(content: bytes) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from cqueue._version import __version__
 from cqueue.client import Client, check_client
 from cqueue.errors import BadInput, CqueueError, NotDone
+from cqueue.message import short
 from cqueue.web import audit, shown
 from cqueue.web.access import Access, Person, Role, Sessions
 from cqueue.web.audit import address_of
@@ -59,7 +60,7 @@ class Site:
         )
         self._templates.filters |= {
             "age": shown.age, "ago": shown.ago, "utc": shown.utc, "count": shown.count,
-            "setting": shown.duration, "short": shown.short,
+            "setting": shown.duration, "short": short,
         }  # fmt: skip
         self._templates.globals |= {
             "version": __version__, "refresh_s": REFRESH_S, "age": shown.age, "number": shown.number,

@@ -9,13 +9,12 @@ import pytest
 
 from cqueue import Queue, connect
 from cqueue.cli import dead
-from cqueue.cli.short_ids import short
 from cqueue.dead_letters import DeadLetters, LettersResult
 from cqueue.dispatcher.application.payload import decode
 from cqueue.dispatcher.service import membership
 from cqueue.dispatcher.service.membership import TTL_S, Worker
 from cqueue.errors import BadInput, NotDone, SendUnknown
-from cqueue.message import MessageId
+from cqueue.message import MessageId, short
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.runtime.rendezvous import own_name
 from cqueue.store.control import Heartbeat
@@ -161,9 +160,7 @@ def test_a_short_id_of_several_is_refused(cli, bury, monkeypatch):
     """And nothing is done with any of them."""
     bury("a")
     bury("b")
-    monkeypatch.setattr(
-        "cqueue.cli.short_ids.blake2b", lambda _, digest_size: blake2b(digest_size=digest_size)
-    )
+    monkeypatch.setattr("cqueue.message.blake2b", lambda _, digest_size: blake2b(digest_size=digest_size))
     alike = short("any")
     for command in (("dead", "drop", "q", alike, "--yes"), ("cancel", alike)):
         said = cli(*command)

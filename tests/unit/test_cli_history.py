@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.cli.short_ids import short
+from cqueue.message import short
 from tests.acceptance.daemons import wait_for
 
 SOON = timedelta(seconds=20)

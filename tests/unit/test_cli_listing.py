@@ -3,7 +3,7 @@
 import pytest
 
 from cqueue import connect
-from cqueue.cli.short_ids import short
+from cqueue.message import short
 from cqueue.runtime import listing
 
 TASK = ("--task", "shop:send")

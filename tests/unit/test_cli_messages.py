@@ -14,7 +14,6 @@ from cqueue.cli import receive as receive_command
 from cqueue.cli import send as send_command
 from cqueue.cli import send_lines
 from cqueue.cli.render import BodyPrinter
-from cqueue.cli.short_ids import short
 from cqueue.cli.values import counted
 from cqueue.errors import (
     AckUnknown,
@@ -28,6 +27,7 @@ from cqueue.errors import (
     SendUnknown,
     Unavailable,
 )
+from cqueue.message import short
 from cqueue.store.quarantine import Damage
 
 pytestmark = pytest.mark.usefixtures("queue")

@@ -4,9 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from cqueue.cli.short_ids import message_ids, short
+from cqueue.cli.short_ids import message_ids
 from cqueue.client import Client
 from cqueue.errors import QueueNotFound
+from cqueue.message import short
 from cqueue.store.memory import MemoryStore
 
 

@@ -15,8 +15,8 @@ pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 pytest.importorskip("uvicorn", reason="the dashboard needs the extra `web`")
 
 import cqueue
+from cqueue.message import short
 from cqueue.web.access import Person
-from cqueue.web.shown import short
 from tests.web.browser import CHROMIUM, Browser, serving
 from tests.web.browser_flaws import flaws
 

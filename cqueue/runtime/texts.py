@@ -11,7 +11,7 @@ MAX_TEXT: Final = 1000
 
 
 SHOWN: Final = 220
-"""Characters that an error shows of a text which may be of any length: all of a name that is a bit too long."""
+"""Characters that an error shows of a text of any length: all of a name that is a bit too long."""
 
 
 def quoted(value: object) -> str:

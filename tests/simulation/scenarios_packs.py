@@ -417,4 +417,5 @@ def late_marks_revive_nothing() -> None:
     table.execute(late)
     assert table.stored() == [pack[0]]
     assert table.read() == []
+    assert table.execute(ReadMessages(table.row, 0, tuple(pack))) == []
     assert table.retired(table.view()) == []

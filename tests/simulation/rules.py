@@ -163,7 +163,7 @@ RULES = (
     Rule("epochs-of-an-hour", "at most 10,000 wide rows in an epoch",
          early.epochs_of_an_hour, times.epoch_stays_small, None),
     Rule("cancelled-without-fence", "a cancel outruns claims that have read the message",
-         control.cancelled_without_fence, changes.cancel_outruns_a_claim, 2650),
+         control.cancelled_without_fence, changes.cancel_outruns_a_claim, 2190),
     Rule("rescheduled-without-fence", "what no slot lists is rescheduled under the next fence",
          control.rescheduled_without_fence, changes.reschedule_outruns_a_claim, 140),
     Rule("held-is-moved", "what somebody holds is not rescheduled",

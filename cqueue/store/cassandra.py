@@ -171,8 +171,9 @@ class CassandraStore(Sender):
 
     def _damaged_ids(self, op: ops.ReadIds, rows: Iterable[packs.IdRow]) -> Iterator[int]:
         for row in rows:
-            place = (MESSAGE_KIND, op.priority, row[0])
-            reason = None if packs.may_be_partial(row) else packs.id_damage(row)
+            if packs.has_only_marks(row[1], row[2]):
+                continue
+            place, reason = (MESSAGE_KIND, op.priority, row[0]), packs.id_damage(row)
             if reason is not None:
                 self._set_aside(op.wide_row, place, reason)
             if reason is not None or self.quarantine.find(MESSAGES, (*op.wide_row, *place)) is not None:

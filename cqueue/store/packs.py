@@ -142,12 +142,12 @@ def is_partial(row: Row) -> bool:
     acknowledged yet, and the read repair of a read of ids brought its format, and no other column. A row that
     lacks anything else is damaged.
     """
-    return all(value is None for value in row[2:11])
+    *_, format_, gone = row
+    return has_only_marks(format_, gone) or all(value is None for value in row[2:11])
 
 
-def may_be_partial(row: IdRow) -> bool:
+def has_only_marks(format_: int | None, gone: Any) -> bool:
     """Return whether a row has nothing but `gone`, as far as a read of ids shows it."""
-    _, format_, gone = row
     return format_ is None and bool(gone)
 
 
@@ -254,16 +254,17 @@ IdRow = tuple[int, int | None, Any]
 
 
 def live_ids(rows: Iterable[IdRow], after: int, upto: int) -> Iterator[int]:
-    """Return the ids of live messages with after < id <= upto; of a damaged or partial row all ids."""
+    """Return the ids of live messages with after < id <= upto; of a damaged row all ids."""
     for row in rows:
-        id_, _, gone = row
-        dead, last = 0 if gone and id_damage(row) else gone_mask(gone), last_in(id_)
-        if after < id_ and last <= upto and not dead:
-            yield from range(id_, last + 1)
-            continue
-        for one in range(id_, last + 1):
-            if after < one <= upto and not dead >> one - id_ & 1:
-                yield one
+        id_, format_, gone = row
+        if not has_only_marks(format_, gone):
+            dead, last = 0 if gone and id_damage(row) else gone_mask(gone), last_in(id_)
+            if after < id_ and last <= upto and not dead:
+                yield from range(id_, last + 1)
+                continue
+            for one in range(id_, last + 1):
+                if after < one <= upto and not dead >> one - id_ & 1:
+                    yield one
 
 
 def wholly_gone(rows: Iterable[IdRow]) -> list[int]:

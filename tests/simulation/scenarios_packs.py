@@ -404,10 +404,7 @@ def node_away_revives_nothing() -> None:
 
 
 def late_marks_revive_nothing() -> None:
-    """Marks that come when the tombstone of their row is forgotten make a row without messages.
-
-    A read of ids shows some until the wide row is retired, as it cannot tell them from a damaged pack.
-    """
+    """Marks that come when the tombstone of their row is forgotten make a row without messages."""
     table = PackTable()
     pack = table.pack_at(NOON_US, 4)
     late = planned(DeleteMessages(table.row, 0, (pack[1],)), table.client)

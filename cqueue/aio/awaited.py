@@ -97,9 +97,8 @@ class Opening(Twin[C]):
         await self._bridge.call(self._inner.close)
 
     async def __aenter__(self) -> Self:
-        if "_inner" in vars(
-            self
-        ):  # another one in its place would leave what the first one holds to a timeout
+        # Another one in its place would leave what the first one holds to a timeout.
+        if "_inner" in vars(self):
             raise Closed(f"the {self._what} has been opened before; make another one")
         self._inner = await self._bridge.call(self._make, lost=lambda opened: opened.close())
         return self

@@ -75,7 +75,7 @@ def wait_until_stable():
         clock, spec = log._driver.clock, log._catalog.entry(log.name).spec
         appended_us = clock.now_us()
         deadline = time.monotonic() + 30
-        # Who reads has a clock of its own, which may be ε behind.
+        # A reader has a clock of its own, which may be ε behind.
         while ids.time_us(spec.horizon(clock.now_us() - spec.skew_us)) <= appended_us:
             assert time.monotonic() < deadline
             time.sleep(0.1)

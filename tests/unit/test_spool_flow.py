@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from concurrent.futures import wait
+from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -34,6 +35,28 @@ def make(tmp_path):
     yield spool
     for one in made:
         one.close()
+
+
+@contextmanager
+def handled_by(handler):
+    """Have a handler for SIGUSR1 within the block."""
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def signal_in(monkeypatch, owner, name):
+    """Have the next call of a method raise SIGUSR1 before it goes on."""
+    method = getattr(owner, name)
+
+    def interrupted(*args):
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGUSR1)
+        return method(*args)
+
+    monkeypatch.setattr(owner, name, interrupted)
 
 
 def fill(spool, count):
@@ -234,12 +257,9 @@ def test_a_signal_handler_may_append_and_close_while_its_thread_waits(make):
         spool.close()
 
     spool, said = None, []
-    before = signal.signal(signal.SIGUSR1, last_words)
-    try:
+    with handled_by(last_words):
         spool = make(disk=Signalling())
         assert spool.append(TOPIC, b"x").result() == 0
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     assert said == [1]
     assert not spool.is_open
 
@@ -248,24 +268,15 @@ def test_a_signal_handler_may_append_and_close_while_its_thread_waits(make):
 def test_a_signal_handler_that_could_only_wait_for_its_own_thread_is_refused(make, monkeypatch, call):
     """In the moment in which that thread holds the lock that the writer needs: else both would hang."""
     spool, told = make(), []
-    has_room = Intake._has_room
-
-    def interrupted(self, level):
-        monkeypatch.undo()
-        signal.raise_signal(signal.SIGUSR1)
-        return has_room(self, level)
 
     def handler(*_):
         with pytest.raises(errors.NotDone, match="set a flag") as raised:
             spool.append(TOPIC, b"last").result(5) if call == "append" else spool.close()
         told.append(raised)
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        monkeypatch.setattr(Intake, "_has_room", interrupted)
+    with handled_by(handler):
+        signal_in(monkeypatch, Intake, "_has_room")
         assert spool.append(TOPIC, b"x").result(5) == 0
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     assert told
     assert spool.append(TOPIC, b"y").result(5) == 1
 
@@ -273,24 +284,15 @@ def test_a_signal_handler_that_could_only_wait_for_its_own_thread_is_refused(mak
 def test_a_signal_handler_cannot_append_below_the_first_append_to_a_queue(make, monkeypatch):
     """While its own thread looks for the queue on the disk; it hung there."""
     spool, told = make(), []
-    new_queue = Spool._new_queue
-
-    def interrupted(self, key):
-        monkeypatch.undo()
-        signal.raise_signal(signal.SIGUSR1)
-        return new_queue(self, key)
 
     def handler(*_):
         with pytest.raises(errors.NotDone, match="set a flag"):
             spool.append("other", b"last")
         told.append(1)
 
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
-        monkeypatch.setattr(Spool, "_new_queue", interrupted)
+    with handled_by(handler):
+        signal_in(monkeypatch, Spool, "_new_queue")
         assert spool.append(TOPIC, b"x").result(5) == 0
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     assert told
     assert spool.append("other", b"y").result(5) == 0
 
@@ -314,12 +316,9 @@ def test_a_signal_handler_cannot_close_below_a_commit_of_its_own_thread(make):
     told, disk = [], Signalling()
     spool = make(disk=disk)
     spool.append(TOPIC, b"x").result(5)
-    before = signal.signal(signal.SIGUSR1, handler)
-    try:
+    with handled_by(handler):
         disk.armed = True
         spool.commit(TOPIC, 1)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
     assert told
     assert spool.progress(TOPIC) == 1
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.runtime.sequences import parts
+from cqueue.store.operations import CursorRow
 
 FIRST_PIECE_US = 250_000
 """µs of a wide row that the first read covers: 1,000 tombstones at 4,000 messages a second."""
@@ -95,6 +96,13 @@ class _TakenMessages:
     def rows(self) -> int:
         """Return in how many Cassandra rows those messages stood."""
         return sum(stretch.rows for stretch in self.recent)
+
+    def rows_upto(self, boundary: int) -> int | None:
+        """Return in how many rows all messages up to `boundary` stood; None if others took some of them."""
+        stretches = [*self._older, *self.recent]
+        if stretches[0].after > ids.START or stretches[-1].upto < boundary:
+            return None
+        return sum(stretch.rows for stretch in stretches)
 
     def end(self, after: int, last: int) -> int | None:
         """Return how far, up to `last`, a read behind `after` crosses few tombstones; None if unknown."""
@@ -227,6 +235,22 @@ class TombstoneBudget:
         """Return how far, up to `last`, a read behind `after` may go; None where others took messages."""
         taken = self._taken.get(priority)
         return taken.end(after, last) if taken is not None else None
+
+    def crosses_few(self, cursors: Iterable[CursorRow], *, named: int) -> bool:
+        """Return whether one read of the whole row crosses few tombstones: this consumer took all up to the
+        boundaries.
+
+        Above them lie those that the last slice has crossed as well, and those of `named` messages.
+        """
+        rows = [self._rows_upto(at) for at in cursors]
+        known = sum(row for row in rows if row is not None) + named
+        return None not in rows and known <= MAX_COUNTED_TOMBSTONES and not self.cautious
+
+    def _rows_upto(self, at: CursorRow) -> int | None:
+        taken = self._taken.get(at.priority)
+        if taken is None:
+            return 0 if at.boundary <= ids.START else None
+        return taken.rows_upto(at.boundary)
 
     def recent(self, priority: int) -> tuple[int, int] | None:
         """Return the ids (after, upto) around the last few hundred messages taken; None if there are none."""

@@ -138,10 +138,8 @@ def _claim(
         yield from unclaimed.take_unclaimed(
             draft, beside.answered(found) if beside and found is not None else None
         )
-        if retire.may_retire(draft) and not memory.remembered.locked:
-            yield from lock.acquire(memory, spec)  # one consumer passes over a wide row at a time
+        if not (yield from retire.try_retire(draft)):
             return None
-        yield from retire.try_retire(draft)
         return (yield from _commit(draft))
     finally:
         if draft.reserved:

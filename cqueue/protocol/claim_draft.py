@@ -98,7 +98,7 @@ class HeadDraft:
 
         Holders that change slots meanwhile do not change the sum of the slots' tallies.
         """
-        cursors, slots = {**self._read.cursors, **self.moved}, policy.slots_after(self.slots, self.changes)
+        cursors, slots = self.cursors, policy.slots_after(self.slots, self.changes)
         tally = wrapped(-tallies(cursors.values(), slots.values()))
         return Head(lock._replace(tally=tally), cursors, tuple(slots.values()))
 
@@ -174,6 +174,11 @@ class HeadDraft:
         return next(number for number in range(len(numbers) + 1) if number not in numbers)
 
     # ── cursors ──
+
+    @property
+    def cursors(self) -> dict[int, CursorRow]:
+        """Return the cursor rows by priority, as the mutation leaves them."""
+        return {**self._read.cursors, **self.moved}
 
     def cursor(self, priority: int) -> CursorRow:
         """Return the cursor row of a priority, as the mutation leaves it."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import policy
+from cqueue.protocol import lock, policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import Draft
 from cqueue.protocol.parallel import together
@@ -17,6 +17,7 @@ from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
     DeleteMessages,
     DropBodies,
+    HasMessages,
     IdSlice,
     ReadIds,
     ReadSlice,
@@ -60,17 +61,44 @@ def may_retire(draft: Draft) -> bool:
     return all(draft.head.cursor(p).cursor >= draft.head.cursor(p).boundary for p in draft.memory.priorities)
 
 
-def try_retire(draft: Draft) -> Proto[None]:
+def try_retire(draft: Draft) -> Proto[bool]:
+    """Drop the row if it is over and nothing in it is alive. Return False if the claim has to begin again.
+
+    One read shows that, where it crosses few tombstones; elsewhere a pass does, by a consumer that holds the
+    lock. Both began after end + W + ε, because `draft.now_us` was read before everything else.
+    """
+    if not may_retire(draft):
+        return True
+    if draft.memory.remembered.locked:
+        yield from _pass(draft)
+        return True
+    draft.retire = yield from _is_bare(draft)
+    if not draft.retire:
+        yield from lock.acquire(draft.memory, draft.spec)  # one consumer passes over a wide row at a time
+    return draft.retire
+
+
+def _is_bare(draft: Draft) -> Proto[bool]:
+    """Return whether one read shows that nothing is left; False also where it might cross many tombstones."""
+    memory = draft.memory
+    named = sum(map(len, memory.reads.named.values()))
+    if memory.open or not memory.reads.budget.crosses_few(draft.head.cursors.values(), named=named):
+        return False
+    try:
+        return not (yield from HasMessages(memory.wide_row))
+    except NotDone:
+        memory.reads.budget.note_failure()
+        raise
+
+
+def _pass(draft: Draft) -> Proto[None]:
     """Pass over the row from its start; drop it if nothing is alive, otherwise take the strays found.
 
-    The pass began after end + W + ε, because `draft.now_us` was read before everything else. A long pass
-    continues in the next claims. What it has passed stays empty, as nothing acknowledged lands there any
-    more, and each claim checks that no slot is in use.
+    A long pass continues in the next claims. What it has passed stays empty, as nothing acknowledged lands
+    there any more, and each claim checks that no slot is in use.
     """
     memory = draft.memory
     passed = memory.reads.retirement_pass
-    if not may_retire(draft):
-        return
     if not passed.upto:
         memory.reads.budget.restart()
     found = yield from _pass_others(draft)

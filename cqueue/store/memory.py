@@ -48,6 +48,10 @@ class _Partition:
         """Return the messages of one priority."""
         return self.messages.setdefault(priority, Rows(floor_us=self.floor_us))
 
+    def has_messages(self) -> bool:
+        """Return whether a message of any priority is live."""
+        return any(rows.live for rows in self.messages.values())
+
     def retire(self, at_us: int) -> None:
         """Delete everything but the lock and the bodies."""
         self.floor_us = max(self.floor_us, at_us)
@@ -78,6 +82,7 @@ class MemoryStore:
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
             ops.ReadIds: self._read_ids,
+            ops.HasMessages: lambda op: self._partition(op.wide_row).has_messages(),
             ops.ReadMessages: self._read_messages,
             ops.ReadBodies: self._read_bodies,
             ops.ReadShards: self._read_shards,

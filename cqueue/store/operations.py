@@ -294,6 +294,13 @@ class ReadIds(Range[IdSlice]):
 
 
 @dataclass(frozen=True, slots=True)
+class HasMessages(Repeatable[bool]):
+    """Return whether a message of any priority stands in a wide row, or a row that cannot be read."""
+
+    wide_row: WideRow
+
+
+@dataclass(frozen=True, slots=True)
 class ReadMessages(Repeatable[list[MessageRow]]):
     """Read those of the given messages that are live, in id order, at most `limit` (0: all)."""
 

@@ -72,6 +72,10 @@ READ_HEAD_SERIAL = _read(_HEAD_CQL, serial=True)
 READ_SLICE = _read(f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
 # The same range without bodies, for sweeps.
 READ_IDS = _read(f"SELECT id, format, gone FROM {{keyspace}}.messages WHERE {_SLICE_WHERE}")
+# Whether a wide row holds anything but its head. The columns are those of READ_IDS: read repair copies them.
+HAS_MESSAGES = _read(
+    f"SELECT id, format, gone FROM {{keyspace}}.messages WHERE {_WIDE_ROW} AND kind = 3 LIMIT 1"
+)
 # The live ones among the messages of a slot.
 READ_MESSAGES = _read(
     f"SELECT {_ROW_COLUMNS} FROM {{keyspace}}.messages "

@@ -9,6 +9,7 @@ from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
     DropBodies,
+    HasMessages,
     IdSlice,
     InsertBodies,
     InsertMessages,
@@ -139,6 +140,19 @@ def test_an_empty_slice_is_no_error(store, wide_row):
     insert(store, wide_row, id_ := new_id())
     assert store.execute(ReadIds(wide_row, 0, id_, id_, 10)) == IdSlice([], 0)
     assert store.execute(ReadIds(wide_row, 0, END, ids.START, 10)) == IdSlice([], 0)
+
+
+def test_a_wide_row_has_messages_until_all_are_deleted(store, wide_row):
+    """Of whatever priority, and not those of another one."""
+    first, last = new_ids(2)
+    assert not store.execute(HasMessages(wide_row))
+    insert(store, wide_row, first, priority=2)
+    insert(store, wide_row, last, priority=9)
+    for priority, id_ in ((2, first), (9, last)):
+        assert store.execute(HasMessages(wide_row))
+        assert not store.execute(HasMessages(wide_row._replace(shard=-3)))
+        store.execute(DeleteMessages(wide_row, priority, (id_,)))
+    assert not store.execute(HasMessages(wide_row))
 
 
 def test_bounds_of_a_microsecond_hold_all_its_ids(store, wide_row):

@@ -17,8 +17,8 @@ from cqueue.store import operations as ops
 from tests.faulty_store import FaultyStore
 
 READS = (
-    ops.ReadHead, ops.ReadSlice, ops.ReadIds, ops.ReadMessages, ops.ReadBodies, ops.ReadShards,
-    ops.ReadQueue, ops.ListQueues, ops.ReadDeployment,
+    ops.ReadHead, ops.ReadSlice, ops.ReadIds, ops.HasMessages, ops.ReadMessages, ops.ReadBodies,
+    ops.ReadShards, ops.ReadQueue, ops.ListQueues, ops.ReadDeployment,
 )  # fmt: skip
 
 

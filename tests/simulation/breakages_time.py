@@ -79,7 +79,7 @@ def retirement_clock_after_read() -> Any:
 
     def try_retire(d: Draft) -> Any:
         now_us, d.now_us = d.now_us, d.memory.retire_at_us(d.spec)
-        yield from retire(d)
+        goes_on = yield from retire(d)
         if d.retire:
             pause = (yield from RandomBits(16)) / (1 << 16)
             yield from Pause(pause * 2 * d.spec.settle_us / 1e6)
@@ -87,6 +87,7 @@ def retirement_clock_after_read() -> Any:
             d.retire = d.now_us >= d.memory.retire_at_us(d.spec)
         else:
             d.now_us = now_us
+        return goes_on
 
     return replaced("retirement", try_retire)
 

@@ -36,6 +36,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from cqueue import ids
+from cqueue.protocol.inspection import END
 from cqueue.store import packs
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
@@ -44,6 +45,7 @@ from cqueue.store.operations import (
     CreateQueue,
     DeleteBodies,
     DropBodies,
+    HasMessages,
     Head,
     InsertBodies,
     Mutate,
@@ -147,6 +149,8 @@ class Cluster:
         kind = type(op)
         if store is not None and kind in self._of_messages:
             return self._read_messages(op, look, store)
+        if store is not None and kind is HasMessages:
+            return self._has_messages(op, store)
         read = self._reads.get(kind)
         if read is not None:
             return read(op, look)
@@ -335,6 +339,11 @@ class Cluster:
         if type(op) is not ReadMessages and not rows.between(packs.lowest(op.after), op.upto):
             return store.nothing(op)
         return store.read(op, rows, view)
+
+    def _has_messages(self, op: HasMessages, store: RowStore) -> bool:
+        row = op.wide_row
+        reads = [ReadIds(row, priority, ids.START, END, 1) for priority in self.part(row).messages]
+        return any(self._read_messages(read, None, store).ids for read in reads)
 
     def another_view(self, wide_row: WideRow) -> View:
         """The replicas that answer a further request of the same read."""

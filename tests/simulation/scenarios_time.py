@@ -15,6 +15,7 @@ from cqueue.store.operations import (
     CreateQueue,
     DeleteMessages,
     DropBodies,
+    HasMessages,
     InsertMessages,
     QueueRow,
     ReadIds,
@@ -195,7 +196,7 @@ def retirement_pass_begins_late_enough() -> None:
     table.pass_time(table.end_us - NOON_US + SETTLE_US)
 
     def slow(operation: object) -> None:
-        if type(operation) is ReadIds:
+        if type(operation) in {ReadIds, HasMessages}:
             table.pass_time(SECOND_US)
 
     table.claim(view, hook=slow)

@@ -17,7 +17,7 @@ from cqueue.protocol.claim_draft import FREED_AT_ONCE, MAX_LISTED, _portions
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import read_whole, unlock
 from cqueue.protocol.registry import Registry
-from cqueue.protocol.retire import PASS_IDS, READS_AT_ONCE
+from cqueue.protocol.retire import PASS_IDS, PRIORITIES, READS_AT_ONCE
 from cqueue.protocol.row_memory import (
     BOUNDARY_CURRENT_US,
     HEAD_REMEMBERED_US,
@@ -25,9 +25,12 @@ from cqueue.protocol.row_memory import (
     RIVAL_WINDOW_US,
     UNKNOWN_SIZE,
     MessageSizes,
+    RowMemory,
 )
 from cqueue.protocol.unclaimed import READ_AHEAD_AGE_US, READ_BYTES, _order
 from cqueue.store.operations import (
+    DropBodies,
+    HasMessages,
     Head,
     InsertMessages,
     Mutate,
@@ -36,6 +39,7 @@ from cqueue.store.operations import (
     ReadMessages,
     ReadSlice,
     Together,
+    UnregisterShard,
     wrapped,
 )
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of, message
@@ -565,8 +569,8 @@ def crossed(read: ReadIds, count: int) -> int:
 def test_a_pass_that_fails_is_made_in_small_pieces():
     """A purge leaves tombstones where nobody took messages; a failed read is repeated in smaller pieces."""
     table = Table()
+    drained(table, table.view(), 1)
     view = table.view()
-    drained(table, view, 1)
     table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
 
     def fail(operation):
@@ -604,13 +608,81 @@ def test_a_long_pass_goes_on_in_the_next_claim():
     assert claims > 5
 
 
+def retired_by(table: Table, view: RowMemory) -> list[type]:
+    """Return the operations of the claims that retire a wide row, once it is swept and over."""
+    table.pass_time(3 * SECOND_US)
+    table.claim(view)
+    table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
+    table.log.clear()
+    while not view.retired:
+        table.claim(view)
+    return [type(operation) for operation in table.log]
+
+
+def test_a_wide_row_that_one_consumer_emptied_is_retired_by_one_read():
+    """That consumer knows how few tombstones the read crosses; its claim needs no lock."""
+    table = Table()
+    view = table.view()
+    drained(table, view, 700)
+    made = retired_by(table, view)
+    assert made == [ReadHead, ReadSlice, HasMessages, Mutate, DropBodies, UnregisterShard]
+
+
+@pytest.mark.parametrize("by", ["mine", "other", "both"])
+def test_a_wide_row_that_others_emptied_is_passed_over_in_pieces(by):
+    """Only they know how many tombstones lie there; so is one with more than a read may cross."""
+    table = Table()
+    view = table.view()
+    counts = {"mine": (2000, 0), "other": (0, 10), "both": (10, 10)}[by]
+    for taker, count in zip((view, table.view()), counts, strict=True):
+        drained(table, taker, count)
+    made = retired_by(table, view)
+    assert HasMessages not in made
+    assert made.count(ReadIds) > len(PRIORITIES)
+
+
+def test_who_joins_late_has_not_emptied_a_wide_row():
+    """Others took messages before its first claim."""
+    table = Table()
+    view = table.view()
+    drained(table, table.view(), 10)
+    drained(table, view, 10)
+    assert HasMessages not in retired_by(table, view)
+
+
+def test_a_wide_row_whose_one_read_fails_is_passed_over_in_pieces():
+    """The read may have crossed what a purge left."""
+    table = Table()
+    view = table.view()
+    drained(table, view, 10)
+    table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
+
+    def fail(operation):
+        if type(operation) is HasMessages:
+            raise NotDone("too many tombstones")
+
+    with pytest.raises(NotDone):
+        table.claim(view, hook=fail)
+    while not view.retired:
+        table.claim(view, hook=fail)
+
+
+def test_what_lands_late_keeps_a_wide_row_that_one_consumer_emptied():
+    """The read shows it, and the consumer looks for it."""
+    table = Table()
+    view = table.view()
+    drained(table, view, 10)
+    late = table.put(NOON_US + 5, priority=7)
+    table.pass_time(table.end_us - table.time_us + 3 * SECOND_US)
+    assert ids_of(table.claim(view)) == late
+    assert HasMessages in map(type, table.log)
+
+
 def test_one_consumer_at_a_time_passes_over_a_wide_row():
     """Other consumers find the lock taken, and read nothing of the row."""
     table = Table()
     mine, theirs = table.view(), table.view()
-    put(table)
-    table.run(ack.free(table.run(ack.ack(table.claim(mine).taken))))
-    table.run(unlock(mine))
+    drained(table, table.view(), 1)
     table.pass_time(table.end_us - table.time_us + SETTLE_US + SKEW_US)
     met: list[ReadIds] = []
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import subprocess
 from contextlib import contextmanager
 
+from cassandra import ConsistencyLevel
+from cassandra.query import SimpleStatement
+
 from cqueue.dev.jars import ensure_jars
 from cqueue.dev.java import find_java
 from cqueue.dev.jvm import LOGBACK
@@ -18,6 +21,10 @@ JMX_PORT = 7199
 REPAIR_LIMIT_S = 300
 TOOL_MODULES = ("java.base/sun.nio.ch", "java.base/jdk.internal.ref")
 """What nodetool needs of the JVM."""
+COUNTS = [
+    SimpleStatement(f"SELECT count(*) FROM {table}", consistency_level=ConsistencyLevel.LOCAL_ONE)  # noqa: S608
+    for table in ("messages", "bodies", "shards")
+]
 
 
 class Centres:
@@ -53,6 +60,11 @@ class Centres:
         self.cluster.start()
         for number in (1, 2):
             self.nodetool(number, "repair", "--full", self.keyspace)
+
+    def stored(self, number):
+        """How many rows one of them has, by table."""
+        with open_session(load(self.url(number))) as connection:
+            return [connection.session.execute(count).one()[0] for count in COUNTS]
 
     def nodetool(self, number, *arguments):
         command = [

@@ -3,7 +3,8 @@
 A torn write damages one slot; the other one still holds the progress of before.
 
 The file is created whole, before the queue's first segment, and is only overwritten from then on. So a commit
-takes no space. On a full disk it could get none: segments are deleted only behind a commit.
+takes no space. On a full disk it could get none: segments are deleted only behind a commit. And of a queue
+that never committed it is known that nothing is consumed, so that a first segment which is gone is missed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ class Progress:
     def reserve(self) -> None:
         """Take the space of the file if there is no file yet."""
         if self._handle < 0 and not self._path.exists():
-            self._handle = self._disk.create(self._path, bytes(2 * _DISTANCE))
+            self._generation += 1
+            at, slot = _slot(self._generation, self.offset)
+            self._handle = self._disk.create(self._path, (bytes(at) + slot).ljust(2 * _DISTANCE, b"\0"))
 
     def commit(self, offset: int) -> None:
         """Write down that everything before the offset is consumed."""
@@ -92,9 +95,8 @@ class Progress:
 
     def _write(self, generation: int, offset: int) -> None:
         """Write a slot, durably."""
-        body = _SLOT.pack(generation, offset, 0)[:_CHECKED]
-        slot = _SLOT.pack(generation, offset, value(body))
-        self._disk.write(self._handle, slot, generation % 2 * _DISTANCE)
+        at, slot = _slot(generation, offset)
+        self._disk.write(self._handle, slot, at)
         self._disk.sync(self._handle)
 
     def close(self) -> None:
@@ -102,3 +104,9 @@ class Progress:
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
+
+
+def _slot(generation: int, offset: int) -> tuple[int, bytes]:
+    """Return a slot and its position in the file, the position first."""
+    body = _SLOT.pack(generation, offset, 0)[:_CHECKED]
+    return generation % 2 * _DISTANCE, _SLOT.pack(generation, offset, value(body))

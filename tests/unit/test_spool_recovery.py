@@ -259,6 +259,16 @@ def test_a_missing_segment_is_a_range(tmp_path):
     check(reading, written, synced=200)
 
 
+def test_a_missing_first_segment_of_what_was_never_committed_is_a_range(tmp_path):
+    """Nothing of it was consumed, also if there was no commit that says so."""
+    target = crashed(tmp_path / "spool", payloads(200))
+    gone, following, *_ = sorted(target.glob("*/*/*.seg"))
+    gone.unlink()
+    end = int(following.name[:20])
+    reading = read_back(target)
+    assert (reading.lost, min(reading.records)) == ([range(end)], end)
+
+
 def test_a_missing_segment_that_was_consumed_is_no_loss(tmp_path):
     """Nobody misses offsets that were consumed."""
     target = crashed(tmp_path / "spool", payloads(200))

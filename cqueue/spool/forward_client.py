@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from cqueue.errors import BadInput
 from cqueue.log.catalog import LogCatalog
@@ -18,8 +18,11 @@ from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool.forward_log import LogTarget, SpooledLog
 from cqueue.spool.forward_message import QueueTarget
 from cqueue.spool.forward_queue import SpooledQueue
-from cqueue.spool.forwarder import Forwarder
+from cqueue.spool.forwarder import Forwarded, Forwarder
 from cqueue.spool.spool import Spool
+
+Key = tuple[int, str]
+F = TypeVar("F", bound=Forwarded)
 
 
 class Spools:
@@ -44,8 +47,8 @@ class Spools:
         self._notifier = notifier
         self._producer = producer
         self._mutex = Lock()
-        self._open_queues: dict[tuple[int, str], SpooledQueue] = {}
-        self._open_logs: dict[tuple[int, str], SpooledLog] = {}
+        self._open_queues: dict[Key, SpooledQueue] = {}
+        self._open_logs: dict[Key, SpooledLog] = {}
 
     def queue(self, spool: Spool, name: str, make: Callable[..., Any]) -> SpooledQueue:
         """Return the queue of this name; `make` makes one of a class."""
@@ -55,7 +58,7 @@ class Spools:
             if key not in self._open_queues:
                 target = self._queue_target(spool, name)
                 made = partial(SpooledQueue, spool=spool, target=target)
-                self._open_queues[key] = make(name, make=made)
+                _keep(self._open_queues, key, make(name, make=made))
             return self._open_queues[key]
 
     def log(self, spool: Spool, name: str) -> SpooledLog:
@@ -64,7 +67,7 @@ class Spools:
         with self._mutex:
             key = id(spool), check_queue_name(name, "log")
             if key not in self._open_logs:
-                self._open_logs[key] = SpooledLog(spool, self._log_target(spool, name))
+                _keep(self._open_logs, key, SpooledLog(spool, self._log_target(spool, name)))
             return self._open_logs[key]
 
     def forwarder(self, spool: Spool, topic: str, *, again: bool = False) -> Forwarder:
@@ -95,6 +98,16 @@ class Spools:
         with self._mutex:
             for each in (*self._open_queues.values(), *self._open_logs.values()):
                 each.close()
+
+
+def _keep(kept: dict[Key, F], key: Key, made: F) -> None:
+    """Begin to forward and keep it, or neither: nobody could close a forwarder that is not kept."""
+    try:
+        made.start()
+        kept[key] = made
+    except BaseException:  # also a Ctrl-C
+        made.close(0.0)
+        raise
 
 
 def check_spool(spool: object) -> None:

@@ -123,7 +123,8 @@ class Forwarder:
         """Forward for up to `limit_s` (None: `CLOSE_S`), and end. The rest stays in the spool."""
         drained = self.drain(CLOSE_S if limit_s is None else limit_s)
         self._end_waits()
-        if self._thread is not None and drained:  # else it may wait for Cassandra, which ends with the client
+        # One that is not drained may wait for Cassandra, which ends with the client.
+        if drained and self._thread is not None and self._thread.is_alive():
             self._thread.join()
         if self._spool.forwarders.get(self.topic) is self:
             del self._spool.forwarders[self.topic]
@@ -193,11 +194,14 @@ class Forwarder:
 
 
 class Forwarded:
-    """A queue or a log with a spool, whose forwarder runs until `close`."""
+    """A queue or a log with a spool, whose forwarder runs from `start` until `close`."""
 
     def __init__(self, spool: Spool, topic: str, store: Store) -> None:
         self._spool = spool
         self._forwarder = Forwarder(spool, topic, store)
+
+    def start(self) -> None:
+        """Used inside, by the client: begin to forward."""
         self._forwarder.start()
 
     @property
@@ -217,6 +221,6 @@ class Forwarded:
         """
         return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
 
-    def close(self) -> None:
-        """Used inside, by the client: forward for up to 5 s, and end. The rest stays in the spool."""
-        self._forwarder.close()
+    def close(self, limit_s: float | None = None) -> None:
+        """Used inside, by the client: as `Forwarder.close`."""
+        self._forwarder.close(limit_s)

@@ -38,6 +38,7 @@ from cqueue.store.operations import InsertMessages
 from tests.faulty_store import FaultyStore
 from tests.fix_store import brief_store
 from tests.spool.faulty import FullDisk
+from tests.unit.ctrl_c import at_each_moment
 
 pytestmark = pytest.mark.usefixtures("brisk_forwarding")
 
@@ -776,6 +777,25 @@ def test_a_second_client_does_not_forward_what_another_one_forwards(client, clus
     log.append("t", b"2", key="k")
     assert log.flush(SOON)
     assert [record.body for record in read(second, 2)] == [b"1", b"2"]
+
+
+def test_a_log_that_a_ctrl_c_kept_from_being_opened_can_be_opened_again(client, spool, monkeypatch):
+    """At any moment: no forwarder is left that nobody can close."""
+    client.create_log("events")
+    spools = client._spools
+    target = spools._log_target(spool, "events")
+    monkeypatch.setattr(spools, "_log_target", lambda *_: target)
+
+    def check():
+        log = client.log("events", spool=spool)
+        log.append("t", b"x")
+        assert log.flush(SOON)
+        spools.close()
+        assert not spool.forwarders
+        spools._open_logs.clear()
+
+    check()
+    assert at_each_moment(lambda: client.log("events", spool=spool), check) > 10
 
 
 # ── parts ──

@@ -10,8 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from tenacity import RetryCallState, Retrying
 from tenacity.wait import wait_base, wait_random_exponential
@@ -24,10 +23,8 @@ from cqueue.log.log import Log
 from cqueue.log.records import LogRecord
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, headers_size
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.sequences import parts
 from cqueue.runtime.texts import storable
-
-if TYPE_CHECKING:
-    from cqueue.runtime.tracing import Tracing
 
 DEAD_SUFFIX: Final = ".dead"
 """What follows a log's name in the name of its dead-letter log."""
@@ -178,20 +175,26 @@ class ListenerCalls:
         backlog.finish(one for one in chunk if one.reason or one.stage == len(self._listeners))
 
     def _call_all(self, chunk: list[Waiting], may_call: Callable[[], bool]) -> Failure | None:
+        """Call the listeners with the records that they have not handled, in portions, while that may be."""
         for stage, listener in enumerate(self._listeners):
-            try:
-                self._call(listener, [one for one in chunk if one.stage == stage], may_call)
-            except Exception as exc:  # noqa: BLE001 - whatever a listener raises is a failure of this record
-                return Failure(exc, listener, next((one for one in chunk if one.stage == stage), chunk[0]))
+            size = getattr(listener, "batch_size", 0)
+            for some in parts([one for one in chunk if one.stage == stage], size or 1):
+                if not may_call():
+                    return None
+                try:
+                    self._call(listener, [one.record for one in some] if size else some[0].record)
+                except Exception as exc:  # noqa: BLE001 - whatever a listener raises is a failure of this record
+                    return Failure(exc, listener, some[0])
+                for one in some:
+                    one.stage += 1
         return None
 
-    def _call(self, listener: Listener, pending: list[Waiting], may_call: Callable[[], bool]) -> None:
-        """Call a listener with the records that it has not handled, in spans if somebody traces."""
+    def _call(self, listener: Listener, told: Any) -> None:
+        """Call a listener with a record, or a list of them; in a span if somebody traces."""
         tracing = self._driver.tracing
-        call = listener if tracing is None else partial(self._traced, tracing, listener)
-        _call(call, getattr(listener, "batch_size", 0), pending, may_call)
-
-    def _traced(self, tracing: Tracing, listener: Listener, told: LogRecord | list[LogRecord]) -> None:
+        if tracing is None:
+            listener(told)
+            return
         records = told if isinstance(told, list) else [told]
         more = {
             "messaging.destination.subscription.name": self._about["subscription"],
@@ -247,17 +250,6 @@ class ListenerCalls:
         backlog.until_s = now_s + BURY_AGAIN_S  # for the case that the burial fails
         self._bury(one.record, one.attempts, one.reason)
         backlog.until_s = 0.0
-
-
-def _call(listener: Listener, size: int, pending: list[Waiting], may_call: Callable[[], bool]) -> None:
-    """Call a listener with records while it may be called, `size` at a time; 0: with each record."""
-    for start in range(0, len(pending), size or 1):
-        if not may_call():
-            return
-        some = pending[start : start + (size or 1)]
-        listener([one.record for one in some] if size else some[0].record)
-        for one in some:
-            one.stage += 1
 
 
 def _words(error: Exception) -> str:

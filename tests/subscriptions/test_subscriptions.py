@@ -342,6 +342,24 @@ def test_a_batch_that_fails_is_tried_one_by_one_though_its_last_record_is_older(
     assert (len(calls), buried) == (13, [b"10", b"11", b"12", b"5"])
 
 
+def test_a_log_that_goes_between_two_calls_is_no_failure_of_a_listener(client, log, store):
+    """The second listener was not asked, so the record is no dead letter: the log's error ends the member."""
+    dead = client.create_log("events.dead")
+    fill(log, store, 1)
+
+    def delete(_):
+        client.delete_log("events")
+        store.pass_time(seconds=20)  # until the log is looked up again
+
+    calls = []
+    member = Member(client, listeners=[delete, calls.append], policy=RetryPolicy(max_attempts=1))
+    member.pulse()
+    with pytest.raises(LogNotFound):
+        member.work()
+    store.pass_time(seconds=5)
+    assert (calls, list(dead.scan())) == ([], [])
+
+
 def test_a_dead_letter_that_cannot_be_stored_waits(client, log, store):
     """The record stays where it is, and its listener is not called again."""
     fill(log, store, 3, partition=0)

@@ -147,19 +147,18 @@ class LogCatalog:
         wanted = LogConfig() if config is None else config
         if not isinstance(wanted, LogConfig):
             raise ConfigError(f"config is {config!r}; it takes a LogConfig")
-        row = self._driver.run(_new_row(name, wanted))
+        row: LogRow | None = self._driver.run(_new_row(name, wanted))
         if not self._insert(row):
-            stored = self._driver.ask(ReadLog(name))
-            if stored is None:
+            row = self._driver.ask(ReadLog(name))
+            if row is None:
                 raise NotDone(f"log {name!r} has been deleted meanwhile; create it again")
-            if stored.state == DELETING:
+            if row.state == DELETING:
                 raise LogExists(f"log {name!r} exists no more, but is being deleted")
             if not exist_ok:
                 raise LogExists(f"log {name!r} {EXISTS}")
-            if differ := with_other_settings(self._config_of(stored), named_settings(wanted)):
+            if differ := with_other_settings(self._config_of(row), named_settings(wanted)):
                 raise LogExists(f"log {name!r} exists {differ}")
-        self._entries.pop(name, None)
-        return self.entry(name)
+        return self._remember(row)
 
     def _insert(self, row: LogRow) -> bool:
         try:

@@ -30,7 +30,7 @@ from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import earlier_ttls
 from cqueue.log.log import Log
 from cqueue.store import waiting
-from cqueue.store.log_operations import AppendRecords
+from cqueue.store.log_operations import AppendRecords, ReadLog
 from tests.subscriptions.subscribing import Clocked
 from tests.unit.ctrl_c import at_each_moment, ctrl_c_at, on_a_thread
 
@@ -89,6 +89,14 @@ def test_a_log_is_created_altered_listed_and_deleted(client, log, store):
         client.log("events")
     assert client.logs() == []
     assert not any(shard.live for shard in store.store._handlers[AppendRecords].__self__._shards.values())
+
+
+def test_a_creation_that_is_done_says_so_though_nothing_can_be_read_any_more(client, store):
+    """`NotDone` would say that there is no log, and the program's next try would meet `LogExists`."""
+    store.trouble = lambda operation: NotDone("no") if type(operation) is ReadLog else None
+    assert client.create_log("orders", LogConfig(partitions=3)).config.partitions == 3
+    store.trouble = lambda _: None
+    assert client.create_log("orders", exist_ok=True).config.partitions == 3
 
 
 def test_a_deleted_log_leaves_no_record_from_before_its_ttl_became_shorter(client, log, store):

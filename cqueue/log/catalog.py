@@ -147,8 +147,8 @@ class LogCatalog:
         wanted = LogConfig() if config is None else config
         if not isinstance(wanted, LogConfig):
             raise ConfigError(f"config is {config!r}; it takes a LogConfig")
-        row: LogRow | None = self._driver.run(_new_row(name, wanted))
-        if not self._insert(row):
+        row = self._insert(name, wanted)
+        if row is None:
             row = self._driver.ask(ReadLog(name))
             if row is None:
                 raise NotDone(f"log {name!r} has been deleted meanwhile; create it again")
@@ -160,16 +160,17 @@ class LogCatalog:
                 raise LogExists(f"log {name!r} exists {differ}")
         return self._remember(row)
 
-    def _insert(self, row: LogRow) -> bool:
+    def _insert(self, name: str, config: LogConfig) -> LogRow | None:
+        """Create a log's row, and return it; None if there is one already."""
+        row: LogRow = self._driver.run(_new_row(name, config))
         try:
-            created: bool = self._driver.ask(CreateLog(row))
+            return row if self._driver.ask(CreateLog(row)) else None
         except OutcomeUnknown as exc:
             with looking_again(exc):
-                stored = self._driver.ask(ReadLog(row.name))
+                stored: LogRow | None = self._driver.ask(ReadLog(name))
             if stored is None:
                 raise
-            return bool(stored.incarnation == row.incarnation)
-        return created
+            return row if stored.incarnation == row.incarnation else None
 
     def alter(self, name: str, changes: Mapping[str, Any]) -> LogEntry:
         """Change settings, keeping what other clients change meanwhile.

@@ -39,13 +39,14 @@ class HttpPush:
         if not _is_address(url):
             raise BadInput("url takes an http or https address")
         self.url = url
+        self._host = urlsplit(url).hostname  # errors and logs name no more of it: the rest may hold secrets
         self._headers = {"Content-Type": "application/octet-stream", **check_headers(headers or {})}
         low, high = timedelta(milliseconds=1), timedelta(minutes=10)
         self._timeout_s = check_duration("timeout", timeout, low, high)
         self._opener: OpenerDirector = build_opener(_NoRedirects)
 
     def __repr__(self) -> str:
-        return f"<http push to {urlsplit(self.url).hostname}>"  # the rest may hold secrets
+        return f"<http push to {self._host}>"
 
     def __call__(self, record: LogRecord) -> None:
         """Send one record.
@@ -61,10 +62,11 @@ class HttpPush:
         except HTTPError as exc:
             exc.close()
             if 400 <= exc.code < 500 and exc.code not in AGAIN:
-                raise RecordRejected(f"{self.url} answered {exc.code} {exc.reason}") from exc
-            raise NotDone(f"{self.url} answered {exc.code} {exc.reason}") from exc
+                raise RecordRejected(f"{self._host} answered {exc.code} {exc.reason}") from exc
+            raise NotDone(f"{self._host} answered {exc.code} {exc.reason}") from exc
         except (OSError, HTTPException) as exc:
-            raise OutcomeUnknown(f"{self.url} gave no answer: {exc}") from exc
+            why = exc if isinstance(exc, OSError) else type(exc).__name__  # `InvalidURL` quotes the address
+            raise OutcomeUnknown(f"{self._host} gave no answer: {why}") from exc
 
 
 def _is_address(url: Any) -> bool:

@@ -122,6 +122,23 @@ def test_what_is_known_of_a_push(log, store, receiver):
         push(record)
 
 
+def test_no_error_tells_a_secret_of_the_address(log, store, receiver):
+    """Errors go to log events and to the dead-letter log, and many a hook has its secret in its address."""
+    fill(log, store, 1)
+    (record,) = log.scan()
+    receiver.answers = [404, 500]
+    for url, told in (
+        (f"{receiver.url}/s3cret?token=s3cret", "127.0.0.1 answered 404"),
+        (f"{receiver.url}/s3cret?token=s3cret", "127.0.0.1 answered 500"),
+        ("http://127.0.0.1:1/s3cret", "127.0.0.1 gave no answer: .*refused"),
+        ("http://127.0.0.1/s3cret here", "127.0.0.1 gave no answer: InvalidURL"),
+        ("http://bob:s3cret@127.0.0.1/", "127.0.0.1 gave no answer: InvalidURL"),
+    ):
+        with pytest.raises((RecordRejected, NotDone, OutcomeUnknown), match=told) as caught:
+            cqueue.HttpPush(url)(record)
+        assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "example.org", 7])
 def test_what_is_no_address_is_refused(url):
     with pytest.raises(BadInput, match="url"):

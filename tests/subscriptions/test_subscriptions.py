@@ -38,6 +38,7 @@ from cqueue.store.subscriptions import (
     BeatMember,
     ChangeDefinition,
     ChangePositions,
+    DefineSubscription,
     ListSubscriptions,
     PositionRow,
     ReadSubscription,
@@ -503,6 +504,18 @@ def test_a_deleted_subscription_ends_its_members_and_begins_anew(client, log, st
     again = Member(client)
     again.live()
     assert sorted(numbers(again.handled)) == list(range(10))
+
+
+@pytest.mark.usefixtures("log")
+def test_a_subscription_that_may_have_been_made_is_not_reported_as_not_made(client, store):
+    """Its definition stays, and keeps its first start: the program has to know."""
+    lost = lose_answers(store, DefineSubscription, 1, stored=True)
+    lose = store.trouble
+    store.trouble = lambda operation: NotDone("away") if lost else lose(operation)
+    with pytest.raises(OutcomeUnknown):
+        Member(client)
+    store.trouble = lambda _: None
+    assert client.subscriptions("events") == ["billing"]
 
 
 def test_a_subscription_that_is_made_again_at_once_ends_its_old_members(client, log, store):

@@ -98,17 +98,19 @@ def define(key: SubscriptionKey, origin: Callable[[], Origin]) -> Proto[Definiti
 
     origin: called only then, because a subscription that exists goes on, however old its start is by now.
     """
+    unknown: OutcomeUnknown | None = None
     for _ in range(TRIES):
-        stored = definition_of((yield from ReadSubscription(key, serial=True)))
-        if stored is not None:
-            return stored
-        row = DefinitionRow(1, ACTIVE, origin().to_json())
-        try:
-            if (yield from DefineSubscription(key, row)):
-                return row
-        except OutcomeUnknown:
-            continue
-    raise OutcomeUnknown(f"it is not known whether subscription {key.name!r} was made")
+        with looking_again(unknown):
+            stored = definition_of((yield from ReadSubscription(key, serial=True)))
+            if stored is not None:
+                return stored
+            row = DefinitionRow(1, ACTIVE, origin().to_json())
+            try:
+                if (yield from DefineSubscription(key, row)):
+                    return row
+            except OutcomeUnknown as exc:
+                unknown = exc
+    raise OutcomeUnknown(f"it is not known whether subscription {key.name!r} was made") from unknown
 
 
 def set_state(key: SubscriptionKey, state: str) -> Proto[None]:

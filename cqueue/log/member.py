@@ -93,14 +93,23 @@ class Member:
         """
         if self.driver.clock.now_us() >= self._heartbeat_us + HEARTBEAT_US:
             self.heartbeat()
-        began_us, spec = self.driver.clock.now_us(), self.spec()
-        rows: SubscriptionRows = self.driver.ask(ReadSubscription(self.key, now_us=began_us))
-        alive = tuple(row for row in rows.members if is_alive(spec, row, began_us))
-        self.membership = Membership(rows, alive)
+        began_us = self.driver.clock.now_us()
+        self.membership = self.look()
         # A heartbeat interval after the last one or after the read, or when another member may have died.
-        over_us = [row.seen + EXPIRY_US + spec.skew_us + 1 for row in alive if row.member != self.name]
+        others = [row for row in self.membership.alive if row.member != self.name]
+        over_us = [row.seen + EXPIRY_US + self.spec().skew_us + 1 for row in others]
         next_us = min([self._heartbeat_us + HEARTBEAT_US, began_us + HEARTBEAT_US, *over_us])
         return (next_us - self.driver.clock.now_us()) / 1e6
+
+    def look(self) -> Membership:
+        """Read the subscription.
+
+        Raises:
+            NotDone: the read failed.
+        """
+        now_us, spec = self.driver.clock.now_us(), self.spec()
+        rows: SubscriptionRows = self.driver.ask(ReadSubscription(self.key, now_us=now_us))
+        return Membership(rows, tuple(row for row in rows.members if is_alive(spec, row, now_us)))
 
     def leave(self) -> None:
         """Remove this member's row, so that others take over its partitions at once.

@@ -44,7 +44,7 @@ from cqueue.message import check_duration, check_queue_name
 from cqueue.runtime.conditions import Event
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.decode import AHEAD_US
-from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey, SubscriptionRows
+from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey
 
 LONGEST_STOP: Final = timedelta(days=365)
 """Longest timeout of a stop, 365 days: far beyond use, and well within what the platform's waits accept."""
@@ -206,17 +206,18 @@ class Subscription:
 
         The result is a `start` for other readers.
         """
-        rows = self._rows().positions
+        rows = self._member.look().rows.positions
         return {each: LogId.of(self._key.log, each, row.position) for each, row in sorted(rows.items())}
 
     def members(self) -> list[str]:
         """Return the names of the members that are alive, in any process."""
-        return sorted(row.member for row in self._rows().members)
+        return sorted(row.member for row in self._member.look().alive)
 
     def owners(self) -> dict[int, str]:
         """Return, for each partition that is being read, the member that reads it."""
-        rows = self._rows().positions
-        return {each: row.owner for each, row in sorted(rows.items()) if row.owner}
+        rows, alive = self._member.look()
+        names = {row.member for row in alive}
+        return {each: row.owner for each, row in sorted(rows.positions.items()) if row.owner in names}
 
     def lag(self) -> dict[int, Lag]:
         """Return how far each partition is behind. The call counts records, so it may take a while.
@@ -233,9 +234,6 @@ class Subscription:
     def paused(self) -> bool:
         """Return whether the subscription is paused."""
         return self._driver.run(defined(self._key)).state == PAUSED
-
-    def _rows(self) -> SubscriptionRows:
-        return self._driver.ask(ReadSubscription(self._key, now_us=self._driver.clock.now_us()))
 
     # ── changes ──
 

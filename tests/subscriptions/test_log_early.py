@@ -31,7 +31,7 @@ def early(client, listener=None, **options):
 
 
 def stored_position(member, partition):
-    return member.subscription._rows().positions[partition].position
+    return member.subscription._member.look().rows.positions[partition].position
 
 
 def id_of(log_id):

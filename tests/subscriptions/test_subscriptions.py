@@ -723,6 +723,25 @@ def test_a_dead_members_partitions_are_taken_over_within_five_seconds(client, st
 
 
 @pytest.mark.usefixtures("log")
+def test_dead_members_are_shown_neither_as_alive_nor_as_owners(client, store):
+    """Their rows stay, for seconds or for good, until others take over."""
+    members = [Member(client) for _ in range(2)]
+    live_together(members)
+    names = sorted(member.subscription._member.name for member in members)
+    looking = members[0].subscription
+    assert (looking.members(), sorted(set(looking.owners().values()))) == (names, names)
+    members[1].subscription._member.heartbeat()  # its last one
+    store.pass_time(seconds=3)
+    members[0].pulse()
+    assert looking.members() == names
+    store.pass_time(seconds=1)
+    assert looking.members() == [looking._member.name]
+    assert looking.owners() == dict.fromkeys(members[0].partitions, looking._member.name)
+    store.pass_time(seconds=4)
+    assert (looking.members(), looking.owners()) == ([], {})
+
+
+@pytest.mark.usefixtures("log")
 def test_a_member_that_leaves_gives_back_at_once(client):
     first, second = Member(client), Member(client)
     live_together([first, second])

@@ -89,7 +89,8 @@ def apply(
 
     Raises:
         SchemaMismatch: the keyspace is newer than this code, or has another serial consistency.
-        ConfigError: the options do not fit the cluster, or Cassandra refused a statement.
+        ConfigError: the options do not fit the cluster, or Cassandra refused a statement as wrong.
+        Refused: the role lacks a right.
         Unavailable: the cluster did not answer, or another process held the lock for 5 minutes.
         OutcomeUnknown: a statement may or may not have been run. Repeat the call.
         OwnershipLost: the lock could not be renewed in time. Repeat the call.

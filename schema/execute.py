@@ -12,6 +12,7 @@ from cassandra.query import SimpleStatement
 
 from cqueue.errors import ConfigError, CqueueError, OutcomeUnknown, Unavailable
 from cqueue.settings import CONSISTENCY_OF, SerialConsistency
+from cqueue.store import outcome
 from cqueue.store.connection import DRIVER_ERRORS, SCHEMA, Connection
 from cqueue.store.driver.errors import (
     ConfigurationException,
@@ -24,7 +25,7 @@ from cqueue.store.driver.errors import (
 AGREEMENT_LIMIT_S: Final = 60.0
 """Seconds to wait for all nodes to have the same schema; then the step fails, and can be repeated."""
 
-_REFUSED: Final = (AlreadyExists, ConfigurationException, InvalidRequest, SyntaxException, Unauthorized)
+_REFUSED: Final = (AlreadyExists, ConfigurationException, InvalidRequest, SyntaxException)
 _NOT_RUN: Final = (
     cassandra.Unavailable,
     ConnectionBusy,
@@ -59,7 +60,8 @@ def run(
     Raises:
         Unavailable: the statement was not run.
         OutcomeUnknown: the statement may have been run.
-        ConfigError: Cassandra refused the statement as wrong or as not allowed.
+        Refused: the role lacks a right.
+        ConfigError: Cassandra refused the statement as wrong.
     """
     statement = SimpleStatement(cql)
     if serial is not None:
@@ -95,6 +97,8 @@ def await_agreement(connection: Connection) -> None:
 
 
 def _translated(exc: Exception, cql: str) -> CqueueError:
+    if isinstance(exc, Unauthorized) and (refused := outcome.refusal(exc)) is not None:
+        return refused
     what = " ".join(cql.split()[:6])
     if isinstance(exc, _REFUSED):
         return ConfigError(f"Cassandra refused `{what} …`: {exc}")

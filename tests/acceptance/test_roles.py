@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -252,6 +253,17 @@ def test_a_dashboard_of_a_reader_shows_every_page_and_changes_nothing(client_of,
 
 
 # ── What each is refused ──
+
+
+def test_commands_about_the_schema_name_the_grant_too(guarded, keyspace):
+    """As all others do, with the exit code of what was not done."""
+    role = guarded.role(keyspace)
+    url = guarded.url(f"{role}:secret", keyspace)
+    for arguments in (["schema", "verify"], ["schema", "apply"], ["dc", "show"]):
+        done = run_cqueue(url, "--json", *arguments)
+        told = json.loads(done.stderr)
+        assert (done.returncode, told["error"]) == (3, "Refused"), arguments
+        assert f"GRANT SELECT ON table {keyspace}." in told["message"]
 
 
 @pytest.fixture

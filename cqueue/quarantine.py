@@ -11,7 +11,7 @@ nobody could claim them while the slot was in quarantine.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -25,7 +25,8 @@ from cqueue.protocol.plausibility import next_fence
 from cqueue.protocol.spec import Proto
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode
-from cqueue.store.control import ReadSchedule, ReadWorkers, RemoveSchedule, RemoveWorker
+from cqueue.store.control import ReadResult, ReadSchedule, ReadWorkers, RemoveSchedule, RemoveWorker
+from cqueue.store.keys import DeleteKeys, KeyPlace, KeyRow, KeyWrite, ReadKey
 from cqueue.store.log_operations import DeleteRecords, LogShard, UnregisterLogShard
 from cqueue.store.operations import (
     DeleteBodies,
@@ -34,6 +35,7 @@ from cqueue.store.operations import (
     DumpRow,
     Mutate,
     Now,
+    Operation,
     RandomBits,
     ReadHead,
     ReadIds,
@@ -53,13 +55,20 @@ _INSTEAD: Final = {
     "queues": "`cqueue queue delete {0}` deletes the queue with its messages",
     "logs": "`cqueue log delete {0}` deletes the log with its records",
 }
+_ALONE: Final[Mapping[str, Callable[..., Operation[Any]]]] = {
+    "reservations": ReadReservation,
+    "results": ReadResult,
+    "message_keys": lambda queue, key, id_, priority: ReadKey(KeyPlace(queue, key), (id_, priority - 1), 1),
+}
+"""By table, the read of one row. These tables have a row a message, so that `look` does not read them."""
 TABLES: Final = ("queues", "logs", "schedules", "workers", "subscriptions", "shards", "log", "log_shards")
 
 
 def look(client: Client) -> list[Damage]:
     """Read all queues, logs, schedules, subscriptions, workers and registries. Return the damaged rows.
 
-    Records of logs are not read; see `look_at_log`.
+    Records of logs are not read; see `look_at_log`. Nor are keys, reservations and results: the call that meets a
+    damaged row of these names it.
 
     Raises:
         NotDone: something could not be read.
@@ -125,9 +134,9 @@ def find(client: Client, address: str) -> Damage:
         _read_again(inside(client).driver, key)
     elif table == "log":
         look_at_log(client, str(key[0]).partition("@")[0])
-    elif table == "reservations":
+    elif table in _ALONE:
         with suppress(DamagedRow):
-            inside(client).driver.ask(ReadReservation(*key))
+            inside(client).driver.ask(_ALONE[table](*key))
     else:
         look(client)
     damage = inside(client).quarantine.find(table, key)
@@ -175,6 +184,10 @@ def drop(client: Client, damage: Damage) -> None:
             driver.ask(RemoveWorker(key[1]))
         case "reservations":
             driver.ask(RemoveReservation(*key))
+        case "message_keys":
+            queue, of, id_, priority = key
+            row = KeyRow(id_, priority, 0, 0, driver.clock.now_us())
+            driver.ask(DeleteKeys((KeyWrite(KeyPlace(queue, of), row),)))
         case "shards":
             queue, epoch, time_shard, shard = key
             driver.ask(UnregisterShard(queue, epoch, time_shard, shard, driver.clock.now_us()))

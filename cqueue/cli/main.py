@@ -25,11 +25,6 @@ app = typer.Typer(
 )
 
 
-def run() -> None:
-    """Entry point of the installed command."""
-    sys.exit(main())
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 

@@ -36,8 +36,9 @@ def list_damaged(
     """List the rows that cannot be read, with their addresses and what is wrong with them.
 
     Every message of the queues is read, bodies as well, so it takes long where there are many. Without
-    names the small tables are read too: queues, logs, schedules, subscriptions, workers. Exits with 1 if
-    there are any.
+    names the small tables are read too: queues, logs, schedules, subscriptions, workers. Keys, reservations
+    and results are not: the call or the log line that meets a damaged one names it. Exits with 1 if there
+    are any.
     """
     with open_client(cli) as client, cli.status("Reading…") as show:
         found = _found(client, names or [], log or [], show)

@@ -68,7 +68,7 @@ _REMEDIES: Final = {
     "schedules": "add the schedule again with replace, or remove it with `cqueue schedule remove`",
     "subscriptions": "mend it, or delete the subscription with `cqueue subscription delete`",
     "results": "it expires by itself",
-    "reservations": "drop it with `cqueue quarantine drop`; then its key is free",
+    "reservations": "drop it with `cqueue quarantine drop {}`; then its key is free",
 }
 
 
@@ -116,7 +116,7 @@ def next_version(seen: int | None) -> int:
 def error(damage: Damage) -> DamagedRow:
     """Return the error for a call that needs the damaged row, with its remedy."""
     key = ", ".join(map(str, damage.key))
-    remedy = _REMEDIES.get(damage.table, "see `cqueue quarantine list`")
+    remedy = _REMEDIES.get(damage.table, "see `cqueue quarantine list`").format(damage.address)
     return DamagedRow(f"the row ({key}) of table {damage.table} cannot be read: {damage.reason}; {remedy}")
 
 

@@ -160,6 +160,21 @@ def test_help_imports_no_driver():
     assert done.returncode == 0, done.stderr.decode()
 
 
+def test_a_ctrl_c_while_the_command_is_imported_is_told_in_a_word():
+    """No traceback: the user has seen nothing of the command yet."""
+    code = """
+import signal, sys
+from cqueue.__main__ import run
+class Slow:
+    def find_spec(name, *_):
+        name == "typer" and signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Slow)
+run()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
+
+
 def test_python_m_cqueue_is_the_command():
     done = subprocess.run([sys.executable, "-m", "cqueue", "--version"], capture_output=True, check=False)
     assert done.stdout.startswith(b"cqueue ")

@@ -67,8 +67,8 @@ TABLES: Final = ("queues", "logs", "schedules", "workers", "subscriptions", "sha
 def look(client: Client) -> list[Damage]:
     """Read all queues, logs, schedules, subscriptions, workers and registries. Return the damaged rows.
 
-    Records of logs are not read; see `look_at_log`. Nor are keys, reservations and results: the call that meets a
-    damaged row of these names it.
+    Records of logs are not read; see `look_at_log`. Nor are keys, reservations and results: the call that
+    meets a damaged row of these names it.
 
     Raises:
         NotDone: something could not be read.

@@ -498,7 +498,7 @@ def test_a_damaged_reservation_fails_alone_and_can_be_dropped(client, cql, cli, 
     partition = client._catalog.entry(name).spec.partition
     queue.send(b"1", unique=unique)
     cql(update("reservations", f"queue = '{partition}' AND key = 'damaged'", **columns))
-    with pytest.raises(DamagedRow, match=r"table reservations.*quarantine drop"):
+    with pytest.raises(DamagedRow, match=f"quarantine drop reservations/{partition}/damaged"):
         queue.send(b"2", unique=unique)
     queue.send(b"3", unique=cqueue.Unique(key="other"))
     queue.send(b"4")
@@ -506,6 +506,24 @@ def test_a_damaged_reservation_fails_alone_and_can_be_dropped(client, cql, cli, 
     assert said.code == 0, said.err
     queue.send(b"5", unique=unique)
     assert received(client, name) == [b"1", b"3", b"4", b"5"]
+
+
+# ── keys ──
+
+
+def test_a_damaged_key_is_passed_over_and_can_be_dropped(client, cql, cli, name):
+    """A look-up finds the other messages of the key."""
+    queue = client.create_queue(name, cqueue.QueueConfig(keyed=True))
+    partition = client._catalog.entry(name).spec.partition
+    queue.send(b"1", key="k")
+    ((id_,),) = cql(f"SELECT id FROM {{ks}}.message_keys WHERE queue = '{partition}' AND key = 'k'")  # noqa: S608
+    sound = queue.send(b"2", key="k")
+    row = f"queue = '{partition}' AND key = 'k' AND id = {id_} AND priority = 0"
+    cql(update("message_keys", row, shard="99999"))
+    assert [each.id for each in queue.list_by_key("k")] == [sound]
+    said = cli("quarantine", "drop", f"message_keys/{partition}/k/{id_}/0", "--yes")
+    assert said.code == 0, said.err
+    assert not cql(f"SELECT id FROM {{ks}}.message_keys WHERE {row}")  # noqa: S608
 
 
 # ── subscriptions ──
@@ -714,8 +732,8 @@ def test_lists_show_what_can_be_read_and_say_what_is_left_out(client, cql, cli, 
 
 
 @pytest.mark.parametrize("value", ["state = 'odd'", "state = null", "at = -1", "codec = ''"])
-def test_a_damaged_result_is_told_and_stops_nobody(client, cql, name, value):
-    """A call that asks for it raises; the message is settled as any other, and its row is listed."""
+def test_a_damaged_result_is_told_and_stops_nobody(client, cql, cli, name, value):
+    """A call that asks for it raises; the message is settled as any other; the row is known to be damaged."""
     queue = client.create_queue(name)
     id_ = queue.send(b"x")
     cql(update("results", f"message = '{id_}'", state="'succeeded'", at="1"))
@@ -723,5 +741,6 @@ def test_a_damaged_result_is_told_and_stops_nobody(client, cql, name, value):
     cql(f"UPDATE {{ks}}.results SET {value} WHERE message = %s", str(id_))  # noqa: S608
     with pytest.raises(DamagedRow, match=value.split()[0]):
         queue.result(id_)
+    assert "DELETE FROM results" in cli("quarantine", "drop", f"results/{id_}", "--yes").err
     assert queue.find(id_).state == "ready"
     client.delete_queue(name)

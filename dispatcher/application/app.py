@@ -279,6 +279,7 @@ class App:
         """
         from cqueue.dispatcher.execution.dispatcher import (  # noqa: PLC0415 - enqueueing needs no threads
             Dispatcher,
+            check_once,
             checked_options,
         )
 
@@ -290,6 +291,7 @@ class App:
             raise ConfigError(f"queues is {queues!r}; it takes names of queues")
         names = [queues] if isinstance(queues, str) else list(own if queues is None else queues)
         others = {name: self.client.queue(name) for name in names if name not in own}
+        check_once(names)
         opened = others | {queue.name: queue for queue in self.setup()}
         return Dispatcher([opened[name] for name in names], self, middleware=hooks, **options)
 

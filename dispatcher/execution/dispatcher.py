@@ -256,9 +256,14 @@ def _checked(queues: Source | Iterable[Source]) -> list[Source]:
     names = [queue_of(source).name for source in sources]
     if not names:
         raise ConfigError("a dispatcher needs at least one queue")
+    check_once(names)
+    return sources
+
+
+def check_once(names: Sequence[str]) -> None:
+    """Raise `ConfigError` if a queue is given twice."""
     if twice := {name for name in names if names.count(name) > 1}:
         raise ConfigError(f"queues are given twice: {', '.join(sorted(twice))}")
-    return sources
 
 
 def checked_options(*, on_event: events.OnEvent | None = None, **given: Any) -> Options:

@@ -634,6 +634,7 @@ def test_a_dispatcher_has_the_middleware_and_the_queues_asked_for(watched, notes
         {"queues": 5},
         {"queues": [["mail"]]},
         {"queues": ["mail", "nope"]},
+        {"queues": ["mail", "mail"]},
     ],
     ids=repr,
 )

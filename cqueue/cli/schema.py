@@ -137,8 +137,9 @@ def roles_command(
     wanted = roles.statements(settings.keyspace)
     if make:
         from cqueue.schema.execute import run  # noqa: PLC0415 - as above
+        from cqueue.store.connection import open_session  # noqa: PLC0415 - as above
 
-        with cli.connection() as connection:
+        with open_session(settings) as connection:  # refused, with nothing made, while there is no keyspace
             for cql in wanted:
                 run(connection.session, cql)
         cli.emit({"statements": wanted}, f"{settings.address}: {len(wanted)} statements run.")

@@ -252,6 +252,16 @@ def test_a_dashboard_of_a_reader_shows_every_page_and_changes_nothing(client_of,
     assert not client_of("reader").queue(queue_name).paused
 
 
+def test_without_a_keyspace_no_role_is_made(guarded):
+    """The error says to make the keyspace first."""
+    done = run_cqueue(guarded.url(OPERATOR, "absent"), "schema", "roles", "--apply")
+    assert done.returncode == 2
+    assert "cqueue schema apply" in done.stderr
+    with open_session(load(guarded.url(OPERATOR, "system")), use_keyspace=False) as connection:
+        roles_there = [row.role for row in connection.session.execute("LIST ROLES")]
+    assert not [name for name in roles_there if name.startswith("absent")]
+
+
 # ── What each is refused ──
 
 

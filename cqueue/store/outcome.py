@@ -26,6 +26,7 @@ from typing import Any, Final
 import cassandra
 from cassandra import ConsistencyLevel
 from cassandra.cluster import NoHostAvailable
+from cassandra.metadata import protect_name
 
 from cqueue.errors import (
     CqueueError,
@@ -126,7 +127,7 @@ def _remedy(exc: BaseException, said: str) -> str:
         role, right, on = grant["role"], grant["right"], grant["on"]
         return (
             f"Cassandra refuses this to the role {role}. "
-            f"Have an operator run: GRANT {right} ON {on} TO {role}. ({said})"
+            f"Have an operator run: GRANT {right} ON {on} TO {protect_name(role)}. ({said})"
         )
     if (guardrail := _GUARDRAIL.match(said)) is not None:
         return (

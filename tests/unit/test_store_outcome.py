@@ -196,6 +196,10 @@ def unauthorized(text):
             "GRANT MODIFY ON table cq.messages TO app",
         ),
         (
+            unauthorized("User shop-api has no SELECT permission on <table cq.log> or any of its parents"),
+            'GRANT SELECT ON table cq.log TO "shop-api"',
+        ),
+        (
             invalid(
                 "Guardrail page_size violated: Aborting query for table t, page size 100 exceeds fail "
                 "threshold of 10."

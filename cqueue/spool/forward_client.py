@@ -19,7 +19,7 @@ from cqueue.spool.forward_log import LogTarget, SpooledLog
 from cqueue.spool.forward_message import QueueTarget
 from cqueue.spool.forward_queue import SpooledQueue
 from cqueue.spool.forwarder import Forwarded, Forwarder
-from cqueue.spool.spool import Spool
+from cqueue.spool.spool import Spool, check_spool
 
 Key = tuple[int, str]
 F = TypeVar("F", bound=Forwarded)
@@ -108,9 +108,3 @@ def _keep(kept: dict[Key, F], key: Key, made: F) -> None:
     except BaseException:  # also a Ctrl-C
         made.close(0.0)
         raise
-
-
-def check_spool(spool: object) -> None:
-    """Raise `BadInput` unless it is a spool."""
-    if not isinstance(spool, Spool):
-        raise BadInput(f"spool is {spool!r}; it takes a Spool: Spool('/var/spool/app')")

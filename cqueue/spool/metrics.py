@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from cqueue.spool.spool import Spool, open_spools
+from cqueue.spool.spool import Spool, check_spool, open_spools
 from cqueue.spool.stored_queue import QueueStatus
 
 Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
@@ -48,9 +48,14 @@ class SpoolCollector(Collector):
 
     Args:
         spool: what to ask; by default all spools that this process has open for appending.
+
+    Raises:
+        BadInput: `spool` is none.
     """
 
     def __init__(self, spool: Spool | None = None) -> None:
+        if spool is not None:
+            check_spool(spool)
         self._spool = spool
 
     def collect(self) -> Iterator[Metric]:

@@ -261,6 +261,12 @@ def open_spools() -> list[Spool]:
     return [spool for spool in list(_OPENED) if spool.is_open]
 
 
+def check_spool(spool: object) -> None:
+    """Raise `BadInput` unless it is a spool."""
+    if not isinstance(spool, Spool):
+        raise BadInput(f"spool is {spool!r}; it takes a Spool: Spool('/var/spool/app')")
+
+
 def is_spool(root: Path) -> bool:
     """Return whether a directory was opened as a spool, or holds the queues of one."""
     return (root / LOCK).exists() or any(root.glob("*/*/*.seg")) or any(root.glob("*/*/progress"))

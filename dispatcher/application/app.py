@@ -119,7 +119,7 @@ class App:
         client = target if isinstance(target, Client) else None
         self._link = _Link(client, is_ours=client is None)
         if spool is not None and not callable(spool):
-            from cqueue.spool.forward_client import check_spool  # noqa: PLC0415 - only where there is one
+            from cqueue.spool.spool import check_spool  # noqa: PLC0415 - only where there is one
 
             check_spool(spool)
         self._spool = spool

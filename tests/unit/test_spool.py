@@ -341,6 +341,12 @@ def test_a_misspelt_option_is_answered_with_the_nearest(root):
     assert not root.exists()
 
 
+def test_a_collector_of_no_spool_is_refused():
+    """As it is made, and not at the first scrape."""
+    with pytest.raises(errors.BadInput, match="takes a Spool"):
+        SpoolCollector(5)
+
+
 def test_what_it_holds_is_shown_to_prometheus(tmp_path):
     """Of each queue what waits, its age, its bytes and what was lost; and whether it is full."""
     registry = CollectorRegistry()

@@ -16,13 +16,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from cqueue.dispatcher.application.import_string import TargetError
 from cqueue.dispatcher.service import health, logs
 from cqueue.dispatcher.service.daemon import DaemonSettings
 from cqueue.dispatcher.service.health import Health
-from cqueue.dispatcher.service.metrics import ChildMetrics, Families, added, exposition, packed
+from cqueue.dispatcher.service.metrics import ChildMetrics, added, exposition, packed
 from cqueue.dispatcher.service.supervisor import (
     ChildProcess,
     Ended,
@@ -74,9 +74,6 @@ class ParentProcess:
         self._address = health_address
         self._sum = ChildMetrics()
         self._mutex = threading.Lock()  # threads of the health server read the children's metrics
-        self._registry = CollectorRegistry()
-        self._restarts = Counter("cqueue_restarts", "Children that were replaced.", registry=self._registry)
-        self._processes = Gauge("cqueue_processes", "Children that run.", registry=self._registry)
 
     def run(self) -> int:
         """Supervise until all children have ended; return the exit code.
@@ -130,8 +127,6 @@ class ParentProcess:
                 self._sum.gone(slot.index)
             elif isinstance(notice, Reported) and "metrics" in notice.report:
                 self._sum.put(slot.index, notice.report["metrics"])
-        if isinstance(notice, Ended) and not self._supervisor.stopping:
-            self._restarts.inc()
 
     # ── probes and metrics ──
 
@@ -144,10 +139,11 @@ class ParentProcess:
 
     def exposition(self) -> bytes:
         """Return the text for Prometheus."""
-        self._processes.set(len(self._supervisor.healths()))
+        deaths, count = self._supervisor.deaths, len(self._supervisor.healths())
+        restarts = CounterMetricFamily("cqueue_restarts", "Children that died and were replaced.", deaths)
+        processes = GaugeMetricFamily("cqueue_processes", "Children that run.", count)
         with self._mutex:
-            own: Families = packed(self._registry.collect())
-            return exposition(added([self._sum.families(), own]))
+            return exposition(added([self._sum.families(), packed([restarts, processes])]))
 
 
 MOST_NAMED: Final = 5

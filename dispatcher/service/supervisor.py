@@ -190,6 +190,7 @@ class Supervisor:
     ) -> None:
         self.slots = [Slot(index) for index in range(count)]
         self.stopping = False
+        self.deaths = 0  # of children that were replaced without having been told to stop
         self.failure = ""  # error of a child that could not start
         self.code = 0
         self.looked_s = clock()
@@ -291,6 +292,7 @@ class Supervisor:
 
     def _pause_s(self, slot: Slot, child: Child) -> float:
         has_lived = self._clock() - child.started_s > FORGIVEN_AFTER_S
+        self.deaths += 1
         slot.deaths = 1 if has_lived else slot.deaths + 1
         return pause_s(slot.deaths, came_up=child.came_up)
 

@@ -520,7 +520,7 @@ def test_children_are_real_processes_that_are_replaced_and_drained(seeded):
     assert not any("running" in line for line in said if line is not killed)
     journal = (seeded / "journal").read_text().split("\n")[:-1]
     assert len({line.split()[0] for line in journal}) == 3
-    assert b"cqueue_restarts_total" in fleet.exposition()
+    assert b"cqueue_restarts_total 1.0" in fleet.exposition(), "who found nothing more to do was not replaced"
 
 
 def test_a_child_that_is_just_starting_survives_what_a_terminal_sends_to_all(tmp_path):

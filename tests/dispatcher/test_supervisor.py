@@ -339,6 +339,7 @@ def test_a_reload_replaces_one_after_the_other():
     fleet.step(1)
     assert len(fleet.alive) == 2
     assert not {first, second} & set(fleet.alive)
+    assert fleet.supervisor.deaths == 0
 
 
 def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():

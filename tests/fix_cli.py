@@ -8,11 +8,16 @@ import logging
 import secrets
 import sys
 from dataclasses import dataclass
+from functools import cache
 
 import pytest
 import structlog
+import typer
 
 from cqueue import client as clients
+
+command_of = cache(typer.main.get_command)
+"""Makes the commands of a module once for all tests, as a process that runs one command line does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ def cli_on(capsys, monkeypatch, tmp_path):
 
     monkeypatch.chdir(tmp_path)  # no cqueue.toml of the working tree
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(typer.main, "get_command", command_of)
 
     def on(url):
         def run(*args, stdin=b""):

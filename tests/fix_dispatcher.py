@@ -14,6 +14,7 @@ from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.dispatcher.execution import pollers
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.runtime import garbage_collection
 from tests.faulty_store import FaultyStore
 
 SOON = timedelta(seconds=20)
@@ -71,6 +72,14 @@ def brief_drains(request, monkeypatch):
     """`drain` believes empty polls sooner: a lock in memory is not kept for long between two claims."""
     if request.node.get_closest_marker("cassandra") is None:
         monkeypatch.setattr(pollers, "QUIET_S", 0.06)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_collector():
+    """Daemons in this process leave the garbage collector alone: they would look at what all tests left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(garbage_collection, "settle", lambda: None)
+        yield
 
 
 @pytest.fixture

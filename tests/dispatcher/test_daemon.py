@@ -1,6 +1,5 @@
 """A daemon starts, obeys signals, drains, and says how it is. Its own thread here, real processes below."""
 
-import gc
 import os
 import queue
 import signal
@@ -97,17 +96,6 @@ def brisk(monkeypatch):
     monkeypatch.setattr(daemon, "TICK_S", 0.02)
 
 
-@pytest.fixture(autouse=True)
-def collector():
-    """The garbage collector as it was: daemons in this process set it."""
-    before = gc.get_threshold()
-    gc.set_threshold(700, 10, 10)
-    gc.unfreeze()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*before)
-
-
 class Running:
     """A daemon on a thread of its own, and what it reports."""
 
@@ -166,11 +154,13 @@ def run(shop):
         assert not running.thread.is_alive()
 
 
-def test_the_garbage_collector_is_set_before_the_first_message(run):
-    """The daemon sets it as `garbage_collection.settle` does; see its own tests."""
-    run().until(ready=True)
-    assert gc.get_threshold()[0] == garbage_collection.YOUNG
-    assert gc.get_freeze_count() > 0
+def test_the_garbage_collector_is_set_before_the_first_message(shop, run, monkeypatch):
+    handled = []
+    monkeypatch.setattr(garbage_collection, "settle", lambda: handled.append(list(shop.seen)))
+    shop.app.tasks["send"].enqueue("ann")
+    run()
+    assert shop.began.acquire(timeout=20)
+    assert handled == [[]]
 
 
 # ── Signals ──

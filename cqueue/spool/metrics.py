@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Final, TypeVar
+from dataclasses import asdict
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from cqueue.spool.spool import Spool, check_spool, open_spools
 from cqueue.spool.stored_queue import QueueStatus
-
-Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 
 _GAUGES: Final = {
     "waiting": "Messages not forwarded.",
@@ -33,6 +33,14 @@ _OF_SPOOL: Final = {
     "limit_messages": "Messages not forwarded, at most: `max_records`. Appends wait from 80 % on.",
     "free_bytes": "Bytes of the disk that the spool may still take: what is free above `disk_reserve`.",
 }
+_FAMILIES: Final = (
+    (GaugeMetricFamily, _LABELS, _GAUGES),
+    (CounterMetricFamily, _LABELS, _COUNTERS),
+    (GaugeMetricFamily, ("path",), _OF_SPOOL),
+    (GaugeMetricFamily, (), {"full": "1 while appends wait."}),
+)
+_LARGEST: Final = frozenset({"oldest_age_seconds", "full"})
+"""Metrics of which the largest counts where several spools have the same labels; others are added up."""
 
 
 class SpoolCollector(Collector):
@@ -47,7 +55,8 @@ class SpoolCollector(Collector):
     `cqueue_spool_full` (0 or 1).
 
     Args:
-        spool: what to ask; by default all spools that this process has open for appending.
+        spool: what to ask; by default all spools that this process has open for appending. Figures of one
+            topic in several of them are added up; the largest age counts.
 
     Raises:
         BadInput: `spool` is none.
@@ -60,26 +69,26 @@ class SpoolCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the metrics as they are now."""
-        gauges = _families(GaugeMetricFamily, _GAUGES, _LABELS)
-        counters = _families(CounterMetricFamily, _COUNTERS, _LABELS)
-        room = _families(GaugeMetricFamily, _OF_SPOOL, ("path",))
-        full = GaugeMetricFamily("cqueue_spool_full", "1 while appends wait.", labels=())
+        told = defaultdict[str, dict[tuple[str, ...], float]](dict)
+
+        def tell(values: Mapping[str, float], *labels: str) -> None:
+            for name, value in values.items():
+                before = told[name].get(labels, 0)
+                told[name][labels] = max(before, value) if name in _LARGEST else before + value
+
         for spool in open_spools() if self._spool is None else [self._spool]:
             for queue in spool.status():
-                for name, value in _levels(queue).items():
-                    gauges[name].add_metric([queue.topic, str(queue.queue_id)], value)
+                tell(_levels(queue), queue.topic, str(queue.queue_id))
             for topic, counts in list(spool.forwarding.items()):
-                for name, counter in counters.items():
-                    counter.add_metric([topic, "0"], getattr(counts, name))
-            for name, value in _room(spool).items():
-                room[name].add_metric([str(spool.path)], value)
-            full.add_metric([], spool.is_full())
-        return iter([*gauges.values(), *counters.values(), *room.values(), full])
-
-
-def _families(kind: type[Family], texts: Mapping[str, str], labels: Sequence[str]) -> dict[str, Family]:
-    """Return the metrics of these names, without a value."""
-    return {name: kind(f"cqueue_spool_{name}", text, labels=labels) for name, text in texts.items()}
+                tell(asdict(counts), topic, "0")
+            tell(_room(spool), str(spool.path))
+            tell({"full": spool.is_full()})
+        for kind, names, texts in _FAMILIES:
+            for name, text in texts.items():
+                family = kind(f"cqueue_spool_{name}", text, labels=names)
+                for labels, value in told[name].items():
+                    family.add_metric(labels, value)
+                yield family
 
 
 def _levels(queue: QueueStatus) -> dict[str, float]:

@@ -185,7 +185,7 @@ def held(depths: Mapping[str, Depth]) -> Iterator[Metric]:
 def _spooled() -> Iterable[Metric]:
     """What all spools hold that the application has opened in this process, if there are any."""
     module = sys.modules.get("cqueue.spool")
-    return _unpacked(added([packed(module.SpoolCollector().collect())])) if module else ()
+    return module.SpoolCollector().collect() if module else ()
 
 
 def _counter(name: str, text: str, values: Values, *labels: str) -> Metric:

@@ -418,6 +418,23 @@ def test_its_limits_and_the_room_on_its_disk_are_shown(tmp_path):
         disk.bytes = 1_000_000
 
 
+def test_one_topic_in_two_spools_is_one_sample(tmp_path):
+    """Prometheus keeps one of two samples with the same labels, and so would show one spool's figure."""
+    registry = CollectorRegistry()
+    registry.register(SpoolCollector())
+    with small(tmp_path / "one") as one, small(tmp_path / "two") as two:
+        for spool in (one, two):
+            spool.append_many("mail", [b"x"] * 3).result(10)
+            spool.forwarding["mail"].forwarded += 2
+        told = [(one.name, *one.labels.items()) for each in registry.collect() for one in each.samples]
+        assert len(told) == len(set(told))
+        mail = {"topic": "mail", "queue_id": "0"}
+        assert registry.get_sample_value("cqueue_spool_waiting", mail) == 6
+        assert registry.get_sample_value("cqueue_spool_forwarded_total", mail) == 4
+        assert registry.get_sample_value("cqueue_spool_oldest_age_seconds", mail) < 60
+        assert registry.get_sample_value("cqueue_spool_full") == 0
+
+
 def test_only_the_own_user_reads_a_spool(tmp_path):
     """Whatever the umask: bodies stand in it. A directory that is there already keeps its rights."""
     before = os.umask(0)

@@ -41,7 +41,6 @@ def run(
     values: Sequence[Any] = (),
     *,
     serial: SerialConsistency | None = None,
-    serial_read: bool = False,
     commit: str | None = None,
     read_at: int | None = None,
 ) -> list[Any]:
@@ -52,10 +51,10 @@ def run(
         cql: the statement, with %s for each of `values`.
         values: values of the statement.
         serial: run a conditional statement at this level instead of SERIAL.
-        serial_read: read at SERIAL, to see the result of conditional mutations with an unknown outcome.
         commit: with `serial`, the level at which the mutation is stored, instead of the usual one for
             `serial`.
-        read_at: the level of a read.
+        read_at: the level of a read. SERIAL shows the result of conditional mutations with an unknown
+            outcome.
 
     Raises:
         Unavailable: the statement was not run.
@@ -68,8 +67,8 @@ def run(
         statement.serial_consistency_level = ConsistencyLevel.name_to_value[serial.upper()]
         level = commit or CONSISTENCY_OF[serial].upper()
         statement.consistency_level = ConsistencyLevel.name_to_value[level]
-    if serial_read or read_at is not None:
-        statement.consistency_level = ConsistencyLevel.SERIAL if read_at is None else read_at
+    if read_at is not None:
+        statement.consistency_level = read_at
     try:
         return list(session.execute(statement, values or None, execution_profile=SCHEMA))
     except DRIVER_ERRORS as exc:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from cassandra import ConsistencyLevel
 from cassandra.cluster import Session
 
 from cqueue.errors import CqueueError, OutcomeUnknown, OwnershipLost, Unavailable
@@ -115,7 +116,7 @@ class SchemaLock:
         return row is not None and row.owner == self._owner
 
     def _row(self) -> Any:
-        rows = run(self.session, READ_LOCK.format(keyspace=self.keyspace), serial_read=True)
+        rows = run(self.session, READ_LOCK.format(keyspace=self.keyspace), read_at=ConsistencyLevel.SERIAL)
         return rows[0] if rows else None
 
     def _holder(self) -> str:

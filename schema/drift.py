@@ -160,7 +160,7 @@ def _table_option_drift(state: State, wanted: Options, migrations: Sequence[Migr
             problem = f"has compaction {_listed(actual.compaction or {})}, not {_listed(table.compaction)}."
             yield Drift(f"table {name}", problem, ALTER_COMPACTION.comment, (cql,))
         if table.gc_grace_s is not None and table.gc_grace_s != actual.gc_grace_s:
-            cql = ALTER_GC_GRACE.cql.format(table=qualified, gc_grace=table.gc_grace_s)
+            cql = ALTER_GC_GRACE.format(table=qualified, gc_grace=table.gc_grace_s)
             problem = f"has gc_grace_seconds {actual.gc_grace_s}, not {table.gc_grace_s}."
             yield Drift(f"table {name}", problem, cql=(cql,))
 
@@ -182,7 +182,7 @@ def _deployment_drift(state: State, wanted: Options) -> Iterator[Drift]:
         ("skew_ms", wanted.skew_ms, row.skew_ms, _STOP_FIRST),
     ):
         if given is not None and given != stored:
-            cql = UPDATE_DEPLOYMENT.cql.format(
+            cql = UPDATE_DEPLOYMENT.format(
                 keyspace=state.keyspace,
                 assignments=f"{column} = {given}",
                 changes=row.changes,

@@ -25,7 +25,6 @@ from cqueue.store.operations import FORMAT
 class Applied:
     """A row of `schema_migrations`."""
 
-    number: int
     name: str
     checksum: str | None
 
@@ -133,7 +132,6 @@ def _read_migrations(session: Any, keyspace: str) -> tuple[Options | None, dict[
     rows = {row.number: row for row in found}
     first = rows.pop(0, None)
     applied = {
-        number: Applied(number, f"{number:02}_{row.phase}_{row.what}", row.checksum)
-        for number, row in rows.items()
+        number: Applied(f"{number:02}_{row.phase}_{row.what}", row.checksum) for number, row in rows.items()
     }
     return _options_from_json(first.options) if first is not None else None, applied

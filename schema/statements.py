@@ -12,25 +12,22 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A named statement, with the reason why it is there."""
+    """A statement, with the reason why it is there or what to do after it."""
 
-    name: str
     comment: str
     cql: str
 
 
 CREATE_KEYSPACE: Final = Statement(
-    "create_keyspace",
     "The keyspace.",
     "CREATE KEYSPACE IF NOT EXISTS {keyspace} WITH replication = {replication} AND durable_writes = true",
 )
 
-USE_KEYSPACE: Final = Statement("use_keyspace", "All that follows is in it.", "USE {keyspace}")
+USE_KEYSPACE: Final = Statement("All that follows is in it.", "USE {keyspace}")
 
 # Two processes may create the table at the same moment through two nodes. With an id each, the cluster would
 # be left with two versions of one table; with one id given, both create the same.
 CREATE_LOCK: Final = Statement(
-    "create_lock",
     "One bootstrap at a time: `cqueue schema apply` holds the row of this table while it works.",
     "CREATE TABLE IF NOT EXISTS schema_lock "
     "(name text PRIMARY KEY, owner text, holder text, since timestamp) "
@@ -38,7 +35,6 @@ CREATE_LOCK: Final = Statement(
 )
 
 CREATE_MIGRATIONS: Final = Statement(
-    "create_migrations",
     "What has been applied. Row 0 holds the options of the bootstrap.",
     "CREATE TABLE IF NOT EXISTS schema_migrations "
     "(name text, number int, phase text, what text, checksum text, "
@@ -46,28 +42,24 @@ CREATE_MIGRATIONS: Final = Statement(
 )
 
 RECORD_OPTIONS: Final = Statement(
-    "record_options",
     "The options in force, for `cqueue schema verify`.",
     "INSERT INTO schema_migrations (name, number, phase, what, options, applied_at) "
     "VALUES ('cqueue', 0, 'pre', 'bookkeeping', {options}, toTimestamp(now()))",
 )
 
 RECORD_MIGRATION: Final = Statement(
-    "record_migration",
     "This migration is complete.",
     "INSERT INTO schema_migrations (name, number, phase, what, checksum, applied_at) "
     "VALUES ('cqueue', {number}, {phase}, {what}, {checksum}, toTimestamp(now()))",
 )
 
 INSERT_DEPLOYMENT: Final = Statement(
-    "insert_deployment",
     "What every client of this keyspace must agree on. Written last: with it, the schema is complete.",
     "INSERT INTO deployment (name, format, serial_consistency, settle_ms, skew_ms, gc_grace, changes, "
     "home_dc, centre_epoch) VALUES ('cqueue', {format}, {serial_consistency}, {settle_ms}, {skew_ms}, "
     "{gc_grace}, 0, {home_dc}, 0) IF NOT EXISTS",
 )
 RECORD_HOME: Final = Statement(
-    "record_home",
     "The data centre that clients work in; those in another one are refused. `cqueue dc switch` moves it.",
     "UPDATE deployment SET home_dc = {home_dc}, centre_epoch = 0 WHERE name = 'cqueue' IF home_dc = null",
 )
@@ -84,21 +76,17 @@ RESUME_RETIRING: Final = (
 
 # What an operator runs; never run by this package.
 ALTER_REPLICATION: Final = Statement(
-    "alter_replication",
     "Afterwards run `nodetool repair -full` on every node.",
     "ALTER KEYSPACE {keyspace} WITH replication = {replication}",
 )
 ALTER_COMPACTION: Final = Statement(
-    "alter_compaction", "Compacts anew on every node.", "ALTER TABLE {table} WITH compaction = {compaction}"
+    "Compacts anew on every node.", "ALTER TABLE {table} WITH compaction = {compaction}"
 )
-ALTER_GC_GRACE: Final = Statement(
-    "alter_gc_grace", "", "ALTER TABLE {table} WITH gc_grace_seconds = {gc_grace}"
-)
-UPDATE_DEPLOYMENT: Final = Statement(
-    "update_deployment",
-    "The counter tells clients to read the row again.",
+ALTER_GC_GRACE: Final = "ALTER TABLE {table} WITH gc_grace_seconds = {gc_grace}"
+# The counter tells clients to read the row again.
+UPDATE_DEPLOYMENT: Final = (
     "UPDATE {keyspace}.deployment SET {assignments}, changes = {next_changes} WHERE name = 'cqueue' "
-    "IF changes = {changes}",
+    "IF changes = {changes}"
 )
 
 # The state.

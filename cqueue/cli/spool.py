@@ -225,8 +225,8 @@ def _forward(
                     raise NotDone(f"{left}: {forwarder.error or 'there was no more time'}")
     finally:
         forwarder.close(0.0)
-    result = {"topic": topic, "forwarded": forwarder.forwarded}
-    cli.emit(result, f"{topic}: {counted(forwarder.forwarded, 'record')} forwarded.")
+    forwarded = spool.forwarding[topic].forwarded
+    cli.emit({"topic": topic, "forwarded": forwarded}, f"{topic}: {counted(forwarded, 'record')} forwarded.")
 
 
 def _look(path: Path) -> Spool:

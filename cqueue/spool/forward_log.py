@@ -167,11 +167,8 @@ class SpooledLog(Forwarded):
             BadInput, Closed, SpoolFull, AppendUnknown: as `append`.
         """
         self._forwarder.check()
-        found, tracing = listed(records, Record, "append_many"), self._target.driver.tracing
-        if tracing is None:
-            self._store(found)
-        else:
-            sent(tracing, "append", self.name, found, self._store)
+        found = listed(records, Record, "append_many")
+        sent(self._target.driver.tracing, "append", self.name, found, self._store)
 
     def _store(self, found: list[Record]) -> None:
         payloads = [self._target.spooled(each) for each in found]

@@ -103,13 +103,10 @@ class SpooledQueue(Queue, Forwarded):
         """
         self._check()
         message = Message(body, delay, due, priority, headers, ttl, key=key, unique=unique)
-        tracing = self._driver.tracing
-        if tracing is None:
-            return self._spool_one(message)
-        return sent(tracing, "send", self.name, [message], lambda entries: self._spool_one(entries[0]))
+        return sent(self._driver.tracing, "send", self.name, [message], self._spool_one)
 
-    def _spool_one(self, message: Message) -> Future[MessageId]:
-        one = self._target.spooled(message)
+    def _spool_one(self, entries: list[Message]) -> Future[MessageId]:
+        one = self._target.spooled(entries[0])
         appended = self._spool.append(self._forwarder.topic, one.payload)
         return _then(appended, lambda error: _told(one.id, error))
 
@@ -124,10 +121,8 @@ class SpooledQueue(Queue, Forwarded):
 
     def _append(self, messages: Iterable[Message]) -> Future[Any]:
         self._check()
-        entries, tracing = listed(messages, Message, "send_many"), self._driver.tracing
-        if tracing is None:
-            return self._spool_many(entries)
-        return sent(tracing, "send", self.name, entries, self._spool_many)
+        entries = listed(messages, Message, "send_many")
+        return sent(self._driver.tracing, "send", self.name, entries, self._spool_many)
 
     def _spool_many(self, entries: list[Message]) -> Future[Any]:
         good, places, failed = checked(entries, self._target.spooled)

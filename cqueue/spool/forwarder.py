@@ -50,13 +50,11 @@ class Forwarder:
         store: stores records; storing them again must change nothing.
 
     Attributes:
-        forwarded: records that this forwarder has forwarded.
         error: the error of the last batch; None if it was stored.
     """
 
     def __init__(self, spool: Spool, topic: str, store: Store) -> None:
         self.topic = topic
-        self.forwarded = 0
         self.error: CqueueError | None = None
         self._spool = spool
         self._store = store
@@ -179,7 +177,6 @@ class Forwarder:
         self._spool.commit(self.topic, at)
         with self._moved:
             self._at = at
-            self.forwarded += done
             self._counts.forwarded += done
             self._moved.notify_all()
 

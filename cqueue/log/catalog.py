@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from threading import Lock
 from typing import Any, NamedTuple
 
 from cqueue.config import EXISTS, named_settings, with_other_settings
@@ -64,7 +63,6 @@ class LogCatalog:
     def __init__(self, driver: BlockingDriver, deployment: Callable[[], DeploymentRow]) -> None:
         self._driver = driver
         self._deployment = deployment
-        self._mutex = Lock()
         self._entries: dict[str, tuple[LogEntry, float]] = {}
 
     def entry(self, name: str) -> LogEntry:
@@ -86,15 +84,13 @@ class LogCatalog:
                 raise
             return known[0]
         if row is None or row.state == DELETING:
-            with self._mutex:
-                self._entries.pop(name, None)
+            self._entries.pop(name, None)
             raise LogNotFound(f"there is no log {name!r}; create it with create_log or `cqueue log create`")
         return self._remember(row)
 
     def _remember(self, row: LogRow) -> LogEntry:
         entry = self._entry_of(row)
-        with self._mutex:
-            self._entries[row.name] = (entry, time.monotonic())
+        self._entries[row.name] = (entry, time.monotonic())
         return entry
 
     def _entry_of(self, row: LogRow) -> LogEntry:
@@ -243,8 +239,7 @@ class LogCatalog:
         if row.state != DELETING:
             with suppress(LogNotFound):  # somebody else has marked it, or deleted it
                 self._change(row.name, lambda row: row._replace(state=DELETING), only=row)
-        with self._mutex:
-            self._entries.pop(row.name, None)
+        self._entries.pop(row.name, None)
         with unknown_if_not_done(f"log {row.name!r} is deleted in part"):
             try:
                 decode.check(decode.logs([row]))

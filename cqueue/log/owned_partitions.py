@@ -102,7 +102,7 @@ class OwnedPartitions:
                 self._drop(stored, "released")
             else:
                 self.adopt(stored)
-        elif stored.owner == self.member.name and wanted.row.owner == stored.owner and stored == wanted.row:
+        elif stored.owner == self.member.name and stored == wanted.row:
             self._open(stored)
 
     def adopt(self, stored: PositionRow) -> None:

@@ -47,12 +47,12 @@ class Log:
     """One log, as `Client.log` returns it. Cheap to make; thread-safe."""
 
     def __init__(
-        self, name: str, catalog: LogCatalog, driver: BlockingDriver, notifier: AppendNotifier | None = None
+        self, name: str, catalog: LogCatalog, driver: BlockingDriver, notifier: AppendNotifier
     ) -> None:
         self.name = name
         self._catalog = catalog
         self._driver = driver
-        self._notifier = notifier or AppendNotifier()
+        self._notifier = notifier
         self._states = States(WriterState)
 
     def __repr__(self) -> str:

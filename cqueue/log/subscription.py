@@ -110,8 +110,8 @@ class Subscription:
         policy: RetryPolicy,
         options: MemberOptions,
         on_event: OnEvent | None,
-        low_latency: bool = False,
-        notifier: AppendNotifier | None = None,
+        low_latency: bool,
+        notifier: AppendNotifier,
         time_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.log = log
@@ -148,7 +148,7 @@ class Subscription:
             hints=hints,
             time_s=time_s,
         )
-        listening = notifier.listening(self._key.log, hints) if notifier and low_latency else nullcontext()
+        listening = notifier.listening(self._key.log, hints) if low_latency else nullcontext()
         self._threads = MemberThreads(name, self._member, self._loop, wake, listening=listening)
 
     def __repr__(self) -> str:

@@ -80,6 +80,8 @@ class Member:
             "on_expired": "error",
             "policy": policy or RetryPolicy(wait=lambda state: float(state.attempt_number)),
             "options": pace or MemberOptions(),
+            "low_latency": False,
+            "notifier": client._append_notifier,
             "on_event": lambda what, partition, at: self.events.append((what, partition, at)),
         }
         self.subscription = Subscription(

@@ -23,7 +23,7 @@ LONG = timedelta(minutes=1)
 
 
 def early(client, listener=None, **options):
-    member = Member(client, listener, low_latency=True, notifier=client._append_notifier, **options)
+    member = Member(client, listener, low_latency=True, **options)
     client._append_notifier.listen(member.subscription._key.log, member.subscription._loop._hints)
     member.pulse()
     member.work()

@@ -169,7 +169,7 @@ def another_process(client, log):
     """The log with the configuration that a process of its own has cached by now."""
     logs = LogCatalog(client._driver, client._logs._deployment)
     logs.entry(log.name)
-    return Log(log.name, logs, client._driver, None)
+    return Log(log.name, logs, client._driver, client._append_notifier)
 
 
 def test_who_appends_with_the_old_ttl_does_not_hide_what_another_appended_with_a_longer_one(client, store):

@@ -15,10 +15,10 @@ from contextlib import suppress
 from contextvars import ContextVar
 from functools import cache
 from os import register_at_fork
-from threading import Event, Lock, RLock, get_ident
+from threading import Lock, RLock, get_ident
 from typing import Any, Protocol, TypeVar
 
-from cqueue.runtime.conditions import Condition
+from cqueue.runtime.conditions import Event
 
 T = TypeVar("T")
 
@@ -47,10 +47,6 @@ class Signal(Event):
     """An event that calls of an event loop can wait for, too. A Ctrl-C leaves it usable."""
 
     wake: Callable[[], None] | None = None
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._cond = Condition()  # that of an event stays locked if a Ctrl-C comes as it is entered
 
     def set(self) -> None:
         """Set the signal. Any thread may do so."""

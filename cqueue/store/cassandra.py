@@ -25,9 +25,8 @@ from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.connection import level
 from cqueue.store.operations import Pending
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
-from cqueue.store.ranges import DecodeRows, Density, joined_items, ranged
+from cqueue.store.ranges import Density, Part, joined_items, ranged
 from cqueue.store.requests import (
-    Answer,
     ManyRequests,
     Request,
     Requests,
@@ -113,7 +112,7 @@ class CassandraStore(Sender):
             ops.Mutate: lambda op: self._requests.send_batch(Kind.CONDITIONAL, _mutation(op), applied),
             ops.DropSlot: lambda op: self._change(cql.DROP_SLOT, *op.wide_row, op.priority, op.id),
             ops.DumpRow: lambda op: self._requests.send(
-                cql.DUMP_ROW[op.table], op.key, lambda found: next((row[0] for row in found.rows), None)
+                cql.DUMP_ROW[op.table], op.key, lambda rows: next((row[0] for row in rows), None)
             ),
             **CassandraControl(self._requests, self.quarantine).starters(),
             **CassandraKeys(self._requests, self.quarantine).starters(),
@@ -154,10 +153,10 @@ class CassandraStore(Sender):
     def _read_head(self, op: ops.ReadHead) -> Request[ops.Head]:
         statement = cql.READ_HEAD_SERIAL if op.serial else cql.READ_HEAD
         report = partial(self._set_aside, op.wide_row)
-        return self._requests.send(statement, op.wide_row, lambda found: codec.head(found.rows, report))
+        return self._requests.send(statement, op.wide_row, lambda rows: codec.head(rows, report))
 
     def _read_slice(self, op: ops.ReadSlice) -> Pending[ops.Slice]:
-        def take(rows: list[packs.Row]) -> tuple[list[int], list[ops.MessageRow], Iterable[int]]:
+        def take(rows: list[packs.Row]) -> Part[ops.MessageRow]:
             self._reap(op, packs.wholly_gone((row[1], row[11], row[12]) for row in rows))
             found = self._live(op.wide_row, op.priority, rows, op.after, op.upto)
             return [row[1] for row in rows], found.messages, map(packs.last_in, found.damaged)
@@ -165,7 +164,7 @@ class CassandraStore(Sender):
         return self._ranged(cql.READ_SLICE, op, take, ops.Slice)
 
     def _read_ids(self, op: ops.ReadIds) -> Pending[ops.IdSlice]:
-        def take(rows: list[packs.IdRow]) -> tuple[list[int], Iterator[int], Iterable[int]]:
+        def take(rows: list[packs.IdRow]) -> Part[int]:
             self._reap(op, packs.wholly_gone(rows))
             live = packs.live_ids(rows, op.after, op.upto)
             return [row[0] for row in rows], live, self._damaged_ids(op, rows)
@@ -201,14 +200,14 @@ class CassandraStore(Sender):
         self,
         statement: cql.Statement,
         op: ops.ReadSlice | ops.ReadIds,
-        take: DecodeRows[Item],
+        take: Callable[[list[Any]], Part[Item]],
         make: Callable[[list[Item], int, tuple[int, ...]], T],
     ) -> ManyRequests[T]:
-        def send(after: int, rows: int) -> Request[Answer]:
-            return self._requests.send(statement, (*op.wide_row, op.priority, after, op.upto, rows), _whole)
+        def send(after: int, rows: int) -> Request[Part[Item]]:
+            return self._requests.send(statement, (*op.wide_row, op.priority, after, op.upto, rows), take)
 
         def steps() -> Steps[T]:
-            return make(*(yield from ranged(op, send, self._density, take)))
+            return make(*(yield from ranged(op, send, self._density)))
 
         return ManyRequests(steps())
 
@@ -217,9 +216,8 @@ class CassandraStore(Sender):
         row_ids = packs.row_ids(wanted)
         place = (*op.wide_row, op.priority)
 
-        def decode(found: Answer) -> list[ops.MessageRow]:
-            live = self._live(op.wide_row, op.priority, found.rows).messages
-            return [row for row in live if row.id in wanted]
+        def decode(rows: list[packs.Row]) -> list[ops.MessageRow]:
+            return [row for row in self._live(op.wide_row, op.priority, rows).messages if row.id in wanted]
 
         def send(start_: int, end: int) -> Request[list[ops.MessageRow]]:
             return self._requests.send(cql.READ_MESSAGES, (*place, row_ids[start_:end]), decode)
@@ -250,14 +248,14 @@ class CassandraStore(Sender):
 
     def _read_bodies(self, op: ops.ReadBodies) -> Pending[dict[int, bytes]]:
         sizes = op.sizes or (LARGEST_BODY,) * len(op.ids)
-        send = partial(self._requests.send, cql.READ_BODIES, decode=_rows, everywhere=op.everywhere)
+        send = partial(self._requests.send, cql.READ_BODIES, decode=decode.bodies, everywhere=op.everywhere)
         jobs = (
             (1, partial(send, (*op.wide_row, op.ids[start:end])))
             for start, end, _ in _portions(sizes, BODY_BYTES_A_READ)
         )
         window = Window(jobs, BODY_READS_IN_FLIGHT)
         return ManyRequests(
-            collected(window, Kind.READ, lambda parts: decode.bodies(row for part in parts for row in part))
+            collected(window, Kind.READ, lambda parts: {id_: part[id_] for part in parts for id_ in part})
         )
 
     # ── Plain writes ──
@@ -270,7 +268,7 @@ class CassandraStore(Sender):
         place = (*op.wide_row, op.priority)
         rows, marks = self._known.deletion(op.wide_row, op.priority, op.ids)
 
-        def deleted(_found: Answer) -> None:
+        def deleted(_rows: list[Any]) -> None:
             self._known.forget(op.wide_row, op.priority, rows)
             for pack, mask in marks.items():
                 self._known.learn(op.wide_row, op.priority, pack, mask)
@@ -345,14 +343,3 @@ def _mutation(op: ops.Mutate) -> Iterator[tuple[cql.Statement, Iterable[Any]]]:
         yield cql.SET_CURSOR, codec.cursor_values(op.wide_row, cursor)
     for expect_rev, slot in op.slots:
         yield cql.SET_SLOT, codec.slot_values(op.wide_row, slot, expect_rev)
-
-
-# ── What comes back ──
-
-
-def _rows(found: Answer) -> list[Any]:
-    return found.rows
-
-
-def _whole(found: Answer) -> Answer:
-    return found

@@ -37,9 +37,7 @@ class CassandraControl(Sender):
                 cql.ADVANCE_OPEN_EPOCH if op.open else cql.ADVANCE_EPOCH,
                 *(op.to, op.name, op.expect, op.incarnation),
             ),
-            ops.ReadDeployment: lambda _: self._requests.send(
-                cql.READ_DEPLOYMENT, (), lambda found: decode.deployment(found.rows)
-            ),
+            ops.ReadDeployment: lambda _: self._requests.send(cql.READ_DEPLOYMENT, (), decode.deployment),
             ops.BumpDeployment: lambda op: change(cql.BUMP_DEPLOYMENT, op.expect + 1, op.expect),
             control.ReadSchedule: lambda op: one(
                 cql.READ_SCHEDULE, (op.queue, op.key), decode.schedules, as_stored=op.as_stored
@@ -59,11 +57,9 @@ class CassandraControl(Sender):
             control.ReadWorkers: lambda _: all_(cql.READ_WORKERS, (), decode.workers),
             control.RemoveWorker: lambda op: write(cql.REMOVE_WORKER, op.worker),
             control.Listen: lambda op: write(cql.LISTEN, *op.row, op.row.digest, op.ttl_s),
-            control.ReadDigests: lambda _: self._requests.send(
-                cql.READ_DIGESTS, (), lambda found: decode.digests(found.rows)
-            ),
+            control.ReadDigests: lambda _: self._requests.send(cql.READ_DIGESTS, (), decode.digests),
             control.ReadListeners: lambda op: self._requests.send(
-                cql.READ_LISTENERS, (list(op.listeners),), lambda found: decode.listeners(found.rows)
+                cql.READ_LISTENERS, (list(op.listeners),), decode.listeners
             ),
             control.KeepResult: lambda op: write(cql.KEEP_RESULT, *op.row, op.ttl_s),
             control.ReadResult: lambda op: one(cql.READ_RESULT, (op.message,), decode.results),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from cqueue.store import decode, keys
 from cqueue.store import statements as cql
-from cqueue.store.requests import Answer, nothing
+from cqueue.store.requests import nothing
 from cqueue.store.sender import Sender, Starters
 from cqueue.store.statements import Kind
 
@@ -35,5 +36,5 @@ class CassandraKeys(Sender):
         }
 
 
-def _places(found: Answer) -> list[tuple[keys.KeyPlace, int]]:
-    return [(keys.KeyPlace(queue, key), token) for queue, key, token in found.rows]
+def _places(rows: list[Any]) -> list[tuple[keys.KeyPlace, int]]:
+    return [(keys.KeyPlace(queue, key), token) for queue, key, token in rows]

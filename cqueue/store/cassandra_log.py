@@ -12,7 +12,7 @@ from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
-from cqueue.store.requests import Answer, ManyRequests, Request, Steps
+from cqueue.store.requests import ManyRequests, Request, Steps
 from cqueue.store.sender import Sender, Starters, change_values
 
 
@@ -31,12 +31,12 @@ class CassandraLogs(Sender):
             ops.ReadRecordIds: lambda op: self._requests.send(
                 cql.READ_RECORD_IDS,
                 (*op.shard, op.after, op.upto, op.limit),
-                lambda found: [row[0] for row in found.rows],
+                lambda rows: [row[0] for row in rows],
             ),
             ops.PeekRecords: lambda op: self._requests.send(
                 cql.PEEK_RECORDS,
                 (op.log, op.partitions, op.time_shard, op.after, op.upto),
-                lambda found: dict(found.rows),
+                dict,
             ),
             ops.DropRecords: lambda op: write(cql.DROP_RECORDS, op.at_us, *op.shard),
             ops.RegisterLogShard: lambda op: write(
@@ -50,7 +50,7 @@ class CassandraLogs(Sender):
                 cql.READ_LOG_SHARDS, (op.log, op.time_shards), partial(decode.log_shards, op.log)
             ),
             ops.ListLogShards: lambda op: self._requests.send(
-                cql.LIST_LOG_SHARDS, (), lambda found: sorted(at for log, at in found.rows if log == op.log)
+                cql.LIST_LOG_SHARDS, (), lambda rows: sorted(at for log, at in rows if log == op.log)
             ),
             ops.UnregisterLogShard: lambda op: write(cql.UNREGISTER_LOG_SHARD, *op.shard),
             ops.ReadLog: lambda op: one(cql.READ_LOG, (op.name,), decode.logs, as_stored=op.as_stored),
@@ -86,8 +86,8 @@ class CassandraLogs(Sender):
     def _read(self, op: ReadRecordPage) -> Request[RecordPage]:
         statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
 
-        def decoded(found: Answer) -> RecordPage:
-            page = _page(found)
+        def decoded(rows: list[Any] | bytes) -> RecordPage:
+            page = _page(rows)
             for broken in page.broken:
                 key = (*op.shard, broken.id)
                 self.quarantine.report(Damage("log", op.shard.log, key, broken.reason))
@@ -96,8 +96,7 @@ class CassandraLogs(Sender):
         return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decoded)
 
 
-def _page(found: Answer) -> RecordPage:
-    rows: Any = found.rows
+def _page(rows: list[Any] | bytes) -> RecordPage:
     if isinstance(rows, bytes):
         return parse(rows)
     reasons = [decode.fault(row[1:], decode.RECORD) for row in rows]

@@ -22,7 +22,7 @@ class CassandraReservations(Sender):
             ops.ListReservations: lambda op: self._requests.send(
                 cql.LIST_RESERVATIONS,
                 (),
-                lambda found: [key for queue, key in found.rows if queue == op.queue],
+                lambda rows: [key for queue, key in rows if queue == op.queue],
             ),
             ops.RemoveReservation: lambda op: self._change(cql.REMOVE_RESERVATION, op.queue, op.key),
         }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from cqueue.store import decode
 from cqueue.store import statements as cql
 from cqueue.store import subscriptions as ops
-from cqueue.store.requests import Answer, Request
+from cqueue.store.requests import Request
 from cqueue.store.sender import Sender, Starters, applied
 from cqueue.store.statements import Kind
 
@@ -24,9 +25,7 @@ class CassandraSubscriptions(Sender):
                 op.key,
                 partial(decode.subscription, op),
             ),
-            ops.ListSubscriptions: lambda _: send(
-                cql.LIST_SUBSCRIPTIONS, (), lambda found: decode.subscription_keys(found.rows)
-            ),
+            ops.ListSubscriptions: lambda _: send(cql.LIST_SUBSCRIPTIONS, (), decode.subscription_keys),
             ops.DefineSubscription: lambda op: change(cql.DEFINE_SUBSCRIPTION, *op.key, *op.row),
             ops.ChangeDefinition: lambda op: change(
                 cql.CHANGE_DEFINITION,
@@ -55,6 +54,6 @@ class CassandraSubscriptions(Sender):
         return self._requests.send_batch(Kind.CONDITIONAL, parts, applied)
 
 
-def _span(found: Answer) -> ops.Span:
-    count, first = found.rows[0]
+def _span(rows: list[Any]) -> ops.Span:
+    count, first = rows[0]
     return ops.Span(count, first if count else None)

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 from cqueue.errors import CqueueError, NotDone
 from cqueue.store import limits, packs, tombstones
 from cqueue.store.operations import Range, ReadIds
-from cqueue.store.requests import Answer, Job, Request, Steps, Window
+from cqueue.store.requests import Job, Request, Steps, Window
 
 FIRST_ROWS: Final = 16
 """Rows of the first read of a queue whose rows hold an unknown number of messages: 0.5 MiB of packs."""
@@ -56,12 +56,12 @@ class Density:
         self._of.pop(queue, None)
 
 
-DecodeRows = Callable[[list[Any]], tuple[Sequence[int], Iterable[Item], Iterable[int]]]
-"""Decodes an answer's rows into: ids of rows; items asked for, in order; last message ids of damaged rows."""
+Part = tuple[Sequence[int], Iterable[Item], Iterable[int]]
+"""What an answer holds: ids of rows; items asked for, in order; last message ids of damaged rows."""
 
 
 def ranged(
-    asked: Range[Any], send: Callable[[int, int], Request[Answer]], density: Density, take: DecodeRows[Item]
+    asked: Range[Any], send: Callable[[int, int], Request[Part[Item]]], density: Density
 ) -> Steps[tuple[list[Item], int, tuple[int, ...]]]:
     """Read a range. Return the items, the tombstones crossed, and the last message ids of damaged rows.
 
@@ -73,7 +73,6 @@ def ranged(
         asked: the operation.
         send: sends a request for rows above an id, up to a number of rows.
         density: the density of this store's queues.
-        take: decodes the rows of an answer.
 
     Raises:
         NotDone: a request failed, or the call's time was over before the end of the range.
@@ -87,15 +86,14 @@ def ranged(
     items, damaged, crossed = list[Item](), list[int](), 0
     while True:
         try:
-            answer = request.result()
+            row_ids, found, broken = request.result()
         except CqueueError:
             density.forget(queue)
             raise
-        row_ids, found, broken = take(answer.rows)
         density.saw(queue, row_ids)
         items += islice(found, limit - len(items))
         damaged += broken
-        crossed += tombstones.crossed(answer.warnings)
+        crossed += tombstones.crossed(request.warnings)
         if len(items) == limit or is_complete(row_ids, rows, upto):
             return items, crossed, tuple(damaged)
         if limits.is_over():

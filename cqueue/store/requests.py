@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from threading import Lock
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
 from cassandra import ConsistencyLevel
@@ -42,16 +42,8 @@ _LATEST: WeakKeyDictionary[Cluster, dict[bytes, PreparedStatement]] = WeakKeyDic
 prepare a batch's statements again after a node has forgotten them; it may have been another store's."""
 
 
-class Answer(NamedTuple):
-    """The answer to a request. rows: tuples of all pages, or bytes for a raw statement; warnings:
-    Cassandra's.
-    """
-
-    rows: list[Any]
-    warnings: list[str] | None
-
-
-Decode = Callable[[Answer], T]
+Decode = Callable[[list[Any]], T]
+"""Decodes the rows of an answer: the tuples of all pages, or bytes for a raw statement."""
 
 
 class Request(Generic[T]):
@@ -77,6 +69,11 @@ class Request(Generic[T]):
         of_answer = (self._answered,)  # not `self`, which holds the future: that would be a cycle
         future.add_callbacks(_note, _note, callback_args=of_answer, errback_args=of_answer)
 
+    @property
+    def warnings(self) -> list[str] | None:
+        """What Cassandra warns of in the answer."""
+        return self._future.warnings  # type: ignore[no-any-return]
+
     def age_us(self) -> int:
         """Return for how many µs the answer has been here; 0 while there is none."""
         return int(max(0.0, time.monotonic() - self._answered.at_s) * 1e6)
@@ -94,7 +91,7 @@ class Request(Generic[T]):
         except Exception as exc:
             login = self._requests.refused_login
             raise outcome.error(exc, self._kind, sent=was_sent(future), login=login) from exc
-        return self._decode(Answer(self._requests.driver.rows(rows), future.warnings))
+        return self._decode(self._requests.driver.rows(rows))
 
     def _page(self) -> Any:
         if not self._answered.wait(self._end_s - time.monotonic()):
@@ -312,7 +309,7 @@ class Requests:
         prepared.fetch_size = statement.page_rows or None
 
 
-def nothing(_found: Answer) -> None:
+def nothing(_rows: list[Any]) -> None:
     """Decode the answer to a plain write: there is nothing in it."""
 
 

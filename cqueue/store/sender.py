@@ -9,7 +9,7 @@ from cqueue.store import decode
 from cqueue.store.log_operations import ChangeLog
 from cqueue.store.operations import ChangeQueue, Operation, Pending
 from cqueue.store.quarantine import Quarantine
-from cqueue.store.requests import Answer, Request, Requests, nothing
+from cqueue.store.requests import Request, Requests, nothing
 from cqueue.store.statements import Statement
 
 Starter = Callable[[Any], Pending[Any]]
@@ -36,7 +36,7 @@ class Sender:
     ) -> Request[Any]:
         """Send a read whose result is all readable rows. found: decodes an answer, with the options `how`."""
         return self._requests.send(
-            statement, values, lambda answer: decode.readable_rows(found(answer.rows, **how), self.quarantine)
+            statement, values, lambda rows: decode.readable_rows(found(rows, **how), self.quarantine)
         )
 
     def _one(
@@ -44,13 +44,13 @@ class Sender:
     ) -> Request[Any]:
         """Send a read whose result is its only row or None; it raises DamagedRow for a damaged one."""
         return self._requests.send(
-            statement, values, lambda answer: decode.only_row(found(answer.rows, **how), self.quarantine)
+            statement, values, lambda rows: decode.only_row(found(rows, **how), self.quarantine)
         )
 
 
-def applied(found: Answer) -> bool:
+def applied(rows: list[Any]) -> bool:
     """Decode the answer to a conditional mutation: True if it was applied."""
-    return bool(found.rows[0][0])
+    return bool(rows[0][0])
 
 
 def change_values(op: ChangeQueue | ChangeLog) -> tuple[Any, ...]:

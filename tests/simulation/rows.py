@@ -31,7 +31,6 @@ from cqueue.store.operations import (
 from cqueue.store.packs import Known
 from cqueue.store.quarantine import Quarantine
 from cqueue.store.ranges import Density
-from cqueue.store.requests import Answer
 from cqueue.store.statements import Kind, Statement
 
 if TYPE_CHECKING:
@@ -88,6 +87,7 @@ class _Asked:
     """A request: of a read the answer comes when it is asked for."""
 
     __slots__ = ("_answer", "_decode", "parts")
+    warnings = None
 
     def __init__(self, parts: list[tuple[Statement, Values]], decode: Any, answer: Any) -> None:
         self.parts = parts
@@ -95,7 +95,7 @@ class _Asked:
         self._answer = answer
 
     def result(self) -> Any:
-        return self._decode(Answer(self._answer(*self.parts[0]), None))
+        return self._decode(self._answer(*self.parts[0]))
 
     def answered(self, found: Any) -> None:
         """A write was acknowledged."""

@@ -21,7 +21,7 @@ from cqueue.protocol.writing import PART_ROWS, Bits
 from cqueue.store import packs, ranges
 from cqueue.store.operations import ReadSlice, WideRow
 from cqueue.store.ranges import Density
-from cqueue.store.requests import Answer, ManyRequests
+from cqueue.store.requests import ManyRequests
 from tests.simulation.hand import NOON_US, Table
 
 ROW = WideRow("q@1", 0, 0)
@@ -253,10 +253,11 @@ def range_read(upto, *answers, take=lambda rows: (rows, rows[:1], ())):
 
     def send(after, rows):
         asked.append((after, rows))
-        return SimpleNamespace(result=lambda: Answer(*left.pop(0)))
+        found, warnings = left.pop(0)
+        return SimpleNamespace(result=lambda: take(found), warnings=warnings)
 
     operation = ReadSlice(ROW, 0, ids.START, upto, 100)
-    steps = ranges.ranged(operation, send, Density(), take)
+    steps = ranges.ranged(operation, send, Density())
     return ManyRequests(steps).result(), asked
 
 

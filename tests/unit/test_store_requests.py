@@ -150,7 +150,7 @@ class Future:
 
 def request(future, kind=Kind.READ, timeout_s=60.0):
     requests = SimpleNamespace(refused_login=None, driver=SimpleNamespace(rows=lambda rows: rows))
-    return Request(requests, future, kind, lambda found: found.rows, timeout_s=timeout_s)
+    return Request(requests, future, kind, lambda rows: rows, timeout_s=timeout_s)
 
 
 def test_all_pages_of_an_answer_are_read():

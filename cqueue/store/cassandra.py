@@ -96,9 +96,7 @@ class CassandraStore(Sender):
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
             ops.ReadIds: self._read_ids,
-            ops.HasMessages: lambda op: self._requests.send(
-                cql.HAS_MESSAGES, op.wide_row, lambda found: bool(found.rows)
-            ),
+            ops.HasMessages: lambda op: self._requests.send(cql.HAS_MESSAGES, op.wide_row, bool),
             ops.ReadMessages: self._read_messages,
             ops.ReadBodies: self._read_bodies,
             ops.InsertMessages: self._insert_messages,

@@ -44,8 +44,11 @@ def ctrl_c_at(number: int) -> Iterator[None]:
 def at_each_moment(call: Callable[[], object], check: Callable[[], None]) -> int:
     """Call with a Ctrl-C at each of its moments in turn, and check after each; how many there were.
 
-    A wait that is cut off as it begins ends in the RuntimeError of a condition that is not locked.
+    A wait that is cut off as it begins ends in the RuntimeError of a condition that is not locked. One call
+    goes before: what only the first one does, such as an import, would shift the moments of the next ones.
     """
+    call()
+    check()
     for number in itertools.count(1):
         try:
             with ctrl_c_at(number):

@@ -22,6 +22,7 @@ from cqueue.store.log_operations import LogRow
 from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
 from cqueue.store.quarantine import Damage, Quarantine
 from cqueue.store.reservations import PLACE_BYTES, Place, ReservationRow
+from cqueue.store.statements import KEY_COLUMNS
 from cqueue.store.subscriptions import (
     DefinitionRow,
     MemberRow,
@@ -270,29 +271,28 @@ def _shown(value: Any) -> str:
 class Table:
     """Decodes the rows of a table whose rows are all of one kind; call it with the rows.
 
-    make: makes the value of a row. key: how many columns at the front belong to the key. checks: the checks
-    of the other columns, in order. before: leading key columns that are constant, and so not read.
+    make: makes the value of a row. checks: the checks of the columns after the key, in order. before:
+    leading key columns that are constant, and so not read.
     """
 
     name: str
     make: Callable[[Any], Any]
-    key: int
     checks: Mapping[str, Check]
     before: tuple[str, ...] = ()
 
     def __call__(self, rows: Iterable[Row], *, as_stored: bool = False) -> Decoded:
         """Decode rows. as_stored: accept every row, damaged ones as well."""
-        found = Decoded([], [])
+        found, size = Decoded([], []), len(KEY_COLUMNS[self.name]) - len(self.before)
         for row in rows:
-            damage = None if as_stored else self._damage((*self.before, *row[: self.key]), row)
+            damage = None if as_stored else self._damage((*self.before, *row[:size]), row[size:])
             if damage is None:
                 found.values.append(self.make(row))
             else:
                 found.damages.append(damage)
         return found
 
-    def _damage(self, key: tuple[Any, ...], row: Row) -> Damage | None:
-        reason, owner = fault(row[self.key :], self.checks), "" if self.before else row[0]
+    def _damage(self, key: tuple[Any, ...], values: Row) -> Damage | None:
+        reason, owner = fault(values, self.checks), "" if self.before else key[0]
         if any(isinstance(each, Unreadable) for each in key):
             reason, owner = "its key holds bytes that are no text", ""
         return Damage(self.name, owner, key, reason) if reason else None
@@ -301,7 +301,6 @@ class Table:
 queues: Final = Table(
     "queues",
     QueueRow._make,
-    1,
     {
         "incarnation": is_text,
         "version": _COUNTER,
@@ -315,7 +314,6 @@ queues: Final = Table(
 logs: Final = Table(
     "logs",
     LogRow._make,
-    1,
     {
         "incarnation": is_text,
         "version": _COUNTER,
@@ -327,7 +325,6 @@ logs: Final = Table(
 schedules: Final = Table(
     "schedules",
     ScheduleRow._make,
-    2,
     {
         "version": _COUNTER,
         "state": one_of("active", "paused", "done"),
@@ -338,12 +335,11 @@ schedules: Final = Table(
         "fired": _FROM_ZERO,
     },
 )
-workers: Final = Table("workers", WorkerRow._make, 1, {"info": is_object, "seen": _TIME}, (FLEET,))
+workers: Final = Table("workers", WorkerRow._make, {"info": is_object, "seen": _TIME}, (FLEET,))
 
 results: Final = Table(
     "results",
     ResultRow._make,
-    1,
     {
         "state": one_of("succeeded", "failed", "cancelled"),
         "codec": or_none(is_text),
@@ -373,7 +369,6 @@ def _reservation(row: Row) -> ReservationRow:
 reservations: Final = Table(
     "reservations",
     _reservation,
-    2,
     {
         "message": is_place,
         "replaces": lambda value: value == b"" or is_place(value),

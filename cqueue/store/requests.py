@@ -207,8 +207,6 @@ class Requests:
     def __init__(self, session: Session, consistency: int, serial_consistency: int) -> None:
         self.driver = driver.used()
         self._session = session
-        self._consistency = consistency
-        self._serial_consistency = serial_consistency
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing = Lock()
         self.profile = session.execution_profile_clone_update(
@@ -260,11 +258,7 @@ class Requests:
         return self._submit(whole, statement.kind, nothing)
 
     def _batch(self, kind: Kind) -> BatchStatement:
-        batch = BatchStatement(
-            BatchType.UNLOGGED,
-            consistency_level=self._consistency,
-            serial_consistency_level=self._serial_consistency,
-        )
+        batch = BatchStatement(BatchType.UNLOGGED)
         batch.is_idempotent = kind is not Kind.CONDITIONAL
         return batch
 
@@ -302,10 +296,9 @@ class Requests:
 
     def _configure(self, prepared: PreparedStatement, statement: Statement) -> None:
         self.driver.configure(prepared, raw=statement.raw)
-        prepared.consistency_level = self._serial_consistency if statement.serial else self._consistency
-        prepared.serial_consistency_level = self._serial_consistency
+        if statement.serial:
+            prepared.consistency_level = self.profile.serial_consistency_level
         prepared.is_idempotent = statement.kind is not Kind.CONDITIONAL
-        prepared.retry_policy = FallthroughRetryPolicy()
         prepared.fetch_size = statement.page_rows or None
 
 

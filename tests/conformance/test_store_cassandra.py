@@ -242,14 +242,30 @@ def test_contending_mutations_apply_once(cassandra_store, wide_row):
 
 @pytest.mark.parametrize("statement", statements.ALL.values(), ids=statements.ALL)
 def test_statements_are_sent_as_their_kind_demands(cassandra_store, statement):
-    """Consistency is explicit, conditional ones are neither retried nor speculated, reads are unpaged."""
+    """Only serial reads have a consistency of their own, conditional ones are not repeated."""
     prepared = cassandra_store._requests.prepared(statement)
-    serial, quorum = ConsistencyLevel.LOCAL_SERIAL, ConsistencyLevel.LOCAL_QUORUM
-    assert prepared.consistency_level == (serial if statement.serial else quorum)
-    assert prepared.serial_consistency_level == serial
+    assert prepared.consistency_level == (ConsistencyLevel.LOCAL_SERIAL if statement.serial else None)
+    assert prepared.serial_consistency_level is prepared.retry_policy is None
     assert prepared.is_idempotent == (statement.kind is not statements.Kind.CONDITIONAL)
-    assert isinstance(prepared.retry_policy, FallthroughRetryPolicy)
     assert prepared.fetch_size == (statement.page_rows or None)
+
+
+def test_the_store_says_at_which_consistency_it_asks(cassandra_store, session, wide_row):
+    """Of one statement and of a batch; nothing is left to the session, and nothing is repeated."""
+    sent = []
+
+    def note(future):
+        sent.append((future.message.consistency_level, future.message.serial_consistency_level))
+
+    session.add_request_init_listener(note)
+    try:
+        for operation in (ReadHead(wide_row), ReadHead(wide_row, serial=True), Mutate(wide_row, lock(1))):
+            cassandra_store.execute(operation)
+    finally:
+        session.remove_request_init_listener(note)
+    serial, quorum = ConsistencyLevel.LOCAL_SERIAL, ConsistencyLevel.LOCAL_QUORUM
+    assert sent == [(quorum, serial), (serial, serial), (quorum, serial)]
+    assert isinstance(cassandra_store._requests.profile.retry_policy, FallthroughRetryPolicy)
 
 
 def test_bodies_are_asked_of_all_replicas_only_if_wanted(cassandra_store, session, wide_row):

@@ -38,6 +38,9 @@ class CassandraLogs(Sender):
                 (op.log, op.partitions, op.time_shard, op.after, op.upto),
                 dict,
             ),
+            ops.CountRecords: lambda op: self._requests.send(
+                cql.COUNT_RECORDS, (*op.shard, op.after, op.upto), _span
+            ),
             ops.DropRecords: lambda op: write(cql.DROP_RECORDS, op.at_us, *op.shard),
             ops.RegisterLogShard: lambda op: write(
                 # One µs later without a ttl: at equal times, Cassandra prefers what expires.
@@ -94,6 +97,11 @@ class CassandraLogs(Sender):
             return page
 
         return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decoded)
+
+
+def _span(rows: list[Any]) -> ops.Span:
+    count, first = rows[0]
+    return ops.Span(count, first if count else None)
 
 
 def _page(rows: list[Any] | bytes) -> RecordPage:

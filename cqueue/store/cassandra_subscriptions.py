@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 from cqueue.store import decode
 from cqueue.store import statements as cql
@@ -43,7 +42,6 @@ class CassandraSubscriptions(Sender):
             ops.ChangePositions: self._change_positions,
             ops.BeatMember: lambda op: write(cql.BEAT_MEMBER, *op.key, *op.row, op.ttl_s),
             ops.RemoveMember: lambda op: write(cql.REMOVE_MEMBER, *op.key, op.member),
-            ops.CountRecords: lambda op: send(cql.COUNT_RECORDS, (*op.shard, op.after, op.upto), _span),
         }
 
     def _change_positions(self, op: ops.ChangePositions) -> Request[bool]:
@@ -52,8 +50,3 @@ class CassandraSubscriptions(Sender):
             for expect_fence, row in op.changes
         )
         return self._requests.send_batch(Kind.CONDITIONAL, parts, applied)
-
-
-def _span(rows: list[Any]) -> ops.Span:
-    count, first = rows[0]
-    return ops.Span(count, first if count else None)

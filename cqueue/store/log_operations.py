@@ -31,6 +31,13 @@ class RecordRow(NamedTuple):
     body: bytes
 
 
+class Span(NamedTuple):
+    """A count of records, and the id of the first one, if any."""
+
+    records: int
+    first: int | None
+
+
 class LogRow(NamedTuple):
     """A log. created: ms since 1970."""
 
@@ -82,6 +89,15 @@ class PeekRecords(Repeatable[dict[int, int]]):
     log: str
     partitions: tuple[int, ...]
     time_shard: int
+    after: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountRecords(Repeatable[Span]):
+    """Count the records of one partition of a log with after < id <= upto."""
+
+    shard: LogShard
     after: int
     upto: int
 

@@ -77,7 +77,6 @@ class MemoryStore:
         self._workers = Expiring[str, control.WorkerRow](clock_us)
         self._listeners = Expiring[str, control.ListenerRow](clock_us)
         self._results = Expiring[str, control.ResultRow](clock_us)
-        logs = MemoryLogs(self._clock_us)
         self._handlers: dict[type[ops.Operation[Any]], Callable[[Any], Any]] = {
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
@@ -107,9 +106,9 @@ class MemoryStore:
             ops.BumpDeployment: self._bump,
             **self._control(),
             **MemoryKeys(clock_us).handlers(),
-            **logs.handlers(),
-            **MemorySubscriptions(self._clock_us, logs.live).handlers(),
-            **MemoryReservations(self._clock_us).handlers(),
+            **MemoryLogs(clock_us).handlers(),
+            **MemorySubscriptions(clock_us).handlers(),
+            **MemoryReservations(clock_us).handlers(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

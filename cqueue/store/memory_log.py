@@ -29,7 +29,7 @@ class MemoryLogs:
             ops.DeleteRecords: lambda op: self._of(op.shard).delete(op.ids),
             ReadRecordPage: self._read,
             ops.ReadRecordIds: lambda op: [
-                row.id for row in self.live(op.shard, op.after, op.upto)[: op.limit]
+                row.id for row in self._live(op.shard, op.after, op.upto)[: op.limit]
             ],
             ops.PeekRecords: self._peek,
             ops.RegisterLogShard: lambda op: self._registry.put_longest(op.shard, None, op.ttl_s),
@@ -37,6 +37,7 @@ class MemoryLogs:
             ops.ListLogShards: lambda op: sorted(
                 {at for log, _, at in self._registry.alive() if log == op.log}
             ),
+            ops.CountRecords: self._count,
             ops.DropRecords: lambda op: self._of(op.shard).drop(op.at_us),
             ops.UnregisterLogShard: lambda op: self._registry.remove(op.shard),
             ops.ReadLog: lambda op: self._logs.get(op.name),
@@ -54,23 +55,27 @@ class MemoryLogs:
         for row in op.rows:
             self._of(op.shard).insert(row.id, (until_us, row))
 
-    def live(self, shard: ops.LogShard, after: int, upto: int) -> list[ops.RecordRow]:
+    def _live(self, shard: ops.LogShard, after: int, upto: int) -> list[ops.RecordRow]:
         """Return the unexpired records with after < id <= upto, in order."""
         rows, now_us = self._shards.get(shard, Rows()), self._clock_us()
         found = (rows.live[id_] for id_ in rows.slice(after, upto, -1)[0])
         return [row for until_us, row in found if now_us < until_us]
 
     def _read(self, op: ReadRecordPage) -> RecordPage:
-        rows = self.live(op.shard, op.after, op.upto)
+        rows = self._live(op.shard, op.after, op.upto)
         return RecordPage.of((rows[::-1] if op.reverse else rows)[: op.limit])
 
     def _peek(self, op: ops.PeekRecords) -> dict[int, int]:
         found: dict[int, int] = {}
         for partition in op.partitions:
-            rows = self.live(ops.LogShard(op.log, partition, op.time_shard), op.after, op.upto)
+            rows = self._live(ops.LogShard(op.log, partition, op.time_shard), op.after, op.upto)
             if rows:
                 found[partition] = rows[0].id
         return found
+
+    def _count(self, op: ops.CountRecords) -> ops.Span:
+        rows = self._live(op.shard, op.after, op.upto)
+        return ops.Span(len(rows), rows[0].id if rows else None)
 
     def _read_shards(self, op: ops.ReadLogShards) -> dict[int, frozenset[int]]:
         found: dict[int, frozenset[int]] = {}

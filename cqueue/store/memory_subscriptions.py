@@ -6,20 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from cqueue.store import subscriptions as ops
-from cqueue.store.log_operations import LogShard, RecordRow
 from cqueue.store.memory_rows import Expiring, alter, create
 from cqueue.store.operations import Operation
 
-LiveRecords = Callable[[LogShard, int, int], list[RecordRow]]
-
 
 class MemorySubscriptions:
-    """Runs all subscription operations of the in-memory twin. live: reads the records of a log's
-    partition.
-    """
+    """Runs all subscription operations of the in-memory twin."""
 
-    def __init__(self, clock_us: Callable[[], int], live: LiveRecords) -> None:
-        self._live = live
+    def __init__(self, clock_us: Callable[[], int]) -> None:
         self._definitions: dict[ops.SubscriptionKey, ops.DefinitionRow] = {}
         self._positions: dict[ops.SubscriptionKey, dict[int, ops.PositionRow]] = {}
         self._members = Expiring[tuple[ops.SubscriptionKey, str], ops.MemberRow](clock_us)
@@ -44,7 +38,6 @@ class MemorySubscriptions:
             ops.ChangePositions: self._change_positions,
             ops.BeatMember: lambda op: self._members.put((op.key, op.row.member), op.row, op.ttl_s),
             ops.RemoveMember: lambda op: self._members.remove((op.key, op.member)),
-            ops.CountRecords: self._count,
         }
 
     def _read(self, op: ops.ReadSubscription) -> ops.SubscriptionRows:
@@ -69,7 +62,3 @@ class MemorySubscriptions:
                 return False
         self._positions[op.key] = positions | {row.partition: row for _, row in op.changes}
         return True
-
-    def _count(self, op: ops.CountRecords) -> ops.Span:
-        rows = self._live(op.shard, op.after, op.upto)
-        return ops.Span(len(rows), rows[0].id if rows else None)

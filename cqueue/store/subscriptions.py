@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cqueue.store.log_operations import LogShard
 from cqueue.store.operations import Operation, Repeatable
 from cqueue.store.quarantine import Damage
 
@@ -63,13 +62,6 @@ class PositionChange(NamedTuple):
 
     expect_fence: int | None
     row: PositionRow
-
-
-class Span(NamedTuple):
-    """A count of records, and the id of the first one, if any."""
-
-    records: int
-    first: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +145,3 @@ class RemoveMember(Operation[None]):
 
     key: SubscriptionKey
     member: str
-
-
-@dataclass(frozen=True, slots=True)
-class CountRecords(Repeatable[Span]):
-    """Count the records of one partition of a log with after < id <= upto."""
-
-    shard: LogShard
-    after: int
-    upto: int

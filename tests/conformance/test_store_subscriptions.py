@@ -6,12 +6,11 @@ import uuid
 import pytest
 
 from cqueue import ids
-from cqueue.store.log_operations import AppendRecords, LogShard, RecordRow
+from cqueue.store.log_operations import AppendRecords, CountRecords, LogShard, RecordRow, Span
 from cqueue.store.subscriptions import (
     BeatMember,
     ChangeDefinition,
     ChangePositions,
-    CountRecords,
     DefineSubscription,
     DefinitionRow,
     ListSubscriptions,
@@ -21,7 +20,6 @@ from cqueue.store.subscriptions import (
     ReadSubscription,
     RemoveMember,
     RemoveSubscription,
-    Span,
     SubscriptionKey,
     SubscriptionRows,
 )

@@ -6,9 +6,8 @@ from cqueue import ids
 from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.spec import Proto
-from cqueue.store.log_operations import LogShard
+from cqueue.store.log_operations import CountRecords, LogShard
 from cqueue.store.operations import Now
-from cqueue.store.subscriptions import CountRecords
 
 
 def behind(spec: LogSpec, partition: int, position: int, known: ShardMap) -> Proto[tuple[int, int | None]]:

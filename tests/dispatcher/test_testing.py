@@ -654,7 +654,7 @@ def test_a_paused_queue_gives_nothing(t):
     assert [run.task for run in t.drain()] == [mail.name]
 
 
-def test_a_month_of_hours_takes_a_moment():
+def test_a_week_of_hours_takes_a_moment():
     """Schedules run as often as they would."""
     own = cqueue.App()
     times = []
@@ -664,8 +664,8 @@ def test_a_month_of_hours_takes_a_moment():
         times.append(fired_at)
 
     with own.testing(now=NOON) as t:
-        t.advance(timedelta(days=30))
-    assert times == [NOON + number * HOUR for number in range(1, 30 * 24 + 1)]
+        t.advance(timedelta(days=7))
+    assert times == [NOON + number * HOUR for number in range(1, 7 * 24 + 1)]
 
 
 # ── Schedules ──

@@ -72,27 +72,24 @@ def counts_now(shop):
     return int(shop.client._driver.clock.now_us() / 60e6)
 
 
-def test_every_page_suits_screen_readers_narrow_screens_and_the_policy(visit):
-    found = {path: Markup(page.text).complaints for path, page in visit()}
-    assert not {path: said for path, said in found.items() if said}
-
-
-def test_a_stream_sends_the_live_parts_of_each_page(visit):
-    """They are found by their tags; a parser of HTML finds the same."""
+def test_every_page_suits_screen_readers_narrow_screens_the_policy_and_streams(visit, browse):
+    """A stream finds the live parts by their tags; a parser of HTML finds the same."""
     pages = visit()
+    found = {path: Markup(page.text).complaints for path, page in pages}
+    assert not {path: said for path, said in found.items() if said}
     assert [parts_of(page.text) for _, page in pages] == [live_parts(page.text) for _, page in pages]
     assert sum(map(len, (parts_of(page.text) for _, page in pages))) > 50
+    _are_all(pages, browse().app)
 
 
-def test_those_are_all_pages(visit, browse):
+def _are_all(pages, app):
     """A page that is added has to be visited as well."""
-    app = browse().app
     patterns = {
         route.path: route.path_regex
         for route in app.routes
         if "GET" in (getattr(route, "methods", None) or ()) and route.path not in NOT_PAGES
     }
-    visited = [path.partition("?")[0] for path, _ in visit()]
+    visited = [path.partition("?")[0] for path, _ in pages]
     assert not [path for path, fits in patterns.items() if not any(map(fits.match, visited))]
 
 

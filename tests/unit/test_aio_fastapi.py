@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from fastapi.testclient import TestClient
 
 from tests.unit import markdown_pages
 
@@ -11,6 +10,8 @@ from tests.unit import markdown_pages
 @pytest.mark.parametrize("store", ["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
 def test_the_page_s_application(store, request, monkeypatch):
     """A request sends a message, and another one asks for it."""
+    from fastapi.testclient import TestClient  # takes long, and all processes of a run import this module
+
     url = "memory://" if store == "memory" else request.getfixturevalue("keyspace").url
     monkeypatch.setenv("CQUEUE_URL", url)
     page = markdown_pages.ROOT / "docs/how-to/asyncio.md"

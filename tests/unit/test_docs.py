@@ -200,15 +200,16 @@ def _is_to_run(command):
     return command.words[0] == "cqueue" and command.words[1] not in {"dev", "--version"}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=markdown.name)
-def test_every_page_can_be_reached(path):
+def test_every_page_can_be_reached():
     """Pages are linked from the map of the documentation; it and the change log from the first page."""
-    index, readme = markdown.ROOT / "docs" / "index.md", markdown.ROOT / "README.md"
-    if path == readme:
-        return
-    start = readme if path in {index, markdown.ROOT / "CHANGELOG.md"} else index
-    reached = {(start.parent / target.partition("#")[0]).resolve() for target in markdown.links(start)}
-    assert path in reached
+    readme, index, changes = (markdown.ROOT / name for name in ("README.md", "docs/index.md", "CHANGELOG.md"))
+    assert {index, changes} <= linked(readme)
+    assert set(PAGES) - {readme, index, changes} <= linked(index)
+
+
+def linked(page):
+    """The files that a page links to."""
+    return {(page.parent / target.partition("#")[0]).resolve() for target in markdown.links(page)}
 
 
 # ── The public names ──
@@ -228,10 +229,10 @@ def test_all_is_complete():
     assert not any(isinstance(getattr(cqueue, name), types.ModuleType) for name in cqueue.__all__)
 
 
-@pytest.mark.parametrize(("module", "name"), public_imports())
-def test_a_public_name_is_what_type_checkers_see(module, name):
+def test_a_public_name_is_what_type_checkers_see():
     """Imported at its first use, from the same place."""
-    assert getattr(cqueue, name) is getattr(importlib.import_module(module), name)
+    for module, name in public_imports():
+        assert getattr(cqueue, name) is getattr(importlib.import_module(module), name), name
 
 
 def test_every_error_is_public():

@@ -6,7 +6,7 @@ Tests share one keyspace; each works in a wide row, or under a queue name, of it
 import random
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -45,10 +45,37 @@ def brief_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "WAITS_S", [(low_s / 10, high_s / 10) for low_s, high_s in driver.WAITS_S])
 
 
+class MovableClock:
+    """The time of a store in memory: this machine's, and what a test adds."""
+
+    added_us = 0
+
+    def __call__(self) -> int:
+        return now_us() + self.added_us
+
+
 @pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])
 def store(request: pytest.FixtureRequest) -> Store:
     """Each back end of the storage seam in turn."""
-    return MemoryStore() if request.param == "memory" else request.getfixturevalue("cassandra_store")
+    if request.param == "memory":
+        return MemoryStore(MovableClock())
+    return request.getfixturevalue("cassandra_store")
+
+
+@pytest.fixture
+def eventually(store: Store) -> Callable[[Callable[[], bool]], None]:
+    """Wait until something holds of the store; in memory its clock goes forward instead."""
+
+    def wait(holds: Callable[[], bool]) -> None:
+        deadline_s = time.monotonic() + 30
+        while not holds():
+            assert time.monotonic() < deadline_s
+            if isinstance(store, MemoryStore):
+                store._clock_us.added_us += 100_000
+            else:
+                time.sleep(0.1)
+
+    return wait
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,5 @@
 """Schedules and workers: what every store promises."""
 
-import time
 import uuid
 
 import pytest
@@ -94,7 +93,7 @@ def listener(**changes):
     return row._replace(**changes)
 
 
-def test_a_listener_is_found_until_its_time_is_over(store):
+def test_a_listener_is_found_until_its_time_is_over(store, eventually):
     """A process that dies is rung in vain only for as long as its row lives."""
     stays, goes = listener(), listener(address="::1", names=None)
     store.execute(Listen(stays, 60))
@@ -103,9 +102,7 @@ def test_a_listener_is_found_until_its_time_is_over(store):
     assert set(store.execute(both)) == {stays, goes}
     assert store.execute(ReadDigests()).items() >= {(row.listener, row.digest) for row in (stays, goes)}
     store.execute(Listen(goes, 1))
-    until_s = time.monotonic() + 30
-    while goes.listener in store.execute(ReadDigests()):
-        assert time.monotonic() < until_s
+    eventually(lambda: goes.listener not in store.execute(ReadDigests()))
     assert store.execute(both) == [stays]
 
 
@@ -132,11 +129,8 @@ def test_of_several_results_of_a_message_the_last_one_counts(store):
     assert store.execute(ReadResult(message + "2")) is None
 
 
-def test_a_result_expires(store):
+def test_a_result_expires(store, eventually):
     message = f"message-{uuid.uuid4().hex}"
     store.execute(KeepResult(ResultRow(message, "cancelled", None, None, None, "", 1), 3))
     assert store.execute(ReadResult(message)) is not None
-    deadline_s = time.monotonic() + 20
-    while store.execute(ReadResult(message)) is not None:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.1)
+    eventually(lambda: store.execute(ReadResult(message)) is None)

@@ -79,16 +79,3 @@ def test_a_reservation_expires_whole(store, queue, eventually):
     store.execute(WriteReservation(row._replace(sent=True), 1, row.message))
     eventually(lambda: store.execute(ReadReservation(queue, "k")) is None)
     assert store.execute(WriteReservation(reservation(queue), 60)) is True
-
-
-@pytest.fixture
-def eventually():
-    import time
-
-    def wait(holds):
-        until = time.monotonic() + 10
-        while not holds():
-            assert time.monotonic() < until
-            time.sleep(0.1)
-
-    return wait

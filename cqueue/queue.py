@@ -108,7 +108,7 @@ class TaskResult:
     Attributes:
         id: the message's id.
         state: succeeded, failed (the message is dead), or cancelled by the task.
-        at: when that was decided, in UTC, by the clock of the worker's machine.
+        at: when that was decided, in UTC, by the cluster's clock.
         codec: how the value is encoded: json or msgpack; None without a value.
         value: what the task returned, encoded as arguments are; None if it could not be encoded.
         error: name of the exception's class, if the task raised one.

@@ -61,7 +61,7 @@ class CassandraControl(Sender):
             control.ReadListeners: lambda op: self._requests.send(
                 cql.READ_LISTENERS, (list(op.listeners),), decode.listeners
             ),
-            control.KeepResult: lambda op: write(cql.KEEP_RESULT, *op.row, op.ttl_s),
+            control.KeepResult: lambda op: write(cql.KEEP_RESULT, *op.row, op.row.at * 1000, op.ttl_s),
             control.ReadResult: lambda op: one(cql.READ_RESULT, (op.message,), decode.results),
         }
 

@@ -59,7 +59,8 @@ class ResultRow(NamedTuple):
     """What became of a message whose task keeps results.
 
     message: the message's id; state: succeeded, failed or cancelled; codec, value: what the task returned,
-    None if that is not stored; error, reason: class and text of what went wrong; at: ms since 1970.
+    None if that is not stored; error, reason: class and text of what went wrong; at: ms since 1970
+    of the decision.
     """
 
     message: str
@@ -158,7 +159,7 @@ class ReadListeners(Operation[list[ListenerRow]]):
 
 @dataclass(frozen=True, slots=True)
 class KeepResult(Operation[None]):
-    """Write a result for the next `ttl_s` seconds; of several writes the last one counts."""
+    """Write a result for the next `ttl_s` seconds; of several the one that was decided last counts."""
 
     row: ResultRow
     ttl_s: int

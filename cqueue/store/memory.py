@@ -256,6 +256,11 @@ class MemoryStore:
             control.ReadListeners: lambda op: [
                 row for row in self._listeners.alive().values() if row.listener in op.listeners
             ],
-            control.KeepResult: lambda op: self._results.put(op.row.message, op.row, op.ttl_s),
+            control.KeepResult: self._keep_result,
             control.ReadResult: lambda op: self._results.get(op.message),
         }
+
+    def _keep_result(self, op: control.KeepResult) -> None:
+        before = self._results.get(op.row.message)
+        if before is None or before.at <= op.row.at:
+            self._results.put(op.row.message, op.row, op.ttl_s)

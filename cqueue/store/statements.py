@@ -256,9 +256,10 @@ READ_LISTENERS = _read(
 # ── Results ──
 
 _RESULT_COLUMNS = "message, state, codec, value, error, reason, at"  # as ResultRow
-# Before the ack; a handler that ran twice overwrites.
+# Before the ack, at the time of the decision: an ack that is repeated sets no later result back.
 KEEP_RESULT = _write(
-    f"INSERT INTO {{keyspace}}.results ({_RESULT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?) USING TTL ?"
+    f"INSERT INTO {{keyspace}}.results ({_RESULT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    " USING TIMESTAMP ? AND TTL ?"
 )
 # For programs that wait for the task.
 READ_RESULT = _read(f"SELECT {_RESULT_COLUMNS} FROM {{keyspace}}.results WHERE message = ?")

@@ -74,8 +74,8 @@ class TaskHandle(MessageId, Generic[R]):
     def result(self, timeout: timedelta | None = None) -> R:
         """Wait until the task has ended, and return what it returned.
 
-        A task that ran twice, as at-least-once delivery allows, has the result of the run that was stored
-        last. A redriven dead letter is another message: `LettersResult.sent` has its id, for `Task.handle`.
+        A task that ran twice, as at-least-once delivery allows, has the result of the run that ended last.
+        A redriven dead letter is another message: `LettersResult.sent` has its id, for `Task.handle`.
 
         Args:
             timeout: how long to wait, 0 (look once) to 10 years; None: until there is an outcome.

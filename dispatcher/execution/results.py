@@ -6,7 +6,6 @@ that dies has it after its burial, as far as possible; a handle finds the dead l
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -65,7 +64,7 @@ def result_of(
     else:
         error = type(delivery.error).__name__ if delivery.error is not None else None
         reason = storable(settlement.reason)
-    at_ms = time.time_ns() // 1_000_000
+    at_ms = delivery.poller.consumer.driver.clock.guess_us() // 1000  # asks no node: a handler's thread waits
     row = ResultRow(str(delivery.message.id), state, codec, value, error, reason, at_ms)
     return KeepResult(row, keeping.ttl_s), refusal
 

@@ -126,6 +126,8 @@ def test_of_several_results_of_a_message_the_last_one_counts(store):
     last = ResultRow(message, "failed", None, None, "KeyError", "attempt 2: KeyError: 'x'", 2_000)
     store.execute(KeepResult(last, 60))
     assert store.execute(ReadResult(message)) == last
+    store.execute(KeepResult(first, 60))  # decided earlier: stored again with an ack that is repeated
+    assert store.execute(ReadResult(message)) == last
     assert store.execute(ReadResult(message + "2")) is None
 
 

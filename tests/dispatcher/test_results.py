@@ -10,8 +10,10 @@ from decimal import Decimal
 import pytest
 
 import cqueue
-from cqueue.errors import Refused
+from cqueue.client import Client
+from cqueue.errors import Refused, Unavailable
 from cqueue.store.control import KeepResult, ReadResult
+from tests.fix_dispatcher import until
 
 SOON = timedelta(seconds=20)
 MINUTE = timedelta(minutes=1)
@@ -102,6 +104,37 @@ def test_of_two_runs_the_last_result_counts(app, run, client):
     row = client._driver.ask(ReadResult(handle))
     client._driver.ask(KeepResult(row._replace(value=b'"second"'), 60))
     assert handle.result(NOW) == "second"
+
+
+@pytest.mark.usefixtures("work")
+def test_an_ack_that_is_repeated_sets_no_result_back(shop, troubled, clock):
+    """What died while its first worker was cut off stays failed when that one can ack at last."""
+    runs = []
+
+    def twice():
+        runs.append(None)
+        if len(runs) == 2:
+            raise ValueError
+        troubled.trouble = lambda operation: (
+            None if isinstance(operation, KeepResult) else Unavailable("cut off")
+        )
+        return "done"
+
+    other = Client(troubled.store)
+    other._driver.clock = clock
+    apps = [cqueue.App(one, queue="work", retry=cqueue.Retry(max_attempts=2)) for one in (shop, other)]
+    for app in apps:
+        app.task(name="twice", result_ttl=MINUTE)(twice)
+    handle = apps[1].tasks["twice"].enqueue()
+    with other, apps[0].dispatcher(threads=1, consumers=1) as first:
+        until(lambda: handle.state() == "succeeded")
+        clock.advance(5)
+        with apps[1].dispatcher(threads=1, consumers=1):
+            until(lambda: handle.state() == "failed")
+        troubled.trouble = lambda _: None
+        until(lambda: first.stats().total.acked == 1)
+        assert handle.state() == "failed"
+        assert [letter.original_id for letter in other.queue("work").dead_letters.list()] == [handle]
 
 
 def test_a_result_expires(app, run, client):

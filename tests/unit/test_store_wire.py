@@ -176,7 +176,7 @@ def test_only_tombstone_warnings_are_silenced(caplog):
 def test_statements_are_documented_and_placed_by_kind():
     """Each has a reason above it; conditions and timestamps never meet in one statement.
 
-    Rows of workers, members, results and a log's partitions carry no timestamp of their own: they expire.
+    Rows of workers, members and a log's partitions carry no timestamp of their own: they expire.
     """
     source = inspect.getsource(statements)
     assert len(statements.ALL) > 70
@@ -188,7 +188,7 @@ def test_statements_are_documented_and_placed_by_kind():
         if statement.kind is statements.Kind.WRITE:
             timeless = any(
                 f"{{keyspace}}.{table}" in statement.cql
-                for table in ("workers", "listeners", "log_shards", "subscriptions", "results")
+                for table in ("workers", "listeners", "log_shards", "subscriptions")
             )
             assert timeless or "USING TIMESTAMP ?" in statement.cql
         assert (statement.kind is statements.Kind.READ) == statement.cql.startswith("SELECT")

@@ -175,8 +175,9 @@ class Catalog:
         if self._refusal is None:
             if self._is_too_old():
                 waiting.in_thread(partial(self._poll_if, self._is_too_old))
-            elif self._is_aging() and self._background.acquire(blocking=False):
-                self._start_background_poll()
+            elif self._is_aging() and not self._background.locked():
+                with suppress(RuntimeError):  # too many threads, or Python exits: a later call polls
+                    Thread(target=self._poll_in_background, name="cqueue-catalog", daemon=True).start()
         if self._refusal is not None:
             raise WrongDataCentre(self._refusal)
 
@@ -190,14 +191,13 @@ class Catalog:
         """Return whether a poll in the background is due."""
         return time.monotonic() - max(self._polled_s, self._failed_s) >= REFRESH_AFTER_S
 
-    def _start_background_poll(self) -> None:
-        try:
-            Thread(target=self._poll_in_background, name="cqueue-catalog", daemon=True).start()
-        except RuntimeError:  # too many threads, or Python is about to exit: a later call polls
-            self._background.release()
-
     def _poll_in_background(self) -> None:
-        """Poll in the background. Errors are dropped: a call that has to poll itself meets them again."""
+        """Poll in the background. Errors are dropped: a call that has to poll itself meets them again.
+
+        The lock is taken here, where no Ctrl-C comes: one between taking it and the start would keep it.
+        """
+        if not self._background.acquire(blocking=False):
+            return
         try:
             with suppress(Exception):
                 time.sleep(REFRESH_DELAY_S)

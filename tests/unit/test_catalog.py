@@ -1,5 +1,6 @@
 """How fresh what a client knows of its keyspace is, and which calls wait for that."""
 
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -157,6 +158,19 @@ def test_a_client_that_can_start_no_thread_reads_when_it_must(client, store, mon
         age(client, seconds)
         queue.send(b"x")
     assert store.looks == looks + 1
+
+
+def test_a_ctrl_c_as_the_thread_is_started_leaves_the_next_call_another(client, store, monkeypatch):
+    """Else each later call would have to look itself once what is known is too old."""
+    queue = client.queue("q")
+    age(client, 1.0)
+    with monkeypatch.context() as patch:
+        patch.setattr("cqueue.runtime.catalog.Thread.start", lambda _: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            queue.send(b"x")
+    looks = store.looks
+    queue.send(b"x")
+    until(lambda: store.looks > looks)
 
 
 # ── Changes ──

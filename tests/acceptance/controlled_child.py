@@ -3,7 +3,8 @@
 Usage: controlled_child.py URL QUEUE JOURNAL
 
 It writes a line for each message: `received` or `cancelled`, when the call for that began and when the line
-was written, in ns, and the body. A message whose body begins with `hold` it holds, and extends every second,
+was written, in ns, and the body. What a receive returns may have been claimed by the one before: that one's
+begin is written. A message whose body begins with `hold` it holds, and extends every second,
 until that says that the message was cancelled.
 """
 
@@ -25,11 +26,13 @@ def main(url: str, name: str, journal: str) -> None:
 
     held: list[cqueue.ReceivedMessage] = []
     extended_s = time.monotonic()
+    before = time.time_ns()
     with cqueue.connect(url) as client, client.queue(name).consumer() as consumer:
         while True:
             began = time.time_ns()
             messages = consumer.receive(20, wait=timedelta(milliseconds=200))
-            say("received", began, messages)
+            say("received", before, messages)
+            before = began
             held += [one for one in messages if one.body.startswith(b"hold")]
             consumer.ack([one for one in messages if not one.body.startswith(b"hold")])
             if time.monotonic() - extended_s < 1:

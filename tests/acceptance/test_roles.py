@@ -125,6 +125,8 @@ def test_a_producer_sends_and_appends_and_reads_nothing(client_of, queue_name):
     log.append("topic", b"x")
     assert admin.queue(queue_name).stats(exact=True).live == 3
     wait_for(lambda: list(admin.log(f"{queue_name}.log").scan()), 30)
+    app = cqueue.App(client, queue=queue_name, retry=cqueue.Retry(max_attempts=2))
+    app.task(queue.send)
     with queue.consumer() as consumer:
         refused(lambda: consumer.receive(1, wait=timedelta(seconds=5)))
     refused(
@@ -137,6 +139,7 @@ def test_a_producer_sends_and_appends_and_reads_nothing(client_of, queue_name):
         lambda: client.delete_queue(queue_name),
         lambda: list(log.scan()),
         queue.schedules.list,
+        app.setup,
     )
 
 

@@ -28,7 +28,7 @@ _REMEDIES = (
         ("insufficient memory for the Java", "Cannot allocate memory", "Could not reserve enough space"),
         "Free some memory, or choose a smaller --heap or fewer --nodes.",
     ),
-    (("OutOfMemoryError", "Too small maximum heap"), "Choose a bigger --heap."),
+    (("java.lang.OutOfMemoryError", "Too small maximum heap"), "Choose a bigger --heap."),
     (("ConfigurationException",), "A setting was refused; look at the overrides of cassandra.yaml."),
     (
         ("CommitLogReplayException", "CorruptSSTableException", "FSReadError"),

@@ -30,7 +30,7 @@ from cqueue.dev import (
     startup,
 )
 from cqueue.dev.addresses import Reservation
-from cqueue.dev.jvm import MARKER
+from cqueue.dev.jvm import MARKER, java_command
 from cqueue.dev.node import Node
 from cqueue.dev.paths import node_home
 from cqueue.dev.record import Record
@@ -327,8 +327,9 @@ def test_a_process_without_a_command_line_has_not_ended(monkeypatch, tmp_path):
     ],
 )
 def test_remedies(line, advice):
-    """Each known failure has advice of its own, and unknown ones a place to look."""
-    assert advice in startup.remedy(["INFO first", line, "INFO last"])
+    """Each known failure has advice of its own, whatever options the server lists; others a place to look."""
+    command = java_command(Path("java"), [Path("jamm-1.jar")], Path("home").absolute(), Settings())
+    assert advice in startup.remedy([f"INFO JVM Arguments: {command}", line, "INFO last"])
 
 
 def test_the_error_is_shown_not_what_came_after():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -86,17 +86,25 @@ def decode(
     The records end at the first that is not whole.
     """
     found: list[SpoolRecord] = []
-    while len(found) < count and position + HEAD.size <= len(data):
-        checksum, length, offset, stamp = HEAD.unpack_from(data, position)
-        stop = position + HEAD.size + length
-        if offset != first or not stamp & _PRESENT or stop > len(data):
-            break
-        if extend(salt, data[position + 4 : stop]) != checksum:
-            break
-        found.append(SpoolRecord(offset, data[position + HEAD.size : stop], stamp >> _FLAG_BITS))
-        first += 1
+    for at, stop, stamp in itertools.islice(_whole(data, position, first, salt), count):
+        found.append(SpoolRecord(first + len(found), data[at + HEAD.size : stop], stamp >> _FLAG_BITS))
         position = (stop + 7) & -8
     return found, position
+
+
+def _whole(data: bytes, position: int, first: int, salt: int) -> Iterator[tuple[int, int, int]]:
+    """Yield position, end and stamp of each record that follows the one before whole."""
+    unpack, crc, head, size = HEAD.unpack_from, extend, HEAD.size, len(data)
+    while position + head <= size:
+        checksum, length, offset, stamp = unpack(data, position)
+        stop = position + head + length
+        if offset != first or not stamp & _PRESENT or stop > size:
+            return
+        if crc(salt, data[position + 4 : stop]) != checksum:
+            return
+        yield position, stop, stamp
+        first += 1
+        position = (stop + 7) & -8
 
 
 def appended_ms(data: bytes, position: int) -> int:
@@ -125,17 +133,9 @@ def scan(data: bytes, *, first: int, salt: int, start: int) -> Scan:
 
 def _run(data: bytes, result: Scan, salt: int) -> int:
     """Take all records that follow each other whole; return the position behind them."""
-    position, expected, size = result.end_position, result.next_offset, len(data)
-    unpack, crc, head, take = HEAD.unpack_from, extend, HEAD.size, result.positions.append
-    while position + head <= size:
-        checksum, length, offset, stamp = unpack(data, position)
-        stop = position + head + length
-        if offset != expected or not stamp & _PRESENT or stop > size:
-            break
-        if crc(salt, data[position + 4 : stop]) != checksum:
-            break
-        take(position)
-        expected += 1
+    position, take = result.end_position, result.positions.append
+    for at, stop, _ in _whole(data, position, result.next_offset, salt):
+        take(at)
         position = (stop + 7) & -8
     return position
 
@@ -151,6 +151,6 @@ def _next_valid(data: bytes, broken: int, used: int, *, expected: int, salt: int
             return None
         (offset,) = _OFFSET.unpack_from(data, position + 8)
         has_room = 0 < offset - expected <= (position - broken) // HEAD.size
-        if has_room and decode(data, position, first=offset, salt=salt, count=1)[0]:
+        if has_room and any(_whole(data, position, offset, salt)):
             return position, offset
     return None

@@ -26,7 +26,7 @@ from cqueue.runtime.home import check_home
 from cqueue.schema.deployment import OPENS_AFTER_S, Deployment, deployment_of, now_ms
 from cqueue.schema.execute import run
 from cqueue.schema.statements import RESUME_RETIRING, SELECT_DEPLOYMENT, SELECT_KEYSPACE, SWITCH_HOME
-from cqueue.settings import Settings
+from cqueue.settings import SerialConsistency, Settings
 from cqueue.store import outcome
 from cqueue.store.connection import Connection
 
@@ -53,33 +53,6 @@ class Centre:
 
     deployment: Deployment
     decisions: tuple[Decision, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """A conditional mutation under way.
-
-    Attributes:
-        cql: the statement.
-        before, after: values of its condition, and values that it writes.
-        did: the decision by which a read recognizes the mutation.
-        wide: all data centres agree on it.
-    """
-
-    cql: str
-    before: Sequence[Any]
-    after: Sequence[Any]
-    did: Mapping[str, Any]
-    wide: bool
-
-    @property
-    def serial(self) -> Any:
-        """Serial consistency of the mutation."""
-        return "serial" if self.wide else "local_serial"
-
-    def is_in(self, centre: Centre) -> bool:
-        """Return whether the record shows that the mutation was made."""
-        return any(decision.did == self.did for decision in centre.decisions)
 
 
 def read_centre(connection: Connection, settings: Settings, *, wide: bool = False) -> Centre:
@@ -163,14 +136,9 @@ def switch_home(
         "epoch": epoch,
         "old_centre_lost": old_centre_lost,
     }
-    change = _Change(
-        SWITCH_HOME,
-        (now.home_dc, now.centre_epoch),
-        (new_dc, epoch, opens_at_ms, now.changes + 1, _entry(at_ms, did)),
-        did,
-        wide,
-    )
-    return _make(connection, settings, change)
+    written = (new_dc, epoch, opens_at_ms, now.changes + 1, _entry(at_ms, did))
+    values = (*written, now.home_dc, now.centre_epoch)
+    return _make(connection, settings, SWITCH_HOME, values, did, wide=wide)
 
 
 def resume_retiring(
@@ -199,14 +167,9 @@ def resume_retiring(
     if repaired:
         _check_all_answer(connection, settings)
     did = _signed("resume retiring", reason) | {"epoch": now.centre_epoch, "repaired": repaired}
-    change = _Change(
-        RESUME_RETIRING,
-        (now.home_dc, now.centre_epoch),
-        (now.changes + 1, _entry(now_ms(connection.session), did)),
-        did,
-        wide=False,
-    )
-    return _make(connection, settings, change)
+    written = (now.changes + 1, _entry(now_ms(connection.session), did))
+    values = (*written, now.home_dc, now.centre_epoch)
+    return _make(connection, settings, RESUME_RETIRING, values, did, wide=False)
 
 
 def _check_switch(connection: Connection, settings: Settings, now: Deployment, new_dc: str) -> None:
@@ -246,20 +209,31 @@ def _check_all_answer(connection: Connection, settings: Settings) -> None:
         ) from exc
 
 
-def _make(connection: Connection, settings: Settings, change: _Change) -> Centre:
-    """Write the change; without an answer, find out whether it was written."""
-    cql = change.cql.format(keyspace=settings.keyspace)
-    commit = EVERYWHERE if change.wide else "LOCAL_QUORUM"
-    values = (*change.after, *change.before)
+def _make(
+    connection: Connection,
+    settings: Settings,
+    change: str,
+    values: Sequence[Any],
+    did: Mapping[str, Any],
+    *,
+    wide: bool,
+) -> Centre:
+    """Make a conditional mutation; without an answer, find out whether it was made.
+
+    did: the decision by which a read recognizes the mutation. wide: all data centres agree on it.
+    """
+    cql = change.format(keyspace=settings.keyspace)
+    level: SerialConsistency = "serial" if wide else "local_serial"
+    commit = EVERYWHERE if wide else "LOCAL_QUORUM"
     try:
-        applied = run(connection.session, cql, values, serial=change.serial, commit=commit)[0][0]
+        applied = run(connection.session, cql, values, serial=level, commit=commit)[0][0]
     except Unavailable as exc:
-        raise Unavailable(f"{exc} Nothing was changed.{_IF_LOST if change.wide else ''}") from exc
+        raise Unavailable(f"{exc} Nothing was changed.{_IF_LOST if wide else ''}") from exc
     except OutcomeUnknown as exc:
-        return _found_out(connection, settings, change, exc)
-    centre = read_centre(connection, settings, wide=change.wide)
+        return _found_out(connection, settings, did, exc, wide=wide)
+    centre = read_centre(connection, settings, wide=wide)
     # "Not applied" is also the answer to the second copy of a request that was sent twice.
-    if not applied and not change.is_in(centre):
+    if not applied and not _is_in(centre, did):
         raise NotDone(
             f"Somebody else was quicker: the home of keyspace {settings.keyspace} is "
             f"{centre.deployment.home_dc} (epoch {centre.deployment.centre_epoch}). Nothing was changed."
@@ -272,21 +246,28 @@ _IF_LOST: Final = (
 )
 
 
-def _found_out(connection: Connection, settings: Settings, change: _Change, error: OutcomeUnknown) -> Centre:
+def _is_in(centre: Centre, did: Mapping[str, Any]) -> bool:
+    """Return whether the record shows that the mutation of a decision was made."""
+    return any(decision.did == did for decision in centre.decisions)
+
+
+def _found_out(
+    connection: Connection, settings: Settings, did: Mapping[str, Any], error: OutcomeUnknown, *, wide: bool
+) -> Centre:
     """Return what a serial read shows: the read completes what nodes have accepted.
 
     A mutation that may have reached one data centre only is read from a majority in each. That stores it
     there: clients of the old home have to learn of it.
     """
     try:
-        centre = read_centre(connection, settings, wide=change.wide)
-        if change.wide:
+        centre = read_centre(connection, settings, wide=wide)
+        if wide:
             centre = _read(connection, settings, ConsistencyLevel.EACH_QUORUM)
     except CqueueError:
         raise OutcomeUnknown(
             f"It is not known whether it is stored. `cqueue dc show` tells once nodes answer. ({error})"
         ) from error
-    if change.is_in(centre):
+    if _is_in(centre, did):
         return centre
     raise OutcomeUnknown(
         "The answer was lost, and it is not stored as yet; it may still be, in a moment. `cqueue dc show` "

@@ -65,8 +65,8 @@ class LogCatalog:
         self._deployment = deployment
         self._entries: dict[str, tuple[LogEntry, float]] = {}
 
-    def entry(self, name: str) -> LogEntry:
-        """Return a log, at most five seconds old, or older while Cassandra does not answer.
+    def entry(self, name: str, *, fresh_s: float = FRESH_S) -> LogEntry:
+        """Return a log, at most `fresh_s` old, or older while Cassandra does not answer.
 
         Raises:
             LogNotFound: there is no log of that name.
@@ -74,11 +74,11 @@ class LogCatalog:
             DamagedRow: the log's row is damaged.
             NotDone: the log is not known yet, and the read failed.
         """
-        known = self._entries.get(check_queue_name(name, "log"))
-        if known is not None and time.monotonic() - known[1] < FRESH_S:
+        known = self._entries.get(name) if isinstance(name, str) else None
+        if known is not None and time.monotonic() - known[1] < fresh_s:
             return known[0]
         try:
-            row: LogRow | None = self._driver.ask(ReadLog(name))
+            row: LogRow | None = self._driver.ask(ReadLog(check_queue_name(name, "log")))
         except NotDone:
             if known is None:
                 raise

@@ -49,7 +49,8 @@ from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey
 LONGEST_STOP: Final = timedelta(days=365)
 """Longest timeout of a stop, 365 days: far beyond use, and well within what the platform's waits accept."""
 SPEC_FRESH_S: Final = 15.0
-"""Seconds for which a log's configuration is kept: a member learns of new partitions within that time."""
+"""Seconds for which a log's configuration will do: a member learns of new partitions within that time, and an
+idle subscription costs little."""
 
 
 OnEvent = Callable[[str, int, LogId], None]
@@ -116,9 +117,9 @@ class Subscription:
     ) -> None:
         self.log = log
         self.name = check_queue_name(name, "subscription")
-        self._specs = _Specs(catalog, log, time_s)
+        self._catalog = catalog
         self._driver = driver
-        spec, on_expired = self._specs(), check_on_expired(on_expired)
+        spec, on_expired = self._spec(), check_on_expired(on_expired)
         self._key = SubscriptionKey(spec.partition, name)
         self._on_event = on_event
         if on_event is not None and not callable(on_event):
@@ -135,7 +136,7 @@ class Subscription:
         _origin(spec, start, driver.clock.now_us(), EARLIEST)  # a wrong start is refused in any case
         driver.run(define(self._key, lambda: _origin(spec, start, driver.clock.now_us(), on_expired)))
         me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._member = Member(driver, self._key, me, self._specs, readable)
+        self._member = Member(driver, self._key, me, self._spec, readable)
         self._owned = OwnedPartitions(self._member, self._tell, beyond_horizon=low_latency)
         wake = Event()
         hints = AppendHints(wake.set)
@@ -190,6 +191,9 @@ class Subscription:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    def _spec(self) -> LogSpec:
+        return self._catalog.entry(self.log, fresh_s=SPEC_FRESH_S).spec
+
     def _tell(self, what: str, partition: int, position: int) -> None:
         if self._on_event is not None:
             self._on_event(what, partition, LogId.of(self._key.log, partition, position))
@@ -228,7 +232,7 @@ class Subscription:
             DamagedRow: the subscription's definition is damaged.
             NotDone: a read failed.
         """
-        return lags(self._driver, self._key, self._specs())
+        return lags(self._driver, self._key, self._spec())
 
     @property
     def paused(self) -> bool:
@@ -255,31 +259,12 @@ class Subscription:
             BadInput, PositionExpired: `start` is refused, as by `Log.scan`.
             NotDone, OutcomeUnknown: some positions may be moved and others not; seeking again is safe.
         """
-        spec = self._specs()
+        spec = self._spec()
         partitions = sorted(start) if isinstance(start, Mapping) else list(range(spec.partitions))
         now_us = self._driver.clock.now_us()
         targets = starts(spec, start, partitions, now_us, on_expired)
         _check_not_ahead(targets.values(), now_us)
         self._driver.run(move(self._key, targets))
-
-
-class _Specs:
-    """A log's configuration, read again every 15 s, so that an idle subscription costs little."""
-
-    def __init__(self, catalog: LogCatalog, log: str, time_s: Callable[[], float]) -> None:
-        self._catalog = catalog
-        self._log = log
-        self._time_s = time_s
-        self._known: tuple[LogSpec, float] | None = None
-
-    def __call__(self) -> LogSpec:
-        """Return the log's spec, at most `SPEC_FRESH_S` old."""
-        known, now_s = self._known, self._time_s()
-        if known is not None and now_s - known[1] < SPEC_FRESH_S:
-            return known[0]
-        spec = self._catalog.entry(self._log).spec
-        self._known = (spec, now_s)
-        return spec
 
 
 def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:

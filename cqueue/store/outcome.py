@@ -26,7 +26,6 @@ from typing import Any, Final
 import cassandra
 from cassandra import ConsistencyLevel
 from cassandra.cluster import NoHostAvailable
-from cassandra.metadata import protect_name
 
 from cqueue.errors import (
     CqueueError,
@@ -122,12 +121,18 @@ def _refused(exc: BaseException) -> Refused | Unavailable:
     return Refused(_remedy(exc, said))
 
 
+def _in_cql(name: str) -> str:
+    """Return a name as CQL writes it: in quotes, unless it is plain and in lower case."""
+    is_plain = re.fullmatch(r"[a-z][a-z0-9_]*", name)
+    return name if is_plain else '"' + name.replace('"', '""') + '"'
+
+
 def _remedy(exc: BaseException, said: str) -> str:
     if (grant := _NO_GRANT.search(said)) is not None:
         role, right, on = grant["role"], grant["right"], grant["on"]
         return (
             f"Cassandra refuses this to the role {role}. "
-            f"Have an operator run: GRANT {right} ON {on} TO {protect_name(role)}. ({said})"
+            f"Have an operator run: GRANT {right} ON {on} TO {_in_cql(role)}. ({said})"
         )
     if (guardrail := _GUARDRAIL.match(said)) is not None:
         return (

@@ -16,7 +16,6 @@ from cqueue.store.cells import pairs, text_map
 from cqueue.store.driver import wire
 from cqueue.store.log_operations import RecordRow
 from cqueue.store.record_page import RecordPage
-from cqueue.store.requests import Answer
 
 PROTOCOL = 5
 TEXT_MAP = MapType.apply_parameters((UTF8Type, UTF8Type))
@@ -63,7 +62,7 @@ def decoded(data, metadata):
     """What the protocol handler makes of the answer."""
     result = driver.used().protocol_handler.message_types_by_opcode[8](kind=2)
     result.recv_results_rows(io.BytesIO(data), PROTOCOL, {}, metadata, None)
-    return _page(Answer(result.parsed_rows, None))
+    return _page(result.parsed_rows)
 
 
 @settings(deadline=None)

@@ -328,8 +328,6 @@ def _portions(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int, int]]
 
 def _mutation(op: ops.Mutate) -> Iterator[tuple[cql.Statement, Iterable[Any]]]:
     """The statements of one conditional batch."""
-    if op.lock is None and (op.cursors or op.retire or not op.slots):
-        raise ValueError("A mutation without a condition: cursors and retirement need the lock.")
     if op.lock is not None and op.overtakes:
         yield cql.OVERTAKE_LOCK, codec.overtaking_values(op.wide_row, op.lock)
     elif op.lock is not None:

@@ -449,6 +449,10 @@ class Mutate(Operation[bool]):
     retire: bool = False
     overtakes: bool = False
 
+    def __post_init__(self) -> None:
+        if self.lock is None and (self.cursors or self.retire or not self.slots):
+            raise ValueError("A mutation without a condition: cursors and retirement need the lock.")
+
     def may_lock(self, stored: LockRow | None) -> bool:
         """Return whether the condition on the lock holds, if there is one."""
         if self.lock is None:

@@ -220,13 +220,6 @@ def test_many_retirements_in_a_row(cassandra_store, wide_row):
         assert cassandra_store.execute(Mutate(wide_row, lock(fence + 2), fence + 1))
 
 
-@pytest.mark.parametrize("wrong", [{}, {"retire": True}, {"cursors": ((0, 1, 2),)}])
-def test_a_mutation_needs_a_condition(cassandra_store, wide_row, wrong):
-    """Without one it would be a plain write to rows that only conditional ones may touch."""
-    with pytest.raises(ValueError, match="without a condition"):
-        cassandra_store.execute(Mutate(wide_row, **wrong))
-
-
 def test_contending_mutations_apply_once(cassandra_store, wide_row):
     """Of ten at one moment that expect the same fence at most one is applied, and it is the one stored."""
     attempts = tuple(Mutate(wide_row, lock(7, owner=bytes([n]))) for n in range(10))

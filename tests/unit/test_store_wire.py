@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from cqueue import ids
 from cqueue.store import cells, codec, driver, statements, tombstones
 from cqueue.store.driver import wire
-from cqueue.store.operations import MessageRow, WideRow
+from cqueue.store.operations import MessageRow, Mutate, WideRow
 from tests.fix_store import message
 
 PROTOCOL = 5
@@ -192,3 +192,10 @@ def test_statements_are_documented_and_placed_by_kind():
             )
             assert timeless or "USING TIMESTAMP ?" in statement.cql
         assert (statement.kind is statements.Kind.READ) == statement.cql.startswith("SELECT")
+
+
+@pytest.mark.parametrize("wrong", [{}, {"retire": True}, {"cursors": ((0, 1, 2),)}])
+def test_a_mutation_needs_a_condition(wrong):
+    """Without one it would be a plain write to rows that only conditional ones may touch."""
+    with pytest.raises(ValueError, match="without a condition"):
+        Mutate(WideRow("q", 0, 0), **wrong)

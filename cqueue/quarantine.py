@@ -30,7 +30,7 @@ from cqueue.store.keys import DeleteKeys, KeyPlace, KeyRow, KeyWrite, ReadKey
 from cqueue.store.log_operations import DeleteRecords, LogShard, UnregisterLogShard
 from cqueue.store.operations import (
     DeleteBodies,
-    DropMessages,
+    DeleteMessages,
     DropSlot,
     DumpRow,
     Mutate,
@@ -214,7 +214,7 @@ def _drop_of_wide_row(client: Client, damage: Damage) -> None:
 
 def _drop_message(wide_row: WideRow, priority: int, id_: int) -> Proto[None]:
     now_us = yield from Now()
-    yield from DropMessages(wide_row, priority, (id_,), now_us)
+    yield from DeleteMessages(wide_row, priority, (id_,), now_us)
     yield from DeleteBodies(wide_row, (id_,))
 
 

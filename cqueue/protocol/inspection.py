@@ -20,7 +20,6 @@ from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
-    DropMessages,
     Head,
     IdSlice,
     MessageRow,
@@ -330,7 +329,7 @@ def purge(spec: QueueSpec) -> Proto[int]:
                         yield from discard(spec, wide_row, priority, page.rows)
                         total += len(page.rows)
                     if page.damaged:
-                        yield from DropMessages(wide_row, priority, page.damaged, now_us)
+                        yield from DeleteMessages(wide_row, priority, page.damaged, now_us)
     except NotDone as exc:
         if not total:
             raise

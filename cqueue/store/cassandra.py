@@ -101,7 +101,6 @@ class CassandraStore(Sender):
             ops.ReadBodies: self._read_bodies,
             ops.InsertMessages: self._insert_messages,
             ops.DeleteMessages: self._delete_messages,
-            ops.DropMessages: self._drop_messages,
             ops.InsertBodies: self._insert_bodies,
             ops.DeleteBodies: lambda op: self._write(
                 cql.DELETE_BODIES, _delete_us(op.ids), *op.wide_row, op.ids
@@ -264,6 +263,9 @@ class CassandraStore(Sender):
 
     def _delete_messages(self, op: ops.DeleteMessages) -> Request[None]:
         place = (*op.wide_row, op.priority)
+        if op.at_us is not None:
+            rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may have any id
+            return self._write(cql.DELETE_MESSAGES, max(op.at_us, _delete_us(rows)), *place, rows)
         rows, marks = self._known.deletion(op.wide_row, op.priority, op.ids)
 
         def deleted(_rows: list[Any]) -> None:
@@ -280,11 +282,6 @@ class CassandraStore(Sender):
         if len(parts) == 1:
             return self._requests.send(*parts[0], deleted)
         return self._requests.send_batch(Kind.WRITE, parts, deleted)
-
-    def _drop_messages(self, op: ops.DropMessages) -> Request[None]:
-        rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may have any id
-        at_us = max(op.at_us, _delete_us(rows))
-        return self._write(cql.DELETE_MESSAGES, at_us, *op.wide_row, op.priority, rows)
 
     def _insert_bodies(self, op: ops.InsertBodies) -> Pending[None]:
         partition = codec.partition(op.wide_row)

@@ -87,7 +87,6 @@ class MemoryStore:
             ops.ReadShards: self._read_shards,
             ops.InsertMessages: self._insert_messages,
             ops.DeleteMessages: self._delete_messages,
-            ops.DropMessages: self._delete_messages,
             ops.InsertBodies: self._insert_bodies,
             ops.DeleteBodies: lambda op: self._partition(op.wide_row).bodies.delete(op.ids),
             ops.DropBodies: lambda op: self._partition(op.wide_row).bodies.drop(op.at_us),
@@ -159,7 +158,7 @@ class MemoryStore:
         for row in op.rows:
             partition.of(row.priority).insert(row.id, row)
 
-    def _delete_messages(self, op: ops.DeleteMessages | ops.DropMessages) -> None:
+    def _delete_messages(self, op: ops.DeleteMessages) -> None:
         self._partition(op.wide_row).of(op.priority).delete(op.ids)
 
     def _read_bodies(self, op: ops.ReadBodies) -> dict[int, bytes]:

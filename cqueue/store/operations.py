@@ -354,24 +354,16 @@ class InsertMessages(Operation[None]):
 
 @dataclass(frozen=True, slots=True)
 class DeleteMessages(Repeatable[None]):
-    """Delete messages of one priority at the largest time(id) + 1 µs."""
+    """Delete messages of one priority at the largest time(id) + 1 µs.
 
-    wide_row: WideRow
-    priority: int
-    ids: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class DropMessages(Repeatable[None]):
-    """Delete the whole rows of these messages at `at_us` (µs since 1970) or later.
-
-    For rows in quarantine, whose write times need not follow from their ids.
+    at_us: for damaged rows, whose write times need not follow from their ids, the present time in µs: their
+        whole rows are deleted, then or later.
     """
 
     wide_row: WideRow
     priority: int
     ids: tuple[int, ...]
-    at_us: int
+    at_us: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,6 @@ from cqueue import client as clients
 from cqueue.dispatcher.application.app import provision
 
 MINUTE = timedelta(minutes=1)
-NOW = cqueue.Retry(timedelta())
-"""Again at once."""
 
 
 @pytest.fixture

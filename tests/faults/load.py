@@ -15,7 +15,6 @@ import cqueue
 from cqueue.testing import check, recording
 
 ROOT = Path(__file__).parents[2]
-READY_S = 60
 END_S = 60
 
 

@@ -16,7 +16,6 @@ from cqueue.store.memory import MemoryStore
 from tests.faulty_store import FaultyStore
 
 SHARD = timedelta(seconds=10)
-NO_WAIT = timedelta()
 
 
 class Clocked(FaultyStore):

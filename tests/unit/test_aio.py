@@ -22,7 +22,6 @@ from cqueue.aio.bridge import Bridge
 from cqueue.store import waiting
 
 SOON, LONG = timedelta(seconds=10), timedelta(hours=1)
-SHORT = cqueue.QueueConfig(visibility=timedelta(seconds=2), shards=1)
 
 
 @pytest.fixture(params=["memory", pytest.param("cassandra", marks=pytest.mark.cassandra)])

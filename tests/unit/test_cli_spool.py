@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-from datetime import timedelta
 from pathlib import Path
 from unittest import mock
 
@@ -15,8 +14,6 @@ from cqueue.cli.failures import ExitCode
 from cqueue.cli.main import main
 from cqueue.spool import Spool
 from cqueue.spool.segment import Segment
-
-SOON = timedelta(seconds=10)
 
 
 @pytest.fixture

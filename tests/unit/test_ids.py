@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from cqueue import ids
 
-DAY_US = 86_400_000_000
 times_us = st.integers(0, 4_102_444_800_000_000)  # to the year 2100
 ticks = times_us.map(lambda us: us * 10) | st.integers(0, 4_102_444_800_000_0000)
 random_bits = st.integers(0, 2**62 - 1)

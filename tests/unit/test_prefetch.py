@@ -17,6 +17,7 @@ from cqueue.message import Message
 from cqueue.receiving.prefetch import Prefetch
 from cqueue.store.operations import Mutate, SlotState
 from tests.faulty_store import FaultyStore
+from tests.fix_dispatcher import until
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 SOON_S = 20.0
@@ -64,13 +65,6 @@ def queue(store):
 
 def send(queue, *bodies):
     assert not queue.send_many([Message(body) for body in bodies]).failed
-
-
-def until(condition, seconds=SOON_S):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def drained(consumer, count, size):

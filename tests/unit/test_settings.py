@@ -9,7 +9,6 @@ from cqueue.errors import ConfigError
 from cqueue.settings import DEFAULT_URL, is_given, load
 
 SECRET = "s3cr/et"
-SECRET_ENCODED = "s3cr%2Fet"
 
 
 def loaded(url=None, tmp_path=None, toml=None, **environ):

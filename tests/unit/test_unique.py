@@ -28,6 +28,7 @@ from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages
 from cqueue.store.reservations import ListReservations, ReadReservation, WriteReservation
 from tests.faulty_store import FaultyStore
+from tests.unit import holding
 
 SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
@@ -104,15 +105,9 @@ def queue(client):
     return client.create_queue(f"q-{secrets.token_hex(4)}", cqueue.QueueConfig(max_attempts=5))
 
 
-def held(queue, count=1):
-    """Receive messages of a consumer that is left open."""
-    consumer = queue.consumer()
-    found = []
-    while len(found) < count:
-        got = consumer.receive(count - len(found), wait=SOON)
-        assert got
-        found += got
-    return found
+def held(queue):
+    """Receive a message of a consumer that is left open."""
+    return holding.held(queue.consumer())
 
 
 def bodies(queue):

@@ -7,7 +7,6 @@ not know the markup, and cannot find a control without a name.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -280,14 +279,6 @@ class Page:
         down = {"text": text} if text else {}
         self.call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", **pressed, **down)
         self.call("Input.dispatchKeyEvent", type="keyUp", **pressed)
-
-    def shot(self, most=1 << 14):
-        """A picture of the whole page, or of its upper pixels, as PNG."""
-        height = self.js("Math.ceil(document.documentElement.getBoundingClientRect().height)")
-        self._size(min(height, most))
-        picture = self.call("Page.captureScreenshot", format="png")["data"]
-        self._size(HEIGHT)
-        return base64.b64decode(picture)
 
 
 def _value(node, what):

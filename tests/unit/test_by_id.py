@@ -17,6 +17,7 @@ from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate, ReadHead, ReadMessages
 from cqueue.testing.clock import ManualClock
 from tests.faulty_store import FaultyStore
+from tests.fix_dispatcher import until
 from tests.unit.holding import held
 
 SOON = timedelta(seconds=10)
@@ -462,8 +463,7 @@ def test_what_nobody_holds_is_not_extended(queue):
     queue.alter(visibility=timedelta(seconds=2))
     with queue.consumer() as consumer:
         (message,) = held(consumer)
-        while queue.now < message.visible_again:
-            pass
+        until(lambda: queue.now >= message.visible_again)
         with pytest.raises(cqueue.LeaseLost):
             queue.extend(id_, MINUTE)
 

@@ -68,11 +68,12 @@ def test_a_datagram_says_what_was_rung_and_is_small():
     assert decode(encode(longest, KEY), KEY) == longest
 
 
-@pytest.mark.parametrize("at", range(len(encode(RING, KEY))))
-def test_a_datagram_with_one_bit_changed_says_nothing(at):
-    data = bytearray(encode(RING, KEY))
-    data[at] ^= 1
-    assert decode(bytes(data), KEY) is None
+def test_a_datagram_with_one_bit_changed_says_nothing():
+    sent = encode(RING, KEY)
+    for bit in range(8 * len(sent)):
+        changed = bytearray(sent)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert decode(bytes(changed), KEY) is None, bit
 
 
 @pytest.mark.parametrize(

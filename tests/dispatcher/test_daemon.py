@@ -130,7 +130,7 @@ class Running:
     @property
     def code(self):
         """What it ends with."""
-        end = self.end.get(timeout=20)
+        end = self.end.get(timeout=60)
         self.thread.join()
         if isinstance(end, Exception):
             raise end

@@ -260,6 +260,7 @@ def test_a_close_waits_for_a_thread_that_is_about_to_start(app, queue, monkeypat
     with futures.ThreadPoolExecutor(1) as pool, app.dispatcher(threads=1, consumers=1) as dispatcher:
         monkeypatch.setattr(threading.Thread, "start", start_late)
         assert dispatcher.drain(SOON)
+        until(lambda: closings)
         closings[0].result(SOON.total_seconds())
     assert told(queue, 1)
 

@@ -239,7 +239,8 @@ class Schedules:
     def _row(self, key: str, *, as_stored: bool = False) -> ScheduleRow:
         row = self.store.read(key, as_stored=as_stored)
         if row is None:
-            hint = suggest(key, [row.key for row in self.store.rows()])
+            otherwise = f"`cqueue schedule list {self.queue}` shows what there is."
+            hint = suggest(key, [row.key for row in self.store.rows()], otherwise)
             raise ScheduleNotFound(f"queue {self.queue!r} has no schedule {quoted(key)}.{hint}")
         return row
 

@@ -219,6 +219,8 @@ def test_a_mistyped_key_is_answered_with_the_nearest(process, call):
     process.schedules.add("report", EVERY_TEN)
     with pytest.raises(ScheduleNotFound, match="Did you mean 'report'"):
         getattr(process.schedules, call)("repotr")
+    with pytest.raises(ScheduleNotFound, match="`cqueue schedule list q` shows"):
+        getattr(process.schedules, call)("x")
 
 
 @pytest.mark.parametrize(

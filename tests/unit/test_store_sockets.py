@@ -225,3 +225,36 @@ def test_a_connection_that_breaks_as_it_is_made_leaves_nothing_behind(monkeypatc
         assert connection.connected_event.wait(SOON_S)
         assert connection.is_defunct
         assert connection not in sockets._reactor._global_loop._live_conns
+
+
+class Watcher:
+    """A watcher of libev that notes which threads stop it."""
+
+    def __init__(self, own, stopped_by):
+        self._own = own
+        self._stopped_by = stopped_by
+
+    def __getattr__(self, name):
+        return getattr(self._own, name)
+
+    def stop(self):
+        self._stopped_by.append(threading.current_thread())
+        self._own.stop()
+
+
+def test_the_event_loop_stops_its_watchers_itself_when_the_process_ends(monkeypatch):
+    """Libev's lists have no lock: another thread that changes them corrupts the heap."""
+    ends = []
+    monkeypatch.setattr(sockets.atexit, "register", ends.append)
+    monkeypatch.setattr(sockets._reactor, "_global_loop", None)
+    with connected() as (connection, _):
+        loop, stopped_by = sockets._reactor._global_loop, []
+        for name in ("_read_watcher", "_write_watcher"):
+            setattr(connection, name, Watcher(getattr(connection, name), stopped_by))
+
+        ends[0]()
+        sockets._reactor._cleanup(loop)  # the driver's own end comes after it
+
+        assert connection.is_closed
+        assert stopped_by == [loop._thread] * 2
+        assert not loop._thread.is_alive()

@@ -1,7 +1,7 @@
 """The undocumented parts of cassandra-driver that cqueue replaces, each with a fallback.
 
 The driver is written for few and large requests. A queue makes many small ones, so cqueue replaces parts of
-the driver for speed, and two because of a defect. Some of these parts are private, and a new version of the
+the driver for speed, and three because of a defect. Some of these parts are private, and a new version of the
 driver may change them. Therefore each part is probed once a process, before its first use
 (cqueue.store.driver.probe): whether it exists, and whether it behaves as expected. If a probe fails, the
 driver's own code is used, and a log line says so. Stored data and promises are the same either way.

@@ -1,4 +1,4 @@
-"""The driver's connection with larger buffers, writes without the event loop, and two defects mended.
+"""The driver's connection with larger buffers, writes without the event loop, and three defects mended.
 
 The driver's event loop wakes up four times for each request: to watch the socket, to write, to stop watching,
 and to read the answer. With small requests, and client and server on one machine, these thread switches take
@@ -9,11 +9,12 @@ Each class is mixed into the driver's own connection class if the probe of its p
 
 from __future__ import annotations
 
+import atexit
 import inspect
 import io
 import ssl
 from collections.abc import Collection
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 from cassandra import AuthenticationFailed
@@ -27,11 +28,18 @@ AT_ONCE: Final = 64 << 10
 """Bytes read or written in one call. The driver takes 4 KiB. With 64 KiB a slice of 500 messages needs 3
 calls instead of 40, each with a turn of the event loop."""
 
+END_S: Final = 5.0
+"""Seconds that the event loop has to end with its process. It needs a millisecond; a busy machine may not
+let it run at once."""
+
 _LIBEV: Final = "cassandra.io.libevreactor"
 _reactor: Any = find_or(f"{_LIBEV}:", None)  # None: the driver was built without libev
 _ERROR: Final = find_or(f"{_LIBEV}:libev.EV_ERROR", 0)
 _OF_A_CONNECTION: Final = ("deque", "_deque_lock", "_socket", "_socket_writable")
 """Attributes that only an instance has, so that the probe of the class cannot find them."""
+
+_OF_A_LOOP: Final = {"_shutdown", "_thread", "_lock_thread", "_live_conns", "_new_conns"}
+"""Attributes that the event loop gets when it is made."""
 
 _FRAME: Final = bytes([0x85, 0, 0, 1, 8, 0, 0, 0, 1]) + b"x"
 """An answer as `SplitHeaders` is probed with: version 5, stream 1, a result, and one byte of body."""
@@ -164,6 +172,35 @@ class DirectWrites(_Base):  # type: ignore[misc]
                 self.defunct(exc)
 
 
+class CleanEnd(_Base):  # type: ignore[misc]
+    """Ends the event loop with the process, and lets only the loop's own thread stop watchers.
+
+    The driver stops them on the main thread, while libev works on the same lists without the GIL. That
+    corrupts the heap now and then, and aborts a process that has done all its work.
+    """
+
+    @classmethod
+    def initialize_reactor(cls) -> None:
+        """Make the event loop of this process, if there is none."""
+        super().initialize_reactor()
+        loop = _reactor._global_loop  # noqa: SLF001 - as the driver does
+        if "_cleanup" not in vars(loop):
+            loop._cleanup = partial(_end, loop)  # noqa: SLF001 - what the driver calls when the process ends
+            atexit.register(loop._cleanup)  # noqa: SLF001 - before 3.30.1 the driver calls nothing
+
+
+def _end(loop: Any) -> None:
+    """Close all connections, and wait until the loop's thread has stopped their watchers and has ended."""
+    loop._shutdown = True  # noqa: SLF001 - as the driver does, like all that follows
+    if loop._thread is None:  # noqa: SLF001
+        return
+    for connection in loop._live_conns | loop._new_conns:  # noqa: SLF001
+        connection.close()
+    loop.notify()
+    with loop._lock_thread:  # noqa: SLF001 - it is held while the thread starts
+        loop._thread.join(END_S)  # noqa: SLF001
+
+
 def _keeps_split_headers() -> bool:
     """Let a connection without a socket receive a frame whose segment's header comes in two parts."""
     received = []
@@ -231,11 +268,23 @@ DIRECT_WRITES: Final = Part(
     _is_libev,
     "the driver's event loop writes the requests: each takes longer",
 )
+CLEAN_END: Final = Part(
+    "clean end",
+    (
+        f"{_LIBEV}:LibevConnection.initialize_reactor",
+        f"{_LIBEV}:LibevLoop._cleanup",
+        f"{_LIBEV}:LibevLoop.notify",
+        f"{_LIBEV}:_global_loop",
+    ),
+    lambda: _is_libev() and set(find(f"{_LIBEV}:LibevLoop").__init__.__code__.co_names) >= _OF_A_LOOP,
+    "a process that has just closed its connections, or has not, may be aborted as it ends",
+)
 MIXINS: Final = {
     LOGINS: Logins,
     SPLIT_HEADERS: SplitHeaders,
     BUFFERS: Buffers,
     DIRECT_WRITES: DirectWrites,
+    CLEAN_END: CleanEnd,
 }
 
 

@@ -101,6 +101,11 @@ class Consumer:
         return self._receiver.last
 
     @property
+    def left_until_ms(self) -> int:
+        """Used inside: cluster time until which it may hold messages that it could not deliver, or 0."""
+        return self._receiver.left_until_ms
+
+    @property
     def share(self) -> Share | None:
         """Used inside: the wide rows that this consumer looks at first; None for all."""
         return self._receiver.inbox.share

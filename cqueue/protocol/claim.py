@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
+from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack, claim_draft, lock, retire, unclaimed
 from cqueue.protocol.claim_draft import Claim, Draft, HeadDraft
 from cqueue.protocol.hint import Hint
@@ -32,6 +32,7 @@ from cqueue.protocol.row_memory import ReadAhead, RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.timeouts import is_slot_due, take_due_slots
 from cqueue.protocol.unclaimed import beside_head, next_slice
+from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.store.operations import Mutate, Now, ReadMessages
 
 TRIES = 3
@@ -197,7 +198,8 @@ def _send_beside_named(draft: Draft, mutation: Mutate, read: ReadMessages) -> Pr
     """Send the mutation of a claim by name, and read its messages side by side with it.
 
     Raises:
-        NotDone: the messages could not be read. They are given back, or come again after their timeout.
+        NotDone: the messages could not be read, and are given back.
+        OutcomeUnknown: they could not be given back either, and come again after their timeout.
     """
     applied, rows = yield from mutate_once_beside(mutation, read)
     (grant,) = draft.grants
@@ -205,7 +207,7 @@ def _send_beside_named(draft: Draft, mutation: Mutate, read: ReadMessages) -> Pr
         try:
             rows = yield from read
         except (NotDone, OutcomeUnknown):
-            with suppress(CqueueError):
+            with suppress(LeaseLost), unknown_if_not_done("messages are claimed, and cannot be read"):
                 yield from ack.release(grant.lease)
             raise
     grant.rows = rows or ()

@@ -59,6 +59,11 @@ class Consuming(Settles, Protocol):
         ...
 
     @property
+    def left_until_ms(self) -> int:
+        """Cluster time until which the consumer may hold messages that it could not deliver, or 0."""
+        ...
+
+    @property
     def driver(self) -> BlockingDriver:
         """The client's driver."""
         ...

@@ -65,6 +65,14 @@ class Receiver:
         self._closed = False
         self.last = Found()
         self.visibility_s = 0.0
+        self._skew_ms = 0
+
+    @property
+    def left_until_ms(self) -> int:
+        """Cluster time until which claims may hold messages that were not delivered, or 0: timeout and ε."""
+        unsure_us = 0 if self._poll is None else self._poll.unsure_until_us
+        left_until_ms = max(unsure_us // 1000, self._settler.left_until_ms)
+        return left_until_ms + self._skew_ms if left_until_ms else 0
 
     @property
     def is_paused(self) -> bool:
@@ -97,6 +105,7 @@ class Receiver:
         entry = self._entry()
         poll, run = self._polling(entry), self._driver.run
         poll.gate, self.visibility_s = NO_SUSPECTS if ahead else self._gate, entry.spec.visibility_ms / 1000
+        self._skew_ms = entry.spec.skew_us // 1000
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []

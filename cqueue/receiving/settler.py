@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from contextvars import copy_context
 from datetime import timedelta
 from functools import partial
@@ -58,6 +58,7 @@ class Settler:
         self._leases: set[Lease] = set()
         self.acking: dict[object, Sequence[Received]] = {}  # of acks that wait, or run
         self.finished: deque[Lease] = deque()
+        self.left_until_ms = 0  # when the last timeout passes of those that undelivered messages are left to
         self._shared = acks.Shared()
 
     # ── leases ──
@@ -108,13 +109,23 @@ class Settler:
         so.
         """
         for lease in leases:
-            with suppress(NotDone, OutcomeUnknown, LeaseLost), self._lock_of(lease):
+            with self._or_left(lease), self._lock_of(lease):
                 self._driver.run(acks.release(lease))
 
     def snooze_unread(self, unseen: Sequence[Taken], delay_ms: int) -> None:
         """Snooze messages that cannot be read now, without using an attempt. Else their timeout does so."""
-        with suppress(NotDone, OutcomeUnknown, LeaseLost):
+        with self._or_left(*(one.lease for one in unseen)):
             self._give_back(unseen, delay_ms, count=False)
+
+    @contextmanager
+    def _or_left(self, *leases: Lease) -> Iterator[None]:
+        """Leave messages to their timeouts where Cassandra fails to give them back."""
+        try:
+            yield
+        except (NotDone, OutcomeUnknown):
+            self.left_until_ms = max(self.left_until_ms, *(lease.due_ms for lease in leases))
+        except LeaseLost:
+            return
 
     def bury(self, taken: Taken, spec: QueueSpec, reason: str) -> bool:
         """Bury a message that cannot be delivered. Return False if Cassandra failed; the next claim then

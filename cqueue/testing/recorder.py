@@ -239,6 +239,11 @@ class RecordedConsumer:
         return self._consumer.last
 
     @property
+    def left_until_ms(self) -> int:
+        """As `Consumer.left_until_ms`."""
+        return self._consumer.left_until_ms
+
+    @property
     def driver(self) -> BlockingDriver:
         """As `Consumer.driver`."""
         return self._consumer.driver

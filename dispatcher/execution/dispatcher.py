@@ -161,7 +161,8 @@ class Dispatcher:
         """Wait until no queue has anything due, and all is settled; return False if `timeout` passes first.
 
         The dispatcher goes on receiving; call `stop` afterwards. `drain` does not wait for messages that are
-        due later, or that other processes hold. Before `start` it waits for that: nobody has looked yet.
+        due later, or that other processes hold. It waits for what a receive of its own may hold that had no
+        answer, until the visibility timeout has passed. Before `start` it waits: nobody has looked yet.
         """
         deadline_s = _deadline_s(timeout)
         self.engine.mark_busy()  # what was sent before this call counts

@@ -133,7 +133,13 @@ class Engine:
 
         Pollers that can tell are polled at once.
         """
-        if self.backlog.waiting or self.backlog.running or self.settlement_writer.pending:
+        pollers = self.poll_schedule.pollers
+        if (
+            self.backlog.waiting
+            or self.backlog.running
+            or self.settlement_writer.pending
+            or any(poller.holds_undelivered for poller in pollers)
+        ):
             self.mark_busy()
             return False
         # A message may have come and been retried since the last call: polls before that prove nothing.

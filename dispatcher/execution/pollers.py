@@ -166,6 +166,12 @@ class Poller:
         """Whether the queue holds dead letters, which cannot die again."""
         return self.name.endswith(DEAD_SUFFIX)
 
+    @property
+    def holds_undelivered(self) -> bool:
+        """Whether a claim may hold messages until its timeout, as Cassandra has not said that it worked."""
+        until_ms = self.consumer.left_until_ms
+        return until_ms > 0 and self.now_ms() <= until_ms
+
     def now_ms(self) -> int:
         """Return the cluster's time, in ms since 1970."""
         return round(self.queue.now.timestamp() * 1000)

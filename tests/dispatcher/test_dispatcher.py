@@ -25,7 +25,16 @@ from cqueue.dispatcher.execution.handlers import bind
 from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import OutcomeUnknown, Unavailable
-from cqueue.store.operations import DeleteMessages, ReadMessages, ReadQueue, ReadSlice, RemoveQueue
+from cqueue.store.operations import (
+    DeleteMessages,
+    Mutate,
+    ReadBodies,
+    ReadHead,
+    ReadMessages,
+    ReadQueue,
+    ReadSlice,
+    RemoveQueue,
+)
 from tests.fix_dispatcher import SOON, SOON_S, Gate, until
 from tests.unit.ctrl_c import ctrl_c_at, on_a_thread
 
@@ -795,6 +804,33 @@ def test_what_was_settled_between_two_looks_is_not_taken_for_drained(work, dispa
     assert not dispatcher.drain(timedelta(seconds=1))
     dispatcher.engine.settlement_writer.stored_s = 0.0
     assert dispatcher.drain(SOON)
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_messages_that_a_claim_could_not_deliver_are_waited_for(troubled, work, clock, dispatch, is_known):
+    """The claim has no answer; or it has, and the bodies can neither be read nor be given back."""
+    claimed, handled = threading.Event(), []
+
+    def around(operation, execute):
+        if claimed.is_set() and isinstance(operation, Mutate | ReadBodies | ReadHead):
+            raise Unavailable("too few replicas")
+        result = execute()
+        if isinstance(operation, Mutate) and operation.slots:
+            claimed.set()
+            if not is_known:
+                raise OutcomeUnknown("no answer")
+        return result
+
+    work.send(bytes(20_000))
+    troubled.around = around
+    dispatcher = dispatch(work, lambda message, _: handled.append(message.attempt), consumers=1)
+    until(lambda: dispatcher.stats().total.receive_failures)
+    troubled.around = lambda _, execute: execute()
+    assert not dispatcher.drain(timedelta(seconds=1))
+    assert handled == []
+    clock.advance(6)
+    assert dispatcher.drain(SOON)
+    assert handled == [2]
 
 
 def test_a_dispatcher_that_was_never_started_is_not_drained(work):

@@ -164,6 +164,23 @@ def test_messages_that_cannot_be_read_are_given_back(table, view):
     assert (taken.row.id, taken.lease.attempt) == (sent[0], 1)
 
 
+def test_messages_that_can_be_neither_read_nor_given_back_are_claimed_for_all_that_is_known(table, view):
+    """They come again after their timeout, so the claim is not "not done"."""
+    sent, claimed = table.put(table.time_us), []
+
+    def fails(operation):
+        if type(operation) is ReadMessages or claimed:
+            raise Unavailable("too few replicas")
+        if type(operation) is Mutate:
+            claimed.append(operation)
+
+    with pytest.raises(OutcomeUnknown):
+        told(table, view, sent, hook=fails)
+    assert ids_of(table.claim()) == []
+    table.pass_time(table.spec.visibility_ms * 1000 + SKEW_US)
+    assert ids_of(table.claim()) == sent
+
+
 def test_messages_are_read_again_if_the_first_read_fails(table, view):
     sent, failures = table.put(table.time_us), [Unavailable("too few replicas")]
 

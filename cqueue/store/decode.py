@@ -11,6 +11,7 @@ import ipaddress
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple, TypeVar
 
 from cqueue import ids
@@ -142,9 +143,12 @@ def not_ahead(place: Damage, at_us: int, now_us: int, report: Report) -> None:
 
     Raises:
         DamagedRow: the time lies in the future; a reader that starts there would miss everything before it.
+            Where clocks were ahead and have been set back, the row can be read again from that time on.
     """
     if at_us > now_us + AHEAD_US:
-        damage = place._replace(reason=f"{place.reason} lies in the future: all until then would be missed")
+        at = datetime.fromtimestamp(at_us // 1_000_000, UTC)
+        why = f"lies in the future: all until {at} would be missed; wait for it if clocks were set back"
+        damage = place._replace(reason=f"{place.reason} {why}")
         report(damage)
         raise error(damage)
 

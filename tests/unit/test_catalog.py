@@ -467,6 +467,21 @@ def test_a_queue_whose_epochs_cannot_be_is_damaged(column, spoil):
         assert "damaged" not in client.queues()
 
 
+def test_a_queue_whose_epochs_lie_ahead_of_a_clock_that_was_set_back_is_there_again_in_time():
+    """What is sent until then nobody would look for. The error says to wait, before it says to delete."""
+    now_us = [1_800_000_000_000_000]
+    store = MemoryStore(lambda: now_us[0])
+    with Client(store) as client:
+        client.create_queue("q")
+    row = store._queues["q"]
+    store._queues["q"] = row._replace(oldest_epoch=row.oldest_epoch + 2 * row.epoch_ms)
+    with Client(store) as client:
+        with pytest.raises(DamagedRow, match="wait for it if clocks were set back; mend it, or delete"):
+            client.queue("q")
+        now_us[0] = store._queues["q"].oldest_epoch * 1000
+        client.queue("q").send(b"x")
+
+
 def test_a_row_whose_key_is_no_name_is_left_out():
     """Lists, and all that reads each queue or log of a list, go on with the others."""
     store = MemoryStore(lambda: 1_800_000_000_000_000)

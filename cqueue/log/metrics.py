@@ -88,7 +88,10 @@ class LagCollector(Collector):
             if self._done.is_set() and self._clock() - self._ended_s >= REST_S:
                 self._done.clear()
                 # A daemon thread: a count that takes minutes does not hold up the end of the process.
-                threading.Thread(target=self._count, name="cqueue-lag", daemon=True).start()
+                try:
+                    threading.Thread(target=self._count, name="cqueue-lag", daemon=True).start()
+                except RuntimeError:  # too many threads, or Python exits: a later scrape counts
+                    self._done.set()
 
     def _count(self) -> None:
         found: dict[tuple[str, str], Lag] = {}

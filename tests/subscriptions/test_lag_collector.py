@@ -1,7 +1,7 @@
 """How far subscriptions are behind, for Prometheus; `cqueue metrics --subscriptions` shows the same."""
 
 from dataclasses import replace
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -74,6 +74,21 @@ def test_it_counts_again_after_a_rest_only(client, log, store):
     assert len(counts) == before
     times[0] += 1
     assert shown(collector)[SHOWN][0] == 5
+
+
+def test_a_count_that_cannot_begin_is_left_to_a_later_scrape(client, log, store, monkeypatch):
+    """Where the process has too many threads for a moment, its other metrics are shown all the same."""
+    Member(client)
+    fill(log, store, 4)
+    collector = LagCollector(client)
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Thread, "start", refuse)
+        assert shown(collector) == {}
+    assert shown(collector)[SHOWN][0] == 4
 
 
 def test_a_scrape_does_not_wait_for_a_long_count(client, log, store, monkeypatch):

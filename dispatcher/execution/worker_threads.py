@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from contextlib import suppress
 from typing import Final
 
 from cqueue.dispatcher.execution.backlog import Backlog
@@ -22,6 +23,7 @@ class WorkerThreads:
         self._backlog = backlog
         self._runner = runner
         self._numbers = itertools.count()
+        self._to_replace = 0  # threads, of those that were given up; of the thread that calls `watch`
 
     def start(self) -> None:
         """Start all threads."""
@@ -68,9 +70,13 @@ class WorkerThreads:
             if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
                 if self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
                     self._backlog.abandon(delivery)
-                    self._start_thread()
+                    self._to_replace += 1
             elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
                 self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
+        with suppress(RuntimeError):  # the process has too many threads just now: at the next look, then
+            while self._to_replace:
+                self._start_thread()
+                self._to_replace -= 1
 
     def interrupt_all(self, now_s: float) -> None:
         """Interrupt all running handlers, because the dispatcher stops."""

@@ -124,6 +124,34 @@ def test_a_thread_whose_handler_ends_as_it_is_looked_at_is_not_replaced(runner, 
     assert LEFT.outcome not in [one.outcome for one in settled]
 
 
+def test_a_thread_that_cannot_be_started_is_started_later(runner, monkeypatch):
+    """The one that was given up is gone: the dispatcher would do with one less for ever."""
+    backlog = Backlog(RunQueue(1, 10), RunQueue(1, 10), wake_loop=lambda: None, room_freed=lambda: None)
+    workers = WorkerThreads(backlog, runner)
+    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(*_):
+        begun.set()
+        assert go_on.wait(SOON_S)
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    delivery = make_delivery(handle)
+    backlog.put([delivery, make_delivery(lambda *_: done.set())])
+    workers.start()
+    assert begun.wait(SOON_S)
+    delivery.told_s = 0.0
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        workers.watch(STUCK_S)
+    assert delivery.is_abandoned
+    workers.watch(STUCK_S)
+    assert done.wait(SOON_S)
+    go_on.set()
+    backlog.close()
+
+
 def test_a_decision_that_cannot_be_handed_on_still_frees_the_thread():
     def refuse(*_):
         raise RuntimeError("can't start new thread")

@@ -118,7 +118,11 @@ class LeaseExtender:
         batch.again_ms = now_ms + TICK_MS
         if any(one.message.is_held and not one.is_left for one in batch.deliveries):
             batch.busy = True
-            self._executor.submit(self.extend, batch)
+            try:
+                self._executor.submit(self.extend, batch)
+            except RuntimeError as exc:  # the process has too many threads just now
+                batch.busy = False
+                self._failed(batch, exc)
 
     def extend(self, batch: LeasedBatch) -> None:
         """Extend the lease of a batch, on a thread of the pool. Never raises."""
@@ -138,7 +142,7 @@ class LeaseExtender:
         finally:
             batch.busy = False
 
-    def _failed(self, batch: LeasedBatch, error: CqueueError) -> None:
+    def _failed(self, batch: LeasedBatch, error: Exception) -> None:
         """Try again later; the next check notices a lease that was lost or settled meanwhile."""
         if batch.lease.is_held:
             self._trouble.failed(batch.poller.name, error, queue=batch.poller.name)

@@ -96,6 +96,25 @@ def tick_at(lease_extender, poller, *times):
         lease_extender.tick()
 
 
+def test_a_lease_is_extended_once_a_thread_can_be_started(lease_extender, poller, batch, backlog):
+    """Where the process may start none for a moment, other leases and later looks go on."""
+    other = LeasedBatch(poller, poller.lease, [batch.deliveries.pop()])
+    lease_extender.keep(other)
+    for _ in range(3):
+        backlog.take()
+
+    def refuse(*_):
+        raise RuntimeError("can't start new thread")
+
+    lease_extender._executor = SimpleNamespace(submit=refuse)
+    tick_at(lease_extender, poller, 5_000)
+    lease_extender._executor = Inline()
+    tick_at(lease_extender, poller, 5_000 + RETRY_MS - 1)
+    assert poller.extended == 0
+    tick_at(lease_extender, poller, 5_000 + RETRY_MS)
+    assert poller.extended == 1
+
+
 @pytest.mark.parametrize(
     ("now", "expected"),
     [(0, False), (4_999, False), (5_000, True), (99_999, True)],  # too late, perhaps: nobody need have it

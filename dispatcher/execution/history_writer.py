@@ -14,6 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from threading import Event as Signal
 from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
@@ -113,10 +114,11 @@ class HistoryWriter:
     # ── on its own thread ──
 
     def _start(self) -> None:
-        with self._starting:
+        with self._starting, suppress(RuntimeError):  # too many threads just now: a later event starts it
             if self._thread is None and not self._stop:
-                self._thread = Thread(target=self._run, name="cqueue-history", daemon=True)
-                self._thread.start()
+                thread = Thread(target=self._run, name="cqueue-history", daemon=True)
+                thread.start()
+                self._thread = thread
 
     def close(self, seconds: float) -> None:
         """Append what waits, for `seconds` at most."""

@@ -256,13 +256,34 @@ def test_a_close_waits_for_a_thread_that_is_about_to_start(app, queue, monkeypat
             futures.wait(closings, timeout=0.1)
         start(thread)
 
-    task(app, lambda: None).enqueue()
+    work = task(app, lambda: None)
     with futures.ThreadPoolExecutor(1) as pool, app.dispatcher(threads=1, consumers=1) as dispatcher:
         monkeypatch.setattr(threading.Thread, "start", start_late)
+        work.enqueue()
         assert dispatcher.drain(SOON)
         until(lambda: closings)
         closings[0].result(SOON.total_seconds())
     assert told(queue, 1)
+
+
+def test_a_thread_that_cannot_be_started_is_started_by_a_later_event(app, queue, monkeypatch):
+    """The first message is done without a complaint, and its event is told after all."""
+    start, events = threading.Thread.start, []
+
+    def refuse_once(thread):
+        if thread.name == "cqueue-history":
+            monkeypatch.setattr(threading.Thread, "start", start)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    work = task(app, lambda: None)
+    with app.dispatcher(threads=1, consumers=1, on_event=lambda name, _: events.append(name)) as dispatcher:
+        monkeypatch.setattr(threading.Thread, "start", refuse_once)
+        for _ in range(2):
+            work.enqueue()
+            assert dispatcher.drain(SOON)
+    assert states(told(queue, 2)) == ["succeeded", "succeeded"]
+    assert "dispatcher_error" not in events
 
 
 def test_a_queue_without_a_history_has_no_log_and_no_thread(client):

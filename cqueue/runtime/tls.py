@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -100,7 +101,8 @@ def wrong(settings: Settings, host: str, port: int) -> str | None:
 def _first_answer(settings: Settings, connection: ssl.SSLSocket) -> str | None:
     """Ask the node something: in TLS 1.3 it refuses a client's certificate only after the handshake."""
     try:
-        connection.sendall(_OPTIONS_REQUEST)
+        with suppress(OSError):  # a node that has hung up may have said why, which is still to be read
+            connection.sendall(_OPTIONS_REQUEST)
         return None if connection.recv(1) else _refused(settings, "it hung up")
     except TimeoutError:
         return None

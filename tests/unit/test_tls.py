@@ -161,6 +161,15 @@ def test_a_node_that_wants_a_certificate(authority, other, settings):
     assert "Check tls_cert" in said(stranger, authority)
 
 
+def test_a_node_that_hangs_up_before_it_is_asked_has_said_why(authority, other, settings, monkeypatch):
+    def hung_up(*_):
+        raise ssl.SSLEOFError(ssl.SSL_ERROR_EOF, "EOF occurred in violation of protocol")
+
+    monkeypatch.setattr(ssl.SSLSocket, "sendall", hung_up)
+    assert "certificate required" in said(replace(settings, tls_cert=None), authority)
+    assert "unknown ca" in said(replace(settings, tls_cert=other / "client.pem"), authority)
+
+
 @pytest.mark.parametrize(
     "talk",
     [

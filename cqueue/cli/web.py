@@ -20,6 +20,7 @@ from cqueue.cli.interrupts import handled_by
 from cqueue.cli.log_lines import LogFormat
 from cqueue.cli.options import number
 from cqueue.errors import BadInput, ConfigError, Unavailable
+from cqueue.runtime.logs import logger
 from cqueue.runtime.urls import is_loopback
 
 if TYPE_CHECKING:
@@ -102,8 +103,8 @@ def web(
     if not access.asks and proxy_header is None and not is_loopback(host):
         raise BadInput(f"Other machines reach {host}: give --token-file, {TOKEN_VARIABLE} or --proxy-header.")
     log_lines.configure(cli, log)
-    with _listening(host, port) as listener, _client(cli) as client:
-        _serve(cli, client, access, listener, _checked(prefix))
+    with _listening(host, port) as listener, _client(cli.url) as client:
+        _serve(client, access, listener, _checked(prefix))
 
 
 def _password() -> str:
@@ -172,26 +173,28 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextmanager
-def _client(cli: CliContext) -> Iterator[Client]:
+def _client(url: str | None) -> Iterator[Client]:
     """Connect; if Cassandra is away, at the first page that it answers."""
     from cqueue.client import connect  # noqa: PLC0415 - the driver takes long to import
+    from cqueue.web.shared import LOGGER  # noqa: PLC0415 - an extra
 
     try:
-        client = connect(cli.url)
+        client = connect(url)
     except Unavailable as exc:
-        cli.remark(f"{exc} The dashboard starts, and asks again.")
-        client = connect(cli.url, lazy=True)
+        logger(LOGGER).warning("dashboard_not_connected", error=str(exc))
+        client = connect(url, lazy=True)
     with client:
         yield client
 
 
-def _serve(cli: CliContext, client: Client, access: Access, listener: socket.socket, prefix: str) -> None:
+def _serve(client: Client, access: Access, listener: socket.socket, prefix: str) -> None:
     """Serve until a signal comes."""
     import uvicorn  # noqa: PLC0415 - an extra
     from starlette.applications import Starlette  # noqa: PLC0415 - an extra
     from starlette.routing import Mount  # noqa: PLC0415 - an extra
 
     from cqueue.web import application  # noqa: PLC0415 - an extra
+    from cqueue.web.shared import LOGGER  # noqa: PLC0415 - an extra
 
     page: Any = application(client, access=access)
     server = uvicorn.Server(
@@ -212,7 +215,7 @@ def _serve(cli: CliContext, client: Client, access: Access, listener: socket.soc
     server.capture_signals = nullcontext
     bound, port = listener.getsockname()[:2]
     shown = f"[{bound}]" if ":" in bound else bound
-    cli.remark(f"The dashboard is at http://{shown}:{port}{prefix}/ – Ctrl-C ends it.")
+    logger(LOGGER).info("dashboard_listening", address=f"http://{shown}:{port}{prefix}/")
 
     def end(number: int, frame: FrameType | None) -> None:
         page.state.site.streams.stop()  # the server waits for answers under way; a stream is one

@@ -1,6 +1,7 @@
 """`cqueue web`: what it refuses, and a real server on a real Cassandra."""
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -113,7 +114,7 @@ class Server:
                 env={**_environment(), "COLUMNS": "300"},
                 cwd=directory,
             )
-        self.address = self._until(r"(http://\S+)")
+        self.address = self._until(r'"(http://[^"]+)"')
 
     def _until(self, pattern):
         until_s = time.monotonic() + PATIENCE_S
@@ -197,4 +198,6 @@ def test_it_starts_while_cassandra_is_away_and_says_so(tmp_path):
         assert "Cassandra does not answer" in refused.value.read().decode()
     finally:
         code = server.end()
-    assert code == 0, server.log.read_text()
+    lines = server.log.read_text().splitlines()
+    assert code == 0, lines
+    assert {"dashboard_not_connected", "dashboard_listening"} <= {json.loads(line)["event"] for line in lines}

@@ -59,7 +59,7 @@ def run(
     Raises:
         Unavailable: the statement was not run.
         OutcomeUnknown: the statement may have been run.
-        Refused: the role lacks a right.
+        Refused: the role lacks a right, or a guardrail is in the way.
         ConfigError: Cassandra refused the statement as wrong.
     """
     statement = SimpleStatement(cql)
@@ -96,7 +96,8 @@ def await_agreement(connection: Connection) -> None:
 
 
 def _translated(exc: Exception, cql: str) -> CqueueError:
-    if isinstance(exc, Unauthorized) and (refused := outcome.refusal(exc)) is not None:
+    is_theirs = isinstance(exc, Unauthorized) or outcome.is_guardrail(exc)
+    if is_theirs and (refused := outcome.refusal(exc)) is not None:
         return refused
     what = " ".join(cql.split()[:6])
     if isinstance(exc, _REFUSED):

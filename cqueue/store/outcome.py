@@ -96,8 +96,12 @@ def is_absent(exc: BaseException) -> bool:
     """Return whether the statement names a keyspace, table or column that does not exist."""
     if not isinstance(exc, cassandra.InvalidRequest | errors.InvalidRequestException):
         return False
-    said = server_text(exc)
-    return _GUARDRAIL.match(said) is None and _ABSENT.search(said) is not None
+    return not is_guardrail(exc) and _ABSENT.search(server_text(exc)) is not None
+
+
+def is_guardrail(exc: BaseException) -> bool:
+    """Return whether a guardrail refuses the statement."""
+    return _GUARDRAIL.match(server_text(exc)) is not None
 
 
 def refusal(exc: BaseException) -> Refused | Unavailable | None:
@@ -136,7 +140,7 @@ def _remedy(exc: BaseException, said: str) -> str:
         )
     if (guardrail := _GUARDRAIL.match(said)) is not None:
         return (
-            f"The guardrail {guardrail['name']} of Cassandra refuses this: {guardrail['what'].rstrip('.')}. "
+            f"The guardrail {guardrail['name']} of Cassandra refuses this: {guardrail['what'].rstrip('. ')}. "
             "Have an operator raise it or lift it, on every node."
         )
     if isinstance(exc, cassandra.AuthenticationFailed | LoginRefused | errors.BadCredentials):

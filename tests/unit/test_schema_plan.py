@@ -1,10 +1,12 @@
 """Options, plans and drift as pure functions of a state."""
 
 from dataclasses import replace
+from unittest.mock import Mock
 
+import cassandra
 import pytest
 
-from cqueue.errors import ConfigError, SchemaMismatch
+from cqueue.errors import ConfigError, Refused, SchemaMismatch
 from cqueue.schema import (
     FORMAT,
     Deployment,
@@ -18,6 +20,7 @@ from cqueue.schema import (
     render_plan,
 )
 from cqueue.schema.drift import all_drift, expected_tables, option_drift
+from cqueue.schema.execute import run
 from cqueue.schema.migrations import split_statements
 from cqueue.schema.model import Column, Table
 from cqueue.schema.plan import make_plan
@@ -310,3 +313,17 @@ def test_replication_must_fit_the_cluster(replication, message):
     state = replace(EMPTY, nodes={"dc1": 3, "dc2": 3})
     with pytest.raises(ConfigError, match=message):
         plan(Options(replication=parse_replication(replication)), state, SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("said", "error", "match"),
+    [
+        ("Guardrail zero_ttl_on_twcs violated: 0 is not allowed. ", Refused, "this: 0 is not allowed. Have"),
+        ("Unrecognized strategy option {dc9}", ConfigError, "refused `CREATE KEYSPACE shop …`: .*dc9"),
+    ],
+)
+def test_a_guardrail_is_for_an_operator_and_a_wrong_option_for_the_caller(said, error, match):
+    text = f'Error from server: code=2200 [Invalid query] message="{said}"'
+    session = Mock(execute=Mock(side_effect=cassandra.InvalidRequest(text)))
+    with pytest.raises(error, match=match):
+        run(session, "CREATE KEYSPACE shop")

@@ -31,9 +31,12 @@ def start(
     nodes: Annotated[int | None, "1 to 9, by default 1; fixed until `wipe`."] = None,
     commitlog_sync: Annotated[
         Literal["batch", "periodic"] | None,
+        "MODE",
         "By default `batch`; `periodic` loses acknowledged writes when a node is killed.",
     ] = None,
-    heap: Annotated[str | None, "Of each node; by default 512m, or 640m if there are several."] = None,
+    heap: Annotated[
+        str | None, "SIZE", "Of each node; by default 512m, or 640m if there are several."
+    ] = None,
     directory: Directory = None,
     cql_port: Annotated[int | None, "Where clients connect; by default 9042."] = None,
     storage_port: Annotated[int | None, "Where nodes connect; by default 7000."] = None,

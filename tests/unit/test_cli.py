@@ -213,3 +213,9 @@ def test_help_says_on_a_narrow_terminal_how_a_url_is_written(capsys, monkeypatch
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["--help"]) == 0
     assert "cassandra://HOST/KEYSPACE?local_dc=DC" in capsys.readouterr().out
+
+
+def test_help_names_both_forms_of_a_flag_on_a_narrow_terminal(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["dev", "start", "--help"]) == 0
+    assert "--no-client-certs" in capsys.readouterr().out

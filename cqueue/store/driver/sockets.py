@@ -187,6 +187,8 @@ class CleanEnd(_Base):  # type: ignore[misc]
         if "_cleanup" not in vars(loop):
             loop._cleanup = partial(_end, loop)  # noqa: SLF001 - what the driver calls when the process ends
             atexit.register(loop._cleanup)  # noqa: SLF001 - before 3.30.1 the driver calls nothing
+            # Before it, as the driver does: a session would take closed connections for a node that died.
+            atexit.register(find("cassandra.cluster:_shutdown_clusters"))
 
 
 def _end(loop: Any) -> None:
@@ -275,6 +277,7 @@ CLEAN_END: Final = Part(
         f"{_LIBEV}:LibevLoop._cleanup",
         f"{_LIBEV}:LibevLoop.notify",
         f"{_LIBEV}:_global_loop",
+        "cassandra.cluster:_shutdown_clusters",
     ),
     lambda: _is_libev() and set(find(f"{_LIBEV}:LibevLoop").__init__.__code__.co_names) >= _OF_A_LOOP,
     "a process that has just closed its connections, or has not, may be aborted as it ends",

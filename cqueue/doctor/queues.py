@@ -133,9 +133,9 @@ def _why(name: str, figures: Figures, serving: int, *, paused: bool) -> tuple[Se
     """Return how bad it is that messages are late, why they are, why it matters, and the remedy."""
     claimed_us = figures.claimed_us
     since_us = None if claimed_us is None else max(0, figures.now_us - claimed_us)
-    last = "nothing was ever claimed there"
+    last = "nothing was ever claimed where the oldest stands"
     if since_us is not None:
-        last = f"the last claim there was {_age(since_us / _US)} ago"
+        last = f"the last claim where the oldest stands was {_age(since_us / _US)} ago"
     if paused:
         return Severity.INFO, "the queue is paused", "", f"cqueue queue resume {name}"
     if figures.stragglers == figures.late:

@@ -604,10 +604,10 @@ def figures(*, claimed_s=None, late_s=None, late=1, **others):
 @pytest.mark.parametrize(
     ("found", "serving", "severity", "says"),
     [
-        (figures(late_s=600, claimed_s=2), 1, INFO, "due for up to 10m; the last claim there was 2s ago"),
+        (figures(late_s=600, claimed_s=2), 1, INFO, "10m; the last claim where the oldest stands was 2s ago"),
         (figures(late_s=600, claimed_s=2), 0, INFO, "last claim"),
         (figures(late_s=600, claimed_s=300), 2, ERROR, "2 processes wait for it, and the last claim"),
-        (figures(late_s=600), 1, ERROR, "1 process waits for it, and nothing was ever claimed"),
+        (figures(late_s=600), 1, ERROR, "1 process waits for it, and nothing was ever claimed where"),
         (figures(late_s=90_000), 0, WARNING, "1 message due for up to 1d1h; nobody is known to wait"),
         (figures(late_s=600, late=3, partial=True), 0, WARNING, "3+ messages"),
         (figures(late_s=600, late=2, stragglers=2, claimed_s=2), 1, WARNING, "below the cursor"),

@@ -101,8 +101,8 @@ def test_a_newcomer_finds_out_why(desk):
     desk.start([*dispatch, "--log", "json"], "dispatch")
     desk.start([*web, "--port", "0"], "web")
     desk.ticks_on()
-    found = wait_for(lambda: re.search(r"http://\S+", desk.said("web")))
-    with urllib.request.urlopen(f"{found[0]}schedules", timeout=60) as page:  # noqa: S310
+    found = wait_for(lambda: re.search(r'"(http://[^"]+)"', desk.said("web")))
+    with urllib.request.urlopen(f"{found[1]}schedules", timeout=60) as page:  # noqa: S310
         assert "shop:count" in page.read().decode()
     assert "shop:count  active" in desk.run(schedules)
     desk.run(send)

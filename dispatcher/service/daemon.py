@@ -19,8 +19,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -96,7 +98,12 @@ class Ordered:
     why: str
 
 
-Notice = Signalled | Stopped | Ordered
+@dataclass(frozen=True, slots=True)
+class Attempted:
+    """An attempt to start the dispatcher has ended, whichever way."""
+
+
+Notice = Signalled | Stopped | Ordered | Attempted
 Inbox = queue.SimpleQueue[Notice]
 
 
@@ -167,13 +174,31 @@ class Daemon:
         while self._next(pause_s) is None:
             try:
                 found = launch.made_by(found, self._settings)  # once: an application has a client of its own
-                return self._start(launch.launch(found, self._settings, [self._metrics, *self._hooks]))
+                hooks = [self._metrics, *self._hooks]
+                launched = self._attempt(partial(launch.launch, found, self._settings, hooks))
+                return launched and self._start(launched)
             except SchemaMismatch:
                 raise
             except (NotDone, OutcomeUnknown) as exc:
                 pause_s = min(2 * pause_s or FIRST_RETRY_S, LONGEST_RETRY_S)
                 self._tell_of(exc, pause_s)
         return None
+
+    def _attempt(self, launch: Callable[[], Launched]) -> Launched | None:
+        """Launch on a thread; return None if a signal came first. Nodes that accept a connection and do not
+        answer keep an attempt for many seconds, in which nothing else ends it.
+        """
+        attempt: Future[Launched] = Future()
+
+        def run() -> None:
+            try:
+                attempt.set_result(launch())
+            except BaseException as exc:  # noqa: BLE001 - raised below
+                attempt.set_exception(exc)
+            self._inbox.put(Attempted())
+
+        threading.Thread(target=run, name="cqueue-launch", daemon=True).start()
+        return attempt.result() if isinstance(self._next(math.inf), Attempted) else None
 
     def _tell_of(self, error: CqueueError, again_in_s: float) -> None:
         """Log why the start failed; a cause that lasts until an operator mends it is logged once."""
@@ -236,7 +261,7 @@ class Daemon:
             if self._stopping and isinstance(notice, Signalled):
                 self._log.warning(logs.DaemonEvent.LEFT, signal=notice.why)
                 return 128 + notice.number
-            if notice is not None and not self._stopping:
+            if isinstance(notice, Signalled | Ordered) and not self._stopping:
                 interrupted = dispatcher.stats().total.interrupted
                 self._stop(dispatcher, notice.why)
                 members.hurry()

@@ -309,16 +309,17 @@ def test_an_outage_at_the_start_is_waited_out(shop, run, monkeypatch):
     monkeypatch.setattr(daemon, "FIRST_RETRY_S", 0.01)
     connect, failures = clients.connect, iter([Unavailable("away")] * 3)
 
-    def unsteady(url=None):
+    def unsteady(url, *, lazy):
         for failure in failures:
             raise failure
-        return connect(url)
+        return connect(url, lazy=lazy)
 
     shop.app.tasks["send"].enqueue("a")
-    shop.app._client = None
+    shop.app._link.client = None
     monkeypatch.setattr(clients, "connect", unsteady)
     assert run(drain=True).code == 0
     assert shop.seen == ["a"]
+    assert next(failures, None) is None
 
 
 def test_a_function_that_makes_an_application_is_called_once_however_often_the_start_fails(
@@ -346,15 +347,37 @@ def test_a_function_that_makes_an_application_is_called_once_however_often_the_s
 
 
 def test_a_signal_ends_that_wait(shop, run, monkeypatch):
-    def away(_url=None):
+    def away(_url, **_options):
         raise Unavailable("away")
 
-    shop.app._client = None
+    shop.app._link.client = None
     monkeypatch.setattr(clients, "connect", away)
     running = run()
     assert running.until(reason="starting")["alive"] is True
     running.signal()
     assert running.code == 0
+
+
+def test_a_signal_ends_an_attempt_that_gets_no_answer(shop, run, monkeypatch):
+    """Nodes that hang accept connections: systemd would kill the daemon before an attempt ends."""
+    began, answer = threading.Event(), threading.Event()
+
+    def hang(_url, **_options):
+        began.set()
+        answer.wait()
+        raise Unavailable("no answer")
+
+    shop.app._link.client = None
+    monkeypatch.setattr(clients, "connect", hang)
+    running = run()
+    assert began.wait(20)
+    for _ in range(3):  # reports go on meanwhile, by which a parent knows that it lives
+        running.until(reason="starting")
+    running.signal()
+    try:
+        assert running.code == 0
+    finally:
+        answer.set()
 
 
 def test_a_signal_while_the_application_is_loaded_ends_the_start(shop):

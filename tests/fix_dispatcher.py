@@ -54,15 +54,21 @@ class Gate:
         self.begun = threading.Semaphore(0)
         self.open = threading.Event()
         self.answer = answer
-        self.contexts = []
-        self.bodies = []
+        self._runs = []
 
     def __call__(self, message, context):
-        self.contexts.append(context)
-        self.bodies.append(message.body)
+        self._runs.append((message.body, context))
         self.begun.release()
         assert self.open.wait(SOON_S)
         return self.answer
+
+    @property
+    def bodies(self):
+        return [body for body, _ in self._runs]
+
+    @property
+    def contexts(self):
+        return [context for _, context in self._runs]
 
     def wait_begun(self, count=1):
         for _ in range(count):
@@ -99,10 +105,9 @@ def troubled():
 
 
 @pytest.fixture
-def shop(troubled):
+def shop(troubled, brief_pauses):  # noqa: ARG001 - of the client
     """A client on it, whose retries do not pause long."""
     with Client(troubled) as client:
-        client._driver.deadline_s = 0.05
         yield client
 
 

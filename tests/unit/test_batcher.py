@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from contextlib import contextmanager, suppress
 
 import pytest
 
 from cqueue.errors import Closed, NotDone, Unavailable
 from cqueue.runtime.batcher import FIRST_PAUSE_S, LONGEST_PAUSE_S, Batcher, Bounds, calls
+from cqueue.store import waiting
 from tests.fix_dispatcher import SOON_S, until
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
@@ -107,8 +109,11 @@ def test_a_batch_is_stored_as_soon_as_it_is_full(storing):
 def test_the_first_of_a_batch_lingers(storing):
     """Then what is there is stored."""
     batches = batcher(storing, linger_s=0.05)
-    futures = [batches.submit(entry) for entry in range(2)]
+    begun_s = time.monotonic()
+    with batches._mutex:  # its thread sees both, however slow this one is
+        futures = [batches.submit(entry) for entry in range(2)]
     assert [future.result(SOON_S) for future in futures] == [0, 1]
+    assert time.monotonic() - begun_s >= 0.05
     assert storing.batches == [[0, 1]]
 
 
@@ -214,12 +219,30 @@ def test_what_has_waited_for_all_of_its_time_is_not_stored(held):
     assert held.batches == [[0], [1]]
 
 
-def test_what_is_being_stored_is_waited_for(held):
+class Impatient:
+    """A lock for which a caller's time is over once its entry is being stored."""
+
+    def __init__(self, begun):
+        self._lock, self._begun, self.over = threading.Lock(), begun, threading.Event()
+
+    def acquire(self, timeout=-1.0):
+        if timeout < 0:
+            return self._lock.acquire()
+        assert self._begun.acquire(timeout=SOON_S)
+        self.over.set()
+        return False
+
+    def release(self):
+        self._lock.release()
+
+
+def test_what_is_being_stored_is_waited_for(held, monkeypatch):
     """However late it is: its outcome is what counts."""
-    batches = batcher(held)
-    caller = Caller(batches, "slow", 0.5)
-    assert held.begun.acquire(timeout=SOON_S)
-    caller.join(0.6)
+    batches, ended = batcher(held), Impatient(held.begun)
+    monkeypatch.setattr(waiting, "lock", lambda: ended)
+    caller = Caller(batches, "slow")
+    assert ended.over.wait(SOON_S)
+    caller.join(0.1)
     assert caller.is_alive()
     held.go.release()
     assert caller.end() == "slow"

@@ -234,9 +234,10 @@ def test_more_than_go_together_are_two_batches(sending, monkeypatch):
 
 
 def test_who_waited_for_all_of_its_time_is_not_sent(queue, sending):
-    group = GroupCommit(sending, 0.05)
+    group = GroupCommit(sending, 10.0)
     first = under_way(sending, group)
-    (late,) = gathered(group, Message(b"late"))
+    group._limit_s = 0.05  # only now: those under way had more
+    late = Sender(group, Message(b"late"))
     joined(late)
     assert isinstance(late.error, NotDone)
     sending.go.release(AT_A_TIME)

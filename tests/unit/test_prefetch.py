@@ -304,10 +304,10 @@ def test_a_receive_that_waits_for_a_fetch_ends_at_close(queue, store):
 
     waiting = threading.Thread(target=receive)
     waiting.start()
-    time.sleep(0.1)
+    until(lambda: consumer._prefetch._changed._waiters)
     closing = threading.Thread(target=consumer.close)
     closing.start()
-    time.sleep(0.1)
+    until(lambda: consumer._closed)
     gate.set()
     for thread in (waiting, closing):
         thread.join(10)

@@ -448,10 +448,9 @@ def test_probes_are_answered_from_the_start_to_the_end(shop, run):
     running = run(address=("127.0.0.1", port))
     running.until(ready=True)
     shop.began.acquire()
-    running.until(ready=True)
     assert get(port, "/livez")[0] == get(port, "/readyz")[0] == 200
     assert b'cqueue_messages_total{outcome="succeeded",queue="mail"}' in get(port, "/metrics")[1]
-    assert b'cqueue_handler_seconds_count{queue="mail",task="send"} 1.0' in get(port, "/metrics")[1]
+    until(lambda: b'cqueue_handler_seconds_count{queue="mail",task="send"} 1.0' in get(port, "/metrics")[1])
     until(lambda: b'cqueue_queue_dead{queue="mail"} 0.0' in get(port, "/metrics")[1])
     shop.app.tasks["slow"].enqueue("b")
     shop.began.acquire()

@@ -35,6 +35,7 @@ from cqueue.doorbell.datagram import short_name
 from cqueue.doorbell.directory import encode_names
 from cqueue.doorbell.listener import Listener
 from cqueue.store.control import Heartbeat, Listen, ListenerRow
+from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(180)]
 
@@ -322,13 +323,13 @@ def test_messages_that_nobody_waits_for_are_found(client):
 
 def test_a_claim_that_was_never_settled_nor_taken_over_is_found(client):
     """Its consumer died, and no other one came."""
-    queue = client.create_queue("died", cqueue.QueueConfig(visibility=timedelta(seconds=2)))
+    queue = client.create_queue("died", cqueue.QueueConfig(visibility=timedelta(minutes=1)))
     queue.send_many([cqueue.Message(b"%d" % at) for at in range(5)])
     with queue.consumer() as consumer:
         held = consumer.receive(5, wait=timedelta(seconds=10))
         assert list(of_queue(queues.of_client(client), "died")) == []
         consumer.ack(held[:-1])
-    with seconds_later(client, 3):
+    with seconds_later(client, 61):
         found = only(of_queue(queues.of_client(client), "died"))
     assert "the last claim where the oldest" in found.found or "nothing was ever claimed" in found.found
     queue.purge()
@@ -462,13 +463,13 @@ def test_a_listener_that_is_gone_is_found(new_keyspace, site_of):
         row = ListenerRow("alive", "127.0.0.1", listener.port, listener.key, None)
         client._driver.ask(Listen(row, 60))
         found = list(doorbell.check(site))
+        until(lambda: counts.received == 1)
     finally:
         listener.close()
     gone = only(found)
     assert (gone.figures["listener"], gone.figures["port"]) == ("waiting-told", port)
     assert "refused" in gone.found.lower()
     assert any("1 of 2 listeners" in one.found for one in with_severity(found, OK))
-    assert counts.received == 1
 
 
 def test_a_port_of_this_process_that_is_taken_is_found(keyspace, site_of):

@@ -29,7 +29,10 @@ class Reader:
 
     def __init__(self, folder, queue, capfd):
         self.folder, self.queue, self.capfd = folder, queue, capfd
-        self.port = str(_free_port())
+        # Nobody else gets the port meanwhile, and as nobody listens there, it refuses.
+        self.kept = socket.socket()
+        self.kept.bind(("127.0.0.1", 0))
+        self.port = str(self.kept.getsockname()[1])
         self.namespace = {"__name__": "__main__"}
         self.server = None
         self.printed = []  # what each command printed
@@ -53,8 +56,10 @@ class Reader:
 
     def type(self, words):
         if words[:3] == ["python3", "-m", "http.server"]:
+            self.kept.close()
             with (self.folder / "told").open("w") as told:
                 self.server = self.start(*words[1:], stdout=subprocess.DEVNULL, stderr=told)
+            until(self.is_served, seconds=120)
         elif words[:2] == ["cqueue", "dispatch"]:
             self.dispatch(words[1:])
         elif words[0] == "cqueue" and words[1] not in {"dev", "--version"}:
@@ -80,13 +85,13 @@ class Reader:
         assert daemon.returncode == 0, log
         self.printed.append((out, log))
 
+    def is_served(self):
+        with contextlib.suppress(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", int(self.port))).close()
+            return True
+
     def start(self, *words, **pipes):
         return subprocess.Popen([sys.executable, *words], text=True, cwd=self.folder, **pipes)
-
-
-def _free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return listening.getsockname()[1]
 
 
 def _idle(queue):
@@ -109,6 +114,7 @@ def reader(new_keyspace, monkeypatch, tmp_path, capfd):
 
     yield make
     for reader in readers:
+        reader.kept.close()
         reader.namespace["app"].close()
         if reader.server:
             reader.server.kill()

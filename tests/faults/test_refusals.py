@@ -5,7 +5,6 @@ goes on by itself once that is done.
 """
 
 import json
-import socket
 import threading
 import time
 import urllib.error
@@ -168,8 +167,8 @@ def test_a_revoked_grant_makes_a_daemon_unready_and_it_recovers_by_itself(node, 
     role = node.role(keyspace, "SELECT", "MODIFY")
     site = Site(tmp_path, node.url(OPERATOR, keyspace))
     try:
-        port = free_port()
-        daemon = site.start("--health-port", port, url=node.url(f"{role}:secret", keyspace))
+        daemon = site.start("--health-port", 0, url=node.url(f"{role}:secret", keyspace))
+        port = daemon.until("health_listening")["port"]
         daemon.until("daemon_ready")
         site.wait(lambda: probe(port, "readyz")[0] == 200)
         node.run(f"REVOKE MODIFY ON KEYSPACE {keyspace} FROM {role}")
@@ -198,8 +197,8 @@ def test_a_daemon_without_grants_waits_for_them(node, keyspace, tmp_path):
     role = node.role(keyspace)
     site = Site(tmp_path, node.url(OPERATOR, keyspace))
     try:
-        port = free_port()
-        daemon = site.start("--health-port", port, url=node.url(f"{role}:secret", keyspace))
+        daemon = site.start("--health-port", 0, url=node.url(f"{role}:secret", keyspace))
+        port = daemon.until("health_listening")["port"]
         site.send("quick", 1)
         line = daemon.until("daemon_not_connected")
         assert line["level"] == "error"
@@ -293,12 +292,6 @@ def test_a_column_that_is_gone_is_a_missing_schema_for_everybody(new_keyspace, c
 
 def seconds(count):
     return timedelta(seconds=count)
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 def probe(port, path):

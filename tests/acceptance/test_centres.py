@@ -203,7 +203,7 @@ def test_partitions_are_kept_until_retiring_resumes(connection, new_keyspace):
         queue = client.create_queue("q", cqueue.QueueConfig(time_shard=timedelta(seconds=1)))
         with queue.consumer() as consumer:
             queue.send(b"x")
-            consumer.ack(consumer.receive(10, wait=timedelta(seconds=5)))
+            consumer.ack(consumer.receive(10, wait=timedelta(seconds=60)))
             assert consumer.receive(10, wait=timedelta(seconds=4)) == []
             assert registered(connection, made)  # two, if a slow send was repeated
             resume_retiring(connection, made.settings, repaired=True)

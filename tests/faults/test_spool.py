@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from cqueue.testing.events import OK, calls, read
-from tests.faults.clusters import running_cluster, url_of
+from tests.faults.clusters import running_cluster, url_of, wait_until
 from tests.faults.lengths import full
 
 pytestmark = [
@@ -38,10 +38,10 @@ def test_what_a_spool_took_arrives_once_although_cassandra_and_the_producer_end(
         own.stop()
         stopped = time.monotonic()
         for _ in range(2):
-            time.sleep(away_s / 3)
+            _let_send(producers[-1], away_s / 3, stopped)
             producers[-1].kill()
             producers.append(run.start("spool", **plan))
-        time.sleep(away_s / 3)
+        _let_send(producers[-1], away_s / 3, stopped)
         own.start()
         back = time.monotonic()
         time.sleep(full(10, 2))
@@ -53,7 +53,6 @@ def test_what_a_spool_took_arrives_once_although_cassandra_and_the_producer_end(
     taken = [_taken(child.history, stopped, back) for child in producers]
     assert report.clean, str(report)
     assert report.duplicated == [], str(report)
-    assert all(taken), "a producer got nothing into its spool while Cassandra was away"
     row(
         messages=report.sends,
         taken_while_away=sum(taken),
@@ -63,6 +62,12 @@ def test_what_a_spool_took_arrives_once_although_cassandra_and_the_producer_end(
         forwarded_after=f"{forwarded - back:.0f} s",
         handled_after=f"{drained - back:.0f} s",
     )
+
+
+def _let_send(producer, seconds, since):
+    """For that long; longer, if a busy machine has not let it put anything into its spool by then."""
+    time.sleep(seconds)
+    wait_until(lambda: _taken(producer.history, since, time.monotonic()), 60, "it took nothing")
 
 
 def _taken(history, since, until):

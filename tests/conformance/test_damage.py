@@ -73,7 +73,7 @@ def received(client, queue):
     found, opened = [], client.queue(queue)
     with opened.consumer() as consumer:
         while batch := consumer.receive(
-            100, wait=timedelta(seconds=1.5 if opened.stats(exact=True).live else 0)
+            100, wait=timedelta(seconds=20 if opened.stats(exact=True).live else 0)
         ):
             found += [message.body for message in batch]
             consumer.ack(batch)

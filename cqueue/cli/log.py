@@ -150,7 +150,7 @@ def stats(cli: CliContext, name: LogName) -> None:
     """
     with open_log(cli, name) as log, cli.status("Looking…"):
         fields = {"log": name, **asdict(log.stats())}
-    emit_one(cli, fields, {"per_second": round(fields["per_second"], 1)})
+    emit_one(cli, fields, {"per_second": round(fields["per_second"], 3)})
 
 
 @command(app)

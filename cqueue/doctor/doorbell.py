@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 SUBJECT: Final = Subject("doorbell")
 REFUSAL_S: Final = 0.3
 """Seconds to wait for a refusal: a few round trips within a data centre."""
-OWN_S: Final = 1.0
-"""Seconds to wait for the datagram that this process sends to itself."""
+OWN_S: Final = 5.0
+"""Seconds to wait for the datagram that this process sends to itself. It takes a millisecond, but on a busy
+machine the listening thread may not run at once."""
 TO_NOBODY: Final = Ring(short_name("cqueue doctor"), b"", 0)
 """A ring for a name that no queue or log has: listeners count it, and do nothing."""
 MOST: Final = 200

@@ -136,8 +136,9 @@ def test_stats(cli):
         "newest": None,
         "per_second": 0.0,
     }
-    cli("log", "append", "events", "t", "--lines", stdin=b"x\n" * 60)
     cli("log", "append", "events", "t", "y", "--partition", "0")
+    assert "0.017" in cli("log", "stats", "events").out  # one a minute
+    cli("log", "append", "events", "t", "--lines", stdin=b"x\n" * 60)
     full = cli("--json", "log", "stats", "events").json
     assert full["time_shards"] in {1, 2}
     assert 1 <= full["cassandra_partitions"] <= 4

@@ -6,10 +6,8 @@ import socket
 import struct
 import threading
 from contextlib import closing, contextmanager
-from unittest.mock import Mock
 
 import pytest
-from cassandra import cluster
 from cassandra.connection import DefaultEndPoint
 
 from cqueue.store import driver
@@ -246,34 +244,14 @@ class Watcher:
 
 def test_the_event_loop_stops_its_watchers_itself_when_the_process_ends(monkeypatch):
     """Libev's lists have no lock: another thread that changes them corrupts the heap."""
-    ends = []
-    monkeypatch.setattr(sockets.atexit, "register", ends.append)
     monkeypatch.setattr(sockets._reactor, "_global_loop", None)
     with connected() as (connection, _):
         loop, stopped_by = sockets._reactor._global_loop, []
         for name in ("_read_watcher", "_write_watcher"):
             setattr(connection, name, Watcher(getattr(connection, name), stopped_by))
 
-        ends[0]()
-        sockets._reactor._cleanup(loop)  # the driver's own end comes after it
+        sockets._reactor._cleanup(loop)  # as at exit
 
         assert connection.is_closed
         assert stopped_by == [loop._thread] * 2
         assert not loop._thread.is_alive()
-
-
-def test_clusters_are_shut_down_before_their_event_loop_ends(monkeypatch):
-    """A session whose connections close under it takes the node for dead, and logs errors at each exit."""
-    ends, were_ended = [cluster._shutdown_clusters], []
-    monkeypatch.setattr(sockets.atexit, "register", ends.append)
-    monkeypatch.setattr(sockets._reactor, "_global_loop", None)
-    with connected():
-        loop, one = sockets._reactor._global_loop, Mock()
-        one.shutdown = lambda: were_ended.append(loop._shutdown)
-        monkeypatch.setattr(cluster, "_clusters_for_shutdown", {one})
-
-        for end in reversed(ends):  # as `atexit` does
-            end()
-
-        assert loop._shutdown
-        assert not were_ended[0]

@@ -9,7 +9,6 @@ Each class is mixed into the driver's own connection class if the probe of its p
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import io
 import ssl
@@ -184,11 +183,7 @@ class CleanEnd(_Base):  # type: ignore[misc]
         """Make the event loop of this process, if there is none."""
         super().initialize_reactor()
         loop = _reactor._global_loop  # noqa: SLF001 - as the driver does
-        if "_cleanup" not in vars(loop):
-            loop._cleanup = partial(_end, loop)  # noqa: SLF001 - what the driver calls when the process ends
-            atexit.register(loop._cleanup)  # noqa: SLF001 - before 3.30.1 the driver calls nothing
-            # Before it, as the driver does: a session would take closed connections for a node that died.
-            atexit.register(find("cassandra.cluster:_shutdown_clusters"))
+        loop._cleanup = partial(_end, loop)  # noqa: SLF001 - what the driver calls when the process ends
 
 
 def _end(loop: Any) -> None:
@@ -277,7 +272,6 @@ CLEAN_END: Final = Part(
         f"{_LIBEV}:LibevLoop._cleanup",
         f"{_LIBEV}:LibevLoop.notify",
         f"{_LIBEV}:_global_loop",
-        "cassandra.cluster:_shutdown_clusters",
     ),
     lambda: _is_libev() and set(find(f"{_LIBEV}:LibevLoop").__init__.__code__.co_names) >= _OF_A_LOOP,
     "a process that has just closed its connections, or has not, may be aborted as it ends",

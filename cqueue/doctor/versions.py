@@ -25,7 +25,7 @@ CASSANDRA: Final = (5, 0)
 """The release that cqueue is tested on."""
 PYTHONS: Final = ((3, 11), (3, 13))
 """The first and the last Python that cqueue is tested on."""
-DRIVERS: Final = ((3, 29, 3), (3, 31))
+DRIVERS: Final = ((3, 30, 1), (3, 31))
 """The first driver that cqueue is tested with, and the first that is too new."""
 
 

@@ -668,7 +668,7 @@ def test_late_heartbeats_are_named():
 @pytest.mark.parametrize(
     ("python", "driver", "expected"),
     [
-        ((3, 11), "3.29.3", []),
+        ((3, 11), "3.29.3", [WARNING]),
         ((3, 13), "3.30.1", []),
         ((3, 15), "3.30.1", [INFO]),
         ((3, 12), "3.28.0", [WARNING]),

@@ -97,8 +97,9 @@ def test_a_late_success_whose_schedule_does_not_move_on_settles_nothing(runner, 
     assert settled == [LEFT]
 
 
-def test_a_thread_whose_handler_ends_as_it_is_looked_at_is_not_replaced(runner, settled, monkeypatch):
-    """The thread goes on with other messages, so a second one would be one too many."""
+@pytest.fixture
+def stuck(runner):
+    """A worker thread with a handler that goes on until `go_on`, and another message behind it."""
     backlog = Backlog(RunQueue(1, 10), RunQueue(1, 10), wake_loop=lambda: None, room_freed=lambda: None)
     workers = WorkerThreads(backlog, runner)
     begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
@@ -106,50 +107,42 @@ def test_a_thread_whose_handler_ends_as_it_is_looked_at_is_not_replaced(runner, 
     def handle(*_):
         begun.set()
         assert go_on.wait(SOON_S)
-
-    delivery, after = make_delivery(handle), make_delivery(lambda *_: done.set())
-    backlog.put([delivery, after])
-    workers.start()
-    assert begun.wait(SOON_S)
-    delivery.told_s = 0.0
-    seen = workers.called()
-    assert seen == [delivery]
-    go_on.set()
-    assert done.wait(SOON_S)  # the thread has ended with the first, and handles the second
-    monkeypatch.setattr(workers, "called", lambda: seen)
-    monkeypatch.setattr(workers, "_start_thread", lambda: pytest.fail("a thread too many"))
-    workers.watch(STUCK_S)
-    backlog.close()
-    assert settled[0] is SUCCEEDED
-    assert LEFT.outcome not in [one.outcome for one in settled]
-
-
-def test_a_thread_that_cannot_be_started_is_started_later(runner, monkeypatch):
-    """The one that was given up is gone: the dispatcher would do with one less for ever."""
-    backlog = Backlog(RunQueue(1, 10), RunQueue(1, 10), wake_loop=lambda: None, room_freed=lambda: None)
-    workers = WorkerThreads(backlog, runner)
-    begun, go_on, done = threading.Event(), threading.Event(), threading.Event()
-
-    def handle(*_):
-        begun.set()
-        assert go_on.wait(SOON_S)
-
-    def refuse(_):
-        raise RuntimeError("can't start new thread")
 
     delivery = make_delivery(handle)
     backlog.put([delivery, make_delivery(lambda *_: done.set())])
     workers.start()
     assert begun.wait(SOON_S)
     delivery.told_s = 0.0
+    yield SimpleNamespace(workers=workers, delivery=delivery, go_on=go_on, done=done)
+    backlog.close()
+
+
+def test_a_thread_whose_handler_ends_as_it_is_looked_at_is_not_replaced(stuck, settled, monkeypatch):
+    """The thread goes on with other messages, so a second one would be one too many."""
+    seen = stuck.workers.called()
+    assert seen == [stuck.delivery]
+    stuck.go_on.set()
+    assert stuck.done.wait(SOON_S)  # the thread has ended with the first, and handles the second
+    monkeypatch.setattr(stuck.workers, "called", lambda: seen)
+    monkeypatch.setattr(stuck.workers, "_start_thread", lambda: pytest.fail("a thread too many"))
+    stuck.workers.watch(STUCK_S)
+    assert settled[0] is SUCCEEDED
+    assert LEFT.outcome not in [one.outcome for one in settled]
+
+
+def test_a_thread_that_cannot_be_started_is_started_later(stuck, monkeypatch):
+    """The one that was given up is gone: the dispatcher would do with one less for ever."""
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        workers.watch(STUCK_S)
-    assert delivery.is_abandoned
-    workers.watch(STUCK_S)
-    assert done.wait(SOON_S)
-    go_on.set()
-    backlog.close()
+        stuck.workers.watch(STUCK_S)
+    assert stuck.delivery.is_abandoned
+    stuck.workers.watch(STUCK_S)
+    assert stuck.done.wait(SOON_S)
+    stuck.go_on.set()
 
 
 def test_a_decision_that_cannot_be_handed_on_still_frees_the_thread():

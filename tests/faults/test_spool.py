@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
@@ -38,10 +39,10 @@ def test_what_a_spool_took_arrives_once_although_cassandra_and_the_producer_end(
         own.stop()
         stopped = time.monotonic()
         for _ in range(2):
-            _let_send(producers[-1], away_s / 3, stopped)
+            _await_taken(producers[-1], rate * away_s / 3, stopped)
             producers[-1].kill()
             producers.append(run.start("spool", **plan))
-        _let_send(producers[-1], away_s / 3, stopped)
+        _await_taken(producers[-1], rate * away_s / 3, stopped)
         own.start()
         back = time.monotonic()
         time.sleep(full(10, 2))
@@ -64,10 +65,10 @@ def test_what_a_spool_took_arrives_once_although_cassandra_and_the_producer_end(
     )
 
 
-def _let_send(producer, seconds, since):
-    """For that long; longer, if a busy machine has not let it put anything into its spool by then."""
-    time.sleep(seconds)
-    wait_until(lambda: _taken(producer.history, since, time.monotonic()), 60, "it took nothing")
+def _await_taken(producer, messages, since):
+    """Wait until the producer has put this number of messages into its spool."""
+    took = partial(_taken, producer.history, since)
+    wait_until(lambda: took(time.monotonic()) >= messages, full(600, 120), "it took too little")
 
 
 def _taken(history, since, until):

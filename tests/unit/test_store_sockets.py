@@ -73,11 +73,11 @@ def is_at_rest(connection):
 
 
 class Through:
-    """A socket that is written to in another way."""
+    """A socket, or a watcher of libev, with some methods replaced."""
 
-    def __init__(self, own, send):
+    def __init__(self, own, **instead):
         self._own = own
-        self.send = send
+        vars(self).update(instead)
 
     def __getattr__(self, name):
         return getattr(self._own, name)
@@ -117,6 +117,7 @@ def test_a_connection_without_what_is_needed_of_it_is_written_to_by_the_loop(mon
     """That shows only once it is made; of all such connections one line is logged."""
     monkeypatch.setattr(sockets, "_OF_A_CONNECTION", (*sockets._OF_A_CONNECTION, "no_such_thing"))
     sockets._report.cache_clear()
+    Direct.initialize_reactor()  # this test may be the first one of its process
     loop, woken = sockets._reactor._global_loop, []
     for _ in range(2):
         with connected() as (connection, listener):
@@ -154,7 +155,7 @@ def test_nobody_writes_while_the_loop_is_in_the_middle_of_a_request():
             others[0].join()
             return sent
 
-        connection._socket = Through(own, half)
+        connection._socket = Through(own, send=half)
         connection.deque.append(frame(1, 1, 1000))
         sockets._reactor._global_loop.notify()
 
@@ -198,7 +199,7 @@ def test_a_connection_that_breaks_tells_those_that_wait_for_an_answer():
         def broken(_data):
             raise BrokenPipeError(errno.EPIPE, "nobody reads")
 
-        connection._socket = Through(connection._socket, broken)
+        connection._socket = Through(connection._socket, send=broken)
         connection.push(frame(1, 1, 10))
 
         assert isinstance(connection.last_error, BrokenPipeError)
@@ -213,7 +214,7 @@ def test_a_connection_that_breaks_as_it_is_made_leaves_nothing_behind(monkeypatc
 
     def connect_in_vain(connection):
         connect(connection)
-        connection._socket = Through(connection._socket, fail)
+        connection._socket = Through(connection._socket, send=fail)
 
     def fail(_data):
         raise ConnectionResetError(errno.ECONNRESET, "the peer has gone")
@@ -227,28 +228,17 @@ def test_a_connection_that_breaks_as_it_is_made_leaves_nothing_behind(monkeypatc
         assert connection not in sockets._reactor._global_loop._live_conns
 
 
-class Watcher:
-    """A watcher of libev that notes which threads stop it."""
-
-    def __init__(self, own, stopped_by):
-        self._own = own
-        self._stopped_by = stopped_by
-
-    def __getattr__(self, name):
-        return getattr(self._own, name)
-
-    def stop(self):
-        self._stopped_by.append(threading.current_thread())
-        self._own.stop()
-
-
 def test_the_event_loop_stops_its_watchers_itself_when_the_process_ends(monkeypatch):
     """Libev's lists have no lock: another thread that changes them corrupts the heap."""
     monkeypatch.setattr(sockets._reactor, "_global_loop", None)
     with connected() as (connection, _):
         loop, stopped_by = sockets._reactor._global_loop, []
-        for name in ("_read_watcher", "_write_watcher"):
-            setattr(connection, name, Watcher(getattr(connection, name), stopped_by))
+
+        def stopping(own):
+            return Through(own, stop=lambda: (stopped_by.append(threading.current_thread()), own.stop()))
+
+        connection._read_watcher = stopping(connection._read_watcher)
+        connection._write_watcher = stopping(connection._write_watcher)
 
         sockets._reactor._cleanup(loop)  # as at exit
 

@@ -58,7 +58,7 @@ def until_dead(dispatcher, clock, messages=1):
         stats = dispatcher.stats()
         idle = not (stats.unstarted or stats.running or stats.unsettled)
         if idle:
-            clock.advance(0.1)  # only its back-off passes, and no lease
+            clock.advance(1.0)  # only its back-off passes, and no lease
         return idle and stats.total.dead == messages
 
     until(tick)

@@ -110,17 +110,18 @@ class Prefetch(Generic[T]):
         """
         left = len(self._waiting) - self._wanted
         if self._last_claim and not self._claiming and not self._closed and 2 * left <= self._last_claim:
-            self._claiming = True
             self._wake()
+            self._claiming = self._thread is not None
 
     def _wake(self) -> None:
         if self._thread is None and not self._closed:
             self._thread = Thread(target=self._run, name="cqueue-prefetch", daemon=True)
             try:
                 self._thread.start()
-            except BaseException:  # Ctrl-C: a later call starts the thread
+            except BaseException as exc:  # a later call starts the thread
                 self._thread = None
-                raise
+                if not isinstance(exc, RuntimeError):  # the process has too many threads just now
+                    raise
         self._changed.notify_all()
 
     def _pop(self, most: int) -> list[T]:

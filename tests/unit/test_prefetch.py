@@ -411,6 +411,23 @@ def test_what_a_receive_waits_for_counts_as_gone():
     assert asked_by == [threading.current_thread().name, "cqueue-prefetch"]
 
 
+def test_where_no_thread_can_be_started_a_receive_claims_and_a_later_one_starts_it(queue, monkeypatch):
+    """What it has claimed is not lost to its caller until the timeout, and the next one does not hang."""
+    send(queue, *(b"%d" % number for number in range(6)))
+
+    def none_left(_):
+        raise RuntimeError("can't start new thread")
+
+    with queue.consumer(prefetch=2) as consumer:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none_left)
+            found = consumer.receive(2) + consumer.receive(1)  # the rest of a claim waits for the next one
+        found += on_a_thread(lambda: consumer.receive(2))
+        found += on_a_thread(lambda: consumer.receive(2))
+        assert [message.body for message in found] == [b"0", b"1", b"2", b"3", b"4", b"5"]
+        assert consumer._prefetch._thread is not None
+
+
 def test_a_receive_that_is_interrupted_waits_for_nothing_any_more(monkeypatch):
     ahead = Prefetch(10, lambda count: ([0] * count, False), lambda _: [], lambda: 60.0)
     ahead._claiming = True

@@ -161,8 +161,13 @@ def _commit(draft: Draft) -> Proto[Claim | None]:
     mutation, read_us = draft.mutation(), remembered.read_us
     # The head is unknown until the mutation is known to be applied.
     remembered.whole, remembered.read_us, remembered.read_ahead = False, 0, None
-    if mutation.lock is None or not (yield from _send_mutation(draft, mutation)):
-        return None
+    try:
+        if mutation.lock is None or not (yield from _send_mutation(draft, mutation)):
+            return None
+    except OutcomeUnknown:
+        if draft.grants:
+            memory.left_until_ms = draft.grants[0].lease.due_ms + draft.spec.skew_us // 1000
+        raise
     remembered.read_us = read_us
     remembered.note_write(draft.head.left_with(mutation.lock), whole=True)
     _remember(draft)

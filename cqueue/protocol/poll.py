@@ -58,7 +58,7 @@ class Poll:
         self.registry = Registry(row.oldest_epoch, row.oldest_open_epoch, read_open=spec.has_open_rows)
         self.work = WorkList()
         self.finished: deque[Lease] = deque()  # leases with all messages acked, whose slots are to be freed
-        self.unsure_until_us = 0  # until then a claim of unknown outcome may hold messages
+        self.left_until_ms = 0  # until then claims of unknown outcome may hold messages
         self.gate = self._own_gate = gate  # `gate` holds for the next rounds
         self._share: Share | None = None
         self._contended: list[RowMemory] = []  # hinted, but locked or claimed from by another consumer
@@ -181,12 +181,11 @@ class Poll:
         except TooManyTombstones:
             memory.reads.budget.note_refusal(memory.priorities)  # so the next search finds work here
             raise
-        except (NotDone, OutcomeUnknown) as exc:
+        except (NotDone, OutcomeUnknown):
             memory.reads.sizes.assume_larger(memory.priorities)
-            if isinstance(exc, OutcomeUnknown):
-                self.unsure_until_us = (yield from Now()) + spec.visibility_ms * 1000
             raise
         finally:
+            self.left_until_ms = max(self.left_until_ms, memory.left_until_ms)
             list_.hold(memory if memory.remembered.locked else None)
         if memory.retired or not memory.finished:
             self._unfreed.pop(memory, None)

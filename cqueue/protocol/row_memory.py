@@ -205,6 +205,7 @@ class RowMemory:
     remembered: RememberedHead = field(default_factory=RememberedHead)
     finished: list[Lease] = field(default_factory=list)  # leases with only acked messages: slots to free
     claims: int = 0
+    left_until_ms: int = 0  # until then a claim of unknown outcome may hold messages
     assigned_elsewhere: bool = False  # another worker looks at this wide row first
     retired: bool = False
     probed_us: int = 0  # when a search last probed it

@@ -65,14 +65,11 @@ class Receiver:
         self._closed = False
         self.last = Found()
         self.visibility_s = 0.0
-        self._skew_ms = 0
 
     @property
     def left_until_ms(self) -> int:
-        """Cluster time until which claims may hold messages that were not delivered, or 0: timeout and ε."""
-        unsure_us = 0 if self._poll is None else self._poll.unsure_until_us
-        left_until_ms = max(unsure_us // 1000, self._settler.left_until_ms)
-        return left_until_ms + self._skew_ms if left_until_ms else 0
+        """Cluster time until which claims may hold messages that were not delivered, or 0."""
+        return max(self._settler.left_until_ms, 0 if self._poll is None else self._poll.left_until_ms)
 
     @property
     def is_paused(self) -> bool:
@@ -105,7 +102,6 @@ class Receiver:
         entry = self._entry()
         poll, run = self._polling(entry), self._driver.run
         poll.gate, self.visibility_s = NO_SUSPECTS if ahead else self._gate, entry.spec.visibility_ms / 1000
-        self._skew_ms = entry.spec.skew_us // 1000
         if entry.row.state == PAUSED:
             run(poll.let_go())
             return []
@@ -210,20 +206,20 @@ class ClaimedMessages:
         settler.hold([*claimed.taken, *claimed.dead, *claimed.expired])
         settler.drop(claimed.expired)
         self._bury_spent(claimed.dead, spec)
-        some = self._still_held(claimed.taken)
+        some = self._still_held(claimed.taken, spec)
         if None not in [taken.row.body for taken in some]:
             messages = [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in some]
         else:
             try:
                 messages = self._with_bodies(some, spec)
             except (NotDone, OutcomeUnknown):
-                settler.release({taken.lease for taken in some})
+                settler.release({taken.lease for taken in some}, spec)
                 raise
         if self._driver.meter is not None:
             self._driver.meter.count("claimed", settler.name, len(messages))
         return messages
 
-    def _still_held(self, taken: Sequence[Taken]) -> Sequence[Taken]:
+    def _still_held(self, taken: Sequence[Taken], spec: QueueSpec) -> Sequence[Taken]:
         """Return the messages without those whose visibility timeout is over already; give these back.
 
         Cassandra may answer late. Another consumer could claim them while a handler begins with them here.
@@ -234,7 +230,7 @@ class ClaimedMessages:
             return taken
         held = [one for one in taken if one.lease not in late]
         self._tell_late(len(taken) - len(held))
-        self._settler.release(late)
+        self._settler.release(late, spec)
         return held
 
     def _tell_late(self, messages: int) -> None:
@@ -289,7 +285,7 @@ class ClaimedMessages:
         try:
             everywhere = self._driver.run(bodies.look_everywhere(missing))
         except (NotDone, OutcomeUnknown):
-            settler.snooze_unread(missing, spec.visibility_ms)
+            settler.snooze_unread(missing, spec)
             return []
         found: list[ReceivedMessage] = []
         for one in missing:

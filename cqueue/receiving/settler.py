@@ -58,7 +58,7 @@ class Settler:
         self._leases: set[Lease] = set()
         self.acking: dict[object, Sequence[Received]] = {}  # of acks that wait, or run
         self.finished: deque[Lease] = deque()
-        self.left_until_ms = 0  # when the last timeout passes of those that undelivered messages are left to
+        self.left_until_ms = 0  # until then leases may hold messages that were not delivered
         self._shared = acks.Shared()
 
     # ── leases ──
@@ -104,26 +104,27 @@ class Settler:
             if self._driver.meter is not None:
                 self._driver.meter.count("expired", self.name, len(expired))
 
-    def release(self, leases: Iterable[Lease]) -> None:
+    def release(self, leases: Iterable[Lease], spec: QueueSpec) -> None:
         """Give back messages that were not delivered, without using an attempt. Else their timeout does
         so.
         """
         for lease in leases:
-            with self._or_left(lease), self._lock_of(lease):
+            with self._or_left([lease], spec), self._lock_of(lease):
                 self._driver.run(acks.release(lease))
 
-    def snooze_unread(self, unseen: Sequence[Taken], delay_ms: int) -> None:
+    def snooze_unread(self, unseen: Sequence[Taken], spec: QueueSpec) -> None:
         """Snooze messages that cannot be read now, without using an attempt. Else their timeout does so."""
-        with self._or_left(*(one.lease for one in unseen)):
-            self._give_back(unseen, delay_ms, count=False)
+        with self._or_left([one.lease for one in unseen], spec):
+            self._give_back(unseen, spec.visibility_ms, count=False)
 
     @contextmanager
-    def _or_left(self, *leases: Lease) -> Iterator[None]:
+    def _or_left(self, leases: Iterable[Lease], spec: QueueSpec) -> Iterator[None]:
         """Leave messages to their timeouts where Cassandra fails to give them back."""
         try:
             yield
         except (NotDone, OutcomeUnknown):
-            self.left_until_ms = max(self.left_until_ms, *(lease.due_ms for lease in leases))
+            until_ms = max(lease.due_ms for lease in leases) + spec.skew_us // 1000
+            self.left_until_ms = max(self.left_until_ms, until_ms)
         except LeaseLost:
             return
 

@@ -844,6 +844,27 @@ def test_messages_that_a_claim_could_not_deliver_are_waited_for(troubled, work, 
     assert handled == [2]
 
 
+def test_a_claim_of_unknown_outcome_that_took_nothing_is_not_waited_for(troubled, work, clock, dispatch):
+    """A sweep without an answer holds no message, and the visibility timeout may be hours."""
+
+    def around(operation, execute):
+        if isinstance(operation, ReadHead) and operation.serial:
+            raise Unavailable("too few replicas")
+        result = execute()
+        if isinstance(operation, Mutate) and operation.lock is not None:
+            raise OutcomeUnknown("no answer")
+        return result
+
+    work.send(b"x")
+    dispatcher = dispatch(work, lambda *_: None, consumers=1)
+    assert dispatcher.drain(SOON)
+    troubled.around = around
+    clock.advance(3)  # W + ε: the sweep is due
+    until(lambda: dispatcher.stats().total.receive_failures)
+    troubled.around = lambda _, execute: execute()
+    assert dispatcher.drain(SOON)
+
+
 def test_a_dispatcher_that_was_never_started_is_not_drained(work):
     """Nobody has looked into the queue."""
     work.send(b"x")

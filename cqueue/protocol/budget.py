@@ -192,15 +192,14 @@ class TombstoneBudget:
             return present
         return self.piece_end(priority, boundary, present, self._reach_us[priority])
 
-    def note_refusal(self, priorities: Iterable[int]) -> None:
-        """Note that Cassandra gave a read of one of these priorities up because of tombstones.
+    def note_refusal(self, priority: int) -> None:
+        """Note that Cassandra gave a read of this priority up because of tombstones.
 
         A purge leaves them anywhere, also between messages that this consumer has counted. The refused read
         may have been far longer than a piece, so it says nothing of the densest part of the row.
         """
-        for priority in priorities:
-            reach_us = self._reach_us.get(priority, self.piece_us)
-            self._reach_us[priority] = max(SHORTEST_PIECE_US, reach_us // FAILURE_DIVISOR)
+        reach_us = self._reach_us.get(priority, self.piece_us)
+        self._reach_us[priority] = max(SHORTEST_PIECE_US, reach_us // FAILURE_DIVISOR)
         self._taken.clear()
         self.piece_us = max(SHORTEST_PIECE_US, self.piece_us // FAILURE_DIVISOR)
         self._cheap_reads = 0

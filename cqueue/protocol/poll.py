@@ -178,8 +178,7 @@ class Poll:
         try:
             stay = stay and not list_.is_last_turn
             claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint)
-        except TooManyTombstones:
-            memory.reads.budget.note_refusal(memory.priorities)  # so the next search finds work here
+        except TooManyTombstones:  # whatever the size of the messages
             raise
         except (NotDone, OutcomeUnknown):
             memory.reads.sizes.assume_larger(memory.priorities)

@@ -149,7 +149,7 @@ def _shows_work(memory: RowMemory, spec: QueueSpec, read: ReadIds, answer: Any, 
     Many tombstones above the boundary are work, too: a claim moves the boundary over them.
     """
     if isinstance(answer, TooManyTombstones):
-        memory.reads.budget.note_refusal((read.priority,))
+        memory.reads.budget.note_refusal(read.priority)
         return True
     if not isinstance(answer, IdSlice):
         return False

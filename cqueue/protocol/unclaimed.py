@@ -131,10 +131,10 @@ def _take_normal(draft: Draft, priority: int, beside: ReadAnswers | None) -> Pro
         try:
             whole, goes_on = yield from _take_piece(draft, priority, beside, sliced=whole)
         except TooManyTombstones:
+            draft.memory.reads.budget.note_refusal(priority)
             if not (number or draft.grants or draft.head.moved):
                 raise
-            draft.memory.reads.budget.note_refusal((priority,))  # what was read before is written
-            whole = False
+            whole = False  # what was read before is written
             break
         if (whole and not goes_on) or draft.left <= 0 or draft.grants:
             break
@@ -385,9 +385,9 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
         try:
             found = yield from ReadSlice(memory.wide_row, priority, floor, upto, limit)
         except TooManyTombstones:
+            budget.note_refusal(priority)
             if not (floor > begin or draft.grants):
                 raise
-            budget.note_refusal((priority,))  # what was read before counts
             draft.learned.floors[priority], draft.more = min(floor, recent), True
             return
         budget.note_tombstones(found.tombstones)

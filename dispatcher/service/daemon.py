@@ -25,7 +25,7 @@ from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cqueue._version import __version__
 from cqueue.dispatcher.application import import_string
@@ -175,8 +175,7 @@ class Daemon:
             try:
                 found = launch.made_by(found, self._settings)  # once: an application has a client of its own
                 hooks = [self._metrics, *self._hooks]
-                launched = self._attempt(partial(launch.launch, found, self._settings, hooks))
-                return launched and self._start(launched)
+                return self._start(self._attempt(partial(launch.launch, found, self._settings, hooks)))
             except SchemaMismatch:
                 raise
             except (NotDone, OutcomeUnknown) as exc:
@@ -184,9 +183,9 @@ class Daemon:
                 self._tell_of(exc, pause_s)
         return None
 
-    def _attempt(self, launch: Callable[[], Launched]) -> Launched | None:
-        """Launch on a thread; return None if a signal came first. Nodes that accept a connection and do not
-        answer keep an attempt for many seconds, in which nothing else ends it.
+    def _attempt(self, launch: Callable[[], Launched]) -> Launched:
+        """Launch on a thread; leave the process if a signal comes first. Nodes that accept a connection and
+        do not answer keep an attempt for many seconds, and the usual end of Python would wait for it.
         """
         attempt: Future[Launched] = Future()
 
@@ -198,7 +197,9 @@ class Daemon:
             self._inbox.put(Attempted())
 
         threading.Thread(target=run, name="cqueue-launch", daemon=True).start()
-        return attempt.result() if isinstance(self._next(math.inf), Attempted) else None
+        if not isinstance(self._next(math.inf), Attempted):
+            leave(Exit.DRAINED)
+        return attempt.result()
 
     def _tell_of(self, error: CqueueError, again_in_s: float) -> None:
         """Log why the start failed; a cause that lasts until an operator mends it is logged once."""
@@ -415,8 +416,8 @@ def child(fd: int, memory: int) -> int:
         return BUG
 
 
-def leave(code: int) -> None:
-    """End the process, although handlers may still run: threads that nobody can end delay no exit."""
+def leave(code: int) -> NoReturn:
+    """End the process, whatever its threads do: those that nobody can end delay no exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -4,6 +4,7 @@ import os
 import queue
 import signal
 import socket
+import subprocess
 import sys
 import textwrap
 import threading
@@ -114,7 +115,7 @@ class Running:
     def _run(self):
         try:
             self.end.put(self.daemon.run())
-        except Exception as exc:  # noqa: BLE001 - raised again where the test waits
+        except BaseException as exc:  # noqa: BLE001 - raised again where the test waits
             self.end.put(exc)
 
     def signal(self, number=signal.SIGTERM):
@@ -132,7 +133,7 @@ class Running:
         """What it ends with."""
         end = self.end.get(timeout=60)
         self.thread.join()
-        if isinstance(end, Exception):
+        if isinstance(end, BaseException):
             raise end
         return end
 
@@ -369,13 +370,16 @@ def test_a_signal_ends_an_attempt_that_gets_no_answer(shop, run, monkeypatch):
 
     shop.app._link.client = None
     monkeypatch.setattr(clients, "connect", hang)
+    monkeypatch.setattr(daemon, "leave", sys.exit)
     running = run()
     assert began.wait(20)
     for _ in range(3):  # reports go on meanwhile, by which a parent knows that it lives
         running.until(reason="starting")
     running.signal()
     try:
-        assert running.code == 0
+        with pytest.raises(SystemExit) as left:
+            assert running.code is None, "the attempt goes on, and would keep the process"
+        assert left.value.code == 0
     finally:
         answer.set()
 
@@ -554,6 +558,33 @@ def test_a_child_that_is_just_starting_survives_what_a_terminal_sends_to_all(tmp
     while not isinstance(notice := inbox.get(timeout=60), Ended):
         pass
     assert notice.code == 0
+
+
+def test_an_attempt_that_gets_no_answer_does_not_keep_the_process(tmp_path):
+    """As the driver does: the end of Python waits for the lock of a cluster that is connecting."""
+    (tmp_path / "stuck_shop.py").write_text(
+        textwrap.dedent("""
+        import threading
+        from cqueue import App, client
+
+        def connect(*_, **__):
+            threading.Thread(target=threading.Event().wait, daemon=False).start()
+            print("connecting", flush=True)
+            threading.Event().wait()
+
+        client.connect = connect
+        app = App("cassandra://db1/shop?local_dc=dc1")
+        app.task(queue="mail", name="send")(print)
+    """)
+    )
+    command = [sys.executable, "-m", "cqueue", "dispatch", "stuck_shop:app"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "connecting\n"
+            process.terminate()
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
 
 
 def test_an_application_that_cannot_be_imported_is_said_once(tmp_path, monkeypatch):

@@ -388,10 +388,10 @@ class Batcher(Generic[Entry, Outcome]):
 Calls: TypeAlias = Batcher[Callable[[], Any], Any]
 
 
-def calls(name: str, *, at_a_time: int, room: int) -> Calls:
+def calls(name: str, *, at_a_time: int, room: int | None = None) -> Calls:
     """Make a batcher that runs calls in the background, one at a time in each of `at_a_time` threads.
 
     The outcome of a call is the value that it returns or the error that it raises. `submit` blocks while
-    `room` calls are queued or running.
+    `room` calls are queued or running; without a room it never does.
     """
     return Batcher(lambda batch: [call() for call in batch], Bounds(1, at_a_time, room=room), name=name)

@@ -2,7 +2,7 @@
 
 At half of a lease's timeout this module decides. If a message of the lease runs, or its ack is not stored
 yet, the lease is extended: the whole lease, because it is one row. Messages that still wait to be started are
-given back first, so that an idle process elsewhere can take them. Threads of a pool do the calls, because
+given back first, so that an idle process elsewhere can take them. Other threads do the calls, because
 each call may wait long for Cassandra.
 """
 
@@ -11,14 +11,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 
 from cqueue.dispatcher.execution.backlog import Backlog
 from cqueue.dispatcher.execution.delivery import Delivery, LeasedBatch
 from cqueue.dispatcher.execution.events import Event, Trouble
 from cqueue.dispatcher.execution.runner import Runner
-from cqueue.errors import CqueueError
+from cqueue.errors import Closed, CqueueError
+from cqueue.runtime.batcher import calls
 
 EXTENDERS = 4
 """Threads that extend leases. Four, so that one slow call delays no other queue's lease for long."""
@@ -52,7 +53,7 @@ class LeaseExtender:
         self._runner = runner
         self._telemetry = runner.telemetry
         self._watch = watch
-        self._executor: Executor = ThreadPoolExecutor(EXTENDERS, thread_name_prefix="cqueue-extend")
+        self._extensions = calls("cqueue-extend", at_a_time=EXTENDERS)
         self._trouble = Trouble(runner.telemetry, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
         self._new: deque[LeasedBatch] = deque()
         self.batches: list[LeasedBatch] = []
@@ -69,7 +70,7 @@ class LeaseExtender:
         self._stop.set()
         if self.thread.is_alive():
             self.thread.join(1.0)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self._extensions.close(drop=True, wait_s=0)
 
     def keep(self, batch: LeasedBatch) -> None:
         """Add a batch to those that are checked. Called on any thread."""
@@ -119,13 +120,13 @@ class LeaseExtender:
         if any(one.message.is_held and not one.is_left for one in batch.deliveries):
             batch.busy = True
             try:
-                self._executor.submit(self.extend, batch)
-            except RuntimeError as exc:  # the process has too many threads just now
+                self._extensions.submit(partial(self.extend, batch))
+            except (RuntimeError, Closed) as exc:  # the process has too many threads just now, or it stops
                 batch.busy = False
                 self._failed(batch, exc)
 
     def extend(self, batch: LeasedBatch) -> None:
-        """Extend the lease of a batch, on a thread of the pool. Never raises."""
+        """Extend the lease of a batch, on one of the threads for that. Never raises."""
         poller = batch.poller
         try:
             deliveries = batch.deliveries

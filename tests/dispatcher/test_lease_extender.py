@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from cqueue.dispatcher.execution.lease_extender import RETRY_MS, TICKS_TO_FORGET
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.errors import LeaseLost, Unavailable
 from cqueue.protocol.lease import Holding, Lease
+from cqueue.runtime.batcher import calls
 from cqueue.store.operations import SlotRow, SlotState, WideRow
 
 VISIBILITY_MS = 10_000
@@ -44,10 +46,10 @@ class FakePoller:
 
 
 class Inline:
-    """An executor that runs at once."""
+    """Makes calls at once."""
 
-    def submit(self, function, *args):
-        function(*args)
+    def submit(self, call):
+        call()
         return Future()
 
 
@@ -80,7 +82,7 @@ def released():
 def lease_extender(backlog, batch, released):
     runner = SimpleNamespace(telemetry=Telemetry(), give_back=released.extend)
     made = LeaseExtender(backlog, runner, lambda: None)
-    made._executor = Inline()
+    made._extensions = Inline()
     made.keep(batch)
     return made
 
@@ -106,12 +108,31 @@ def test_a_lease_is_extended_once_a_thread_can_be_started(lease_extender, poller
     def refuse(*_):
         raise RuntimeError("can't start new thread")
 
-    lease_extender._executor = SimpleNamespace(submit=refuse)
+    lease_extender._extensions = SimpleNamespace(submit=refuse)
     tick_at(lease_extender, poller, 5_000)
-    lease_extender._executor = Inline()
+    lease_extender._extensions = Inline()
     tick_at(lease_extender, poller, 5_000 + RETRY_MS - 1)
     assert poller.extended == 0
     tick_at(lease_extender, poller, 5_000 + RETRY_MS)
+    assert poller.extended == 1
+
+
+def test_an_extension_that_no_thread_could_do_is_not_left_in_line(
+    lease_extender, poller, backlog, monkeypatch
+):
+    """All of them would be made once threads can be started, before those of leases that are due."""
+    for _ in range(3):
+        backlog.take()
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    lease_extender._extensions = calls("cqueue-extend", at_a_time=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        tick_at(lease_extender, poller, 5_000, 5_000 + RETRY_MS)
+    tick_at(lease_extender, poller, 5_000 + 2 * RETRY_MS)
+    lease_extender._extensions.close()
     assert poller.extended == 1
 
 

@@ -27,7 +27,7 @@ from cqueue.dispatcher.execution.telemetry import Stats, Telemetry
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
 from cqueue.queue import Queue
-from cqueue.runtime.conditions import Event
+from cqueue.runtime.conditions import Condition, Event
 from cqueue.runtime.suggestions import check_known
 
 LONGEST_WAIT: Final = timedelta(days=365)
@@ -79,9 +79,7 @@ class Dispatcher:
         )
         self.tasks = known_tasks(self.engine.resolver)
         self._state = "new"
-        self._starter = 0  # the thread that calls `start`
-        self._is_undone = False  # a `start` failed before the stopping thread ran
-        self._mutex = threading.Lock()
+        self._mutex = Condition()  # held during `start`
         self._stopped = Event()
         self._graces: SimpleQueue[float] = SimpleQueue()  # seconds of grace; `put` is safe in signal handlers
         self._deadline_s = 0.0  # the end of the grace
@@ -104,7 +102,7 @@ class Dispatcher:
         with self._mutex:  # a `stop` meanwhile begins when this has come to its end
             if self._state != "new":
                 raise Closed(f"the dispatcher is {self._state}; make a new one")
-            self._state, self._starter = "starting", threading.get_ident()
+            self._state = "starting"
             try:
                 pollers = self.engine.make_pollers(self._sources)
             except BaseException:
@@ -117,11 +115,9 @@ class Dispatcher:
                 self.engine.start(pollers)
             except BaseException:  # a Ctrl-C, or too many threads: those that run are to end
                 self._graces.put(0.0)
-                self._starter = 0
                 for poller in pollers:
                     poller.consumer.close(give_back=False)
                 if not self._stopper.is_alive():  # after a Ctrl-C it may begin yet
-                    self._is_undone = True
                     self._end()
                 raise
             self._state = "running"
@@ -145,8 +141,7 @@ class Dispatcher:
         self._graces.put(grace_s)
         if self._state == "new":
             self._end()
-        is_starting = self._state == "starting" and self._starter == threading.get_ident()
-        if wait and not is_starting:  # in a signal handler within `start`, which then could not end
+        if wait and not self._mutex.is_held():  # in a signal handler within `start`, which then could not end
             self._stopped.wait()
 
     def join(self, timeout: timedelta | None = None) -> bool:
@@ -209,8 +204,6 @@ class Dispatcher:
         grace_s = self._graces.get()  # blocks, so the clock is read afterwards
         self._deadline_s = time.monotonic() + grace_s
         with self._mutex:
-            if self._is_undone:
-                return
             self._state = "stopping"
         try:
             self.engine.wind_down(self._left_s)

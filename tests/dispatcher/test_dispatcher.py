@@ -1021,6 +1021,26 @@ def test_a_stop_by_the_thread_that_starts_does_not_wait_for_itself(troubled, wor
     assert dispatcher.join(SOON)
 
 
+def test_a_stop_by_the_thread_that_undoes_a_failed_start_does_not_wait_for_itself(work, monkeypatch):
+    """A signal handler may call it then, too."""
+    dispatcher = Dispatcher(work, fail)
+    close = cqueue.Consumer.close
+
+    def closing(consumer, **options):
+        dispatcher.stop(NOW)
+        close(consumer, **options)
+
+    monkeypatch.setattr(cqueue.Consumer, "close", closing)
+    monkeypatch.setattr(dispatcher.engine, "start", lambda _: fail(None, None))
+
+    def start():
+        with pytest.raises(ValueError, match="customer"):
+            dispatcher.start()
+
+    on_a_thread(start)
+    assert dispatcher.join(SOON)
+
+
 @pytest.mark.parametrize("refused", ["cqueue-worker-3", "cqueue-fetcher-1", "cqueue-stopper"])
 def test_a_start_that_the_system_refuses_is_undone(shop, work, monkeypatch, refused):
     """No thread and no consumer stay behind, and `stop` returns."""

@@ -168,9 +168,9 @@ class Runner:
         context = delivery.context
         is_ours = delivery.is_settled_by(RUN)  # else `give_up` has settled it, and only a success counts
         is_firing = delivery.message.trigger is not None and delivery.override is None
-        if is_firing and context and settlement is not INTERRUPTED and (is_ours or _is_success(settlement)):
+        if is_firing and context and settlement is not INTERRUPTED and (is_ours or settlement is SUCCEEDED):
             settlement = self._moved_on(delivery, context, settlement)
-        if not (is_ours or _is_success(settlement)):
+        if not (is_ours or settlement is SUCCEEDED):
             return
         self.telemetry.settled(delivery, settlement)
         _end_span(delivery, settlement)
@@ -298,10 +298,6 @@ def _error_of(delivery: Delivery) -> BaseException | None:
         delivery.is_own_error = True
         return TypeError(f"handler {delivery.name!r} returned {what}")
     return delivery.error
-
-
-def _is_success(settlement: Settlement) -> bool:
-    return settlement.outcome == SUCCEEDED.outcome
 
 
 def _end_span(delivery: Delivery, settlement: Settlement) -> None:

@@ -10,6 +10,7 @@ import typer
 from cqueue.cli import log_lines
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode
 from cqueue.cli.log_lines import LogFormat
 from cqueue.cli.options import number
 
@@ -43,3 +44,4 @@ def metrics(
         exporter = Exporter(client, names or (), subscriptions=subscriptions)
         with health.serving((host, port), exporter.health, exporter.exposition, life=exporter.known_health):
             inbox.get()
+            daemon.leave(ExitCode.DONE)  # a read that nodes keep waiting would keep the process

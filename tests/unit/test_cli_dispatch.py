@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import subprocess
 import sys
 import textwrap
 
@@ -151,3 +152,31 @@ def test_the_example_runs(cli, cli_url, monkeypatch):
     sys.modules.pop("shop", None)
     assert said.code == 0, said.err
     assert said.err.count('"event": "receipt_sent"') == 3
+
+
+STUCK = """
+    import sys, threading
+    from cqueue import client
+    from cqueue.cli.main import main
+
+    connect = client.connect
+
+    def stuck(*args, **options):
+        threading.Thread(target=threading.Event().wait, daemon=False).start()
+        return connect(*args, **options)
+
+    client.connect = stuck
+    sys.exit(main(["--url", "memory://stuck", "metrics", "--port", "0", "--log", "json"]))
+"""
+
+
+def test_a_read_that_gets_no_answer_does_not_keep_the_process_of_cqueue_metrics():
+    """The end of Python waits for threads of the driver: Kubernetes would kill the process before."""
+    command = [sys.executable, "-c", textwrap.dedent(STUCK)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert any("health_listening" in line for line in process.stderr)
+            process.terminate()
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()

@@ -6,7 +6,9 @@ import io
 import json
 import logging
 import secrets
+import subprocess
 import sys
+import textwrap
 from dataclasses import dataclass
 from functools import cache
 
@@ -99,3 +101,35 @@ def cli_on(capsys, monkeypatch, tmp_path):
 def cli(cli_url, cli_on):
     """Run a command line: `cli("queue", "list", stdin=b"…")`. Standard input is no terminal."""
     return cli_on(cli_url)
+
+
+STUCK = """
+    import sys, threading
+    from cqueue import client
+    from cqueue.cli.main import main
+
+    connect = client.connect
+
+    def stuck(*args, **options):
+        threading.Thread(target=threading.Event().wait, daemon=False).start()
+        return connect(*args, **options)
+
+    client.connect = stuck
+    sys.exit(main(["--url", "memory://stuck", *sys.argv[1:]]))
+"""
+
+
+def code_of_a_stuck(*args, once):
+    """What a process ends with after a signal, though the driver waits for a node: the end of Python waits
+    for its threads.
+
+    once: the signal comes when standard error has a line with this.
+    """
+    command = [sys.executable, "-c", textwrap.dedent(STUCK), *args]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert any(once in line for line in process.stderr)
+            process.terminate()
+            return process.wait(timeout=30)
+        finally:
+            process.kill()

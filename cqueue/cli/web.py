@@ -16,6 +16,7 @@ from cqueue.cli import log_lines
 from cqueue.cli.bodies import standard_input
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
+from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import handled_by
 from cqueue.cli.log_lines import LogFormat
 from cqueue.cli.options import number
@@ -188,11 +189,12 @@ def _client(url: str | None) -> Iterator[Client]:
 
 
 def _serve(client: Client, access: Access, listener: socket.socket, prefix: str) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal comes; then end the process."""
     import uvicorn  # noqa: PLC0415 - an extra
     from starlette.applications import Starlette  # noqa: PLC0415 - an extra
     from starlette.routing import Mount  # noqa: PLC0415 - an extra
 
+    from cqueue.dispatcher.service.daemon import leave  # noqa: PLC0415 - the driver takes long to import
     from cqueue.web import application  # noqa: PLC0415 - an extra
     from cqueue.web.shared import LOGGER  # noqa: PLC0415 - an extra
 
@@ -215,7 +217,6 @@ def _serve(client: Client, access: Access, listener: socket.socket, prefix: str)
     server.capture_signals = nullcontext
     bound, port = listener.getsockname()[:2]
     shown = f"[{bound}]" if ":" in bound else bound
-    logger(LOGGER).info("dashboard_listening", address=f"http://{shown}:{port}{prefix}/")
 
     def end(number: int, frame: FrameType | None) -> None:
         page.state.site.streams.stop()  # the server waits for answers under way; a stream is one
@@ -223,6 +224,8 @@ def _serve(client: Client, access: Access, listener: socket.socket, prefix: str)
 
     # A second signal does not wait for answers under way.
     with handled_by(end, signal.SIGINT, signal.SIGTERM):
+        logger(LOGGER).info("dashboard_listening", address=f"http://{shown}:{port}{prefix}/")
         page.state.site.start()
         server.run(sockets=[listener])
     page.state.site.close()  # the lifespan of a mounted page is not run
+    leave(ExitCode.DONE)  # a read that nodes keep waiting would keep the process

@@ -3,7 +3,6 @@
 import os
 import re
 import runpy
-import subprocess
 import sys
 import textwrap
 
@@ -15,6 +14,7 @@ from cqueue.client import connect
 from cqueue.dispatcher.service.membership import TTL_S, Worker
 from cqueue.errors import BadInput
 from cqueue.store.control import Heartbeat
+from tests.fix_cli import code_of_a_stuck
 from tests.unit import markdown_pages as markdown
 
 APP = """
@@ -154,29 +154,6 @@ def test_the_example_runs(cli, cli_url, monkeypatch):
     assert said.err.count('"event": "receipt_sent"') == 3
 
 
-STUCK = """
-    import sys, threading
-    from cqueue import client
-    from cqueue.cli.main import main
-
-    connect = client.connect
-
-    def stuck(*args, **options):
-        threading.Thread(target=threading.Event().wait, daemon=False).start()
-        return connect(*args, **options)
-
-    client.connect = stuck
-    sys.exit(main(["--url", "memory://stuck", "metrics", "--port", "0", "--log", "json"]))
-"""
-
-
 def test_a_read_that_gets_no_answer_does_not_keep_the_process_of_cqueue_metrics():
-    """The end of Python waits for threads of the driver: Kubernetes would kill the process before."""
-    command = [sys.executable, "-c", textwrap.dedent(STUCK)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert any("health_listening" in line for line in process.stderr)
-            process.terminate()
-            assert process.wait(timeout=30) == 0
-        finally:
-            process.kill()
+    """Kubernetes would kill the process before."""
+    assert code_of_a_stuck("metrics", "--port", "0", "--log", "json", once="health_listening") == 0

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import cqueue
+from tests.fix_cli import code_of_a_stuck
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
@@ -87,6 +88,11 @@ def test_without_the_extra_it_says_what_to_install(cli, monkeypatch):
         "from cqueue.cli.main import main; sys.exit(main(['web', '--help']))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
+
+
+def test_a_read_that_gets_no_answer_does_not_keep_the_process():
+    """Answers under way get five seconds; systemd and Kubernetes would kill it before the driver ends."""
+    assert code_of_a_stuck("web", "--port", "0", "--log", "json", once="dashboard_listening") == 0
 
 
 class Server:

@@ -150,10 +150,13 @@ class Consumer:
         if self._prefetch is None:
             return self._receive(max_messages, deadline_s)
         self._driver.check_open()
+        self._note_gap()
         if self._receiver.is_paused:
             self._prefetch.drop()
-        self._note_gap()
-        messages = self._receive_suspect(max_messages) or self._check_open(self._prefetch.take(max_messages))
+            messages = []  # nor what a claim under way finds
+        else:
+            messages = self._receive_suspect(max_messages)
+            messages = messages or self._check_open(self._prefetch.take(max_messages))
         if not messages:
             with self._receiving:  # so that a close finds the rest
                 messages = self._receive(max(max_messages, self._prefetch.size), deadline_s)

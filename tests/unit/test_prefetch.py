@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -22,6 +23,9 @@ from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 SOON_S = 20.0
 SOON = timedelta(seconds=SOON_S)
+CONFIG = QueueConfig(shards=1, visibility=timedelta(minutes=1))
+"""On a slow machine as well nothing times out, or is given back because it waited too long."""
+TIMED_OUT_S = 61.0
 
 
 class Watched(FaultyStore):
@@ -60,7 +64,7 @@ def store():
 @pytest.fixture
 def queue(store):
     with Client(store) as client:
-        yield client.create_queue("q", QueueConfig(shards=1, visibility=timedelta(seconds=2)))
+        yield client.create_queue("q", CONFIG)
 
 
 def send(queue, *bodies):
@@ -75,6 +79,16 @@ def drained(consumer, count, size):
         assert messages
         found += [message.body for message in messages]
         consumer.ack(messages)
+    return found
+
+
+def received(consumer, count):
+    """Messages received until there are at least `count`."""
+    found = []
+    while len(found) < count:
+        some = consumer.receive(40, wait=SOON)
+        assert some
+        found += some
     return found
 
 
@@ -114,24 +128,18 @@ def test_what_is_claimed_ahead_is_given_back_at_close_with_no_attempt_used(queue
 
 def test_what_waits_too_long_is_given_back_with_no_attempt_used(queue):
     """In less than the visibility timeout: what had timed out would come with its second attempt."""
-    queue.alter(visibility=timedelta(minutes=1))
     send(queue, *[b"x"] * 40)
     with queue.consumer(prefetch=20) as idle, queue.consumer() as other:
         by_default_s, idle._prefetch._hold_s = idle._prefetch._hold_s, lambda: 0.1
         held = idle.receive(20)
         assert 1 < by_default_s() < 45
-        found = []
-        while len(found) < 20:  # leases are given back one by one
-            some = other.receive(40, wait=SOON)
-            assert some
-            found += some
+        found = received(other, 20)
         assert [message.attempt for message in found] == [1] * 20
         assert {message.id for message in found}.isdisjoint({message.id for message in held})
 
 
 def test_what_could_not_be_given_back_is_given_back_later(queue, store, caplog):
     """And is told once, not at each try: its timeout would come a minute later, and use an attempt."""
-    queue.alter(visibility=timedelta(minutes=1))
     send(queue, *[b"x"] * 40)
     tries = []
 
@@ -154,11 +162,7 @@ def test_what_could_not_be_given_back_is_given_back_later(queue, store, caplog):
         before = len(tries)
         until(lambda: len(tries) > before)
         store.trouble = lambda _: None
-        found = []
-        while len(found) < 20:
-            some = other.receive(40, wait=SOON)
-            assert some
-            found += some
+        found = received(other, 20)
         assert [message.attempt for message in found] == [1] * 20
     assert len(told()) == 1
 
@@ -166,8 +170,9 @@ def test_what_could_not_be_given_back_is_given_back_later(queue, store, caplog):
 def test_part_of_a_claim_is_given_back_and_the_rest_stays_held(queue):
     send(queue, *[b"x"] * 20)
     with queue.consumer(prefetch=20) as idle, queue.consumer() as other:
+        idle._prefetch._hold_s = lambda: 0.1
         held = idle.receive(5)
-        found = other.receive(40, wait=SOON)
+        found = received(other, 15)
         assert len(found) == 15
         assert all(message.is_held for message in held)
         idle.ack(held)
@@ -211,7 +216,7 @@ def test_what_may_have_killed_its_holder_is_not_claimed_ahead(queue):
     with queue.consumer() as consumer:
         consumer.receive(3)
         consumer.close(give_back=False)
-    queue._driver.clock.advance(2.6)
+    queue._driver.clock.advance(TIMED_OUT_S)
     send(queue, *[b"y"] * 40)
     with queue.consumer(prefetch=20) as consumer:
         ahead, fetch = [], consumer._prefetch._fetch
@@ -243,13 +248,13 @@ def test_what_may_have_killed_its_holder_does_not_wait_for_the_end_of_a_backlog(
     """Others are claimed ahead all the time; it still comes, alone, and so does the next one."""
     with Client(store) as client:
         client._driver.clock = AheadClock(client._driver.clock)
-        queue = client.create_queue("q", QueueConfig(shards=shards, visibility=timedelta(seconds=2)))
+        queue = client.create_queue("q", replace(CONFIG, shards=shards))
         send(queue, *[b"x"] * 3)
         with queue.consumer() as consumer:
             held = [consumer.receive(1, wait=SOON) for _ in range(3)]
             consumer.close(give_back=False)
         assert all(held)
-        client._driver.clock.advance(2.6)
+        client._driver.clock.advance(TIMED_OUT_S)
         suspects = []
         with queue.consumer(prefetch=40) as consumer:
             end = time.monotonic() + 20
@@ -297,7 +302,6 @@ def test_a_fetch_that_fails_is_no_error_but_of_the_receive_that_fails_as_well(qu
 
 
 def test_a_receive_that_waits_for_a_fetch_ends_at_close(queue, store):
-    queue.alter(visibility=timedelta(minutes=1))  # what a slow machine fetches late is not given back
     send(queue, *[b"x"] * 40)
     consumer = queue.consumer(prefetch=20)
     gate = threading.Event()
@@ -339,7 +343,7 @@ def test_after_its_queue_is_deleted_a_receive_says_so(queue, store):
     send(queue, *[b"x"] * 40)
     with queue.consumer(prefetch=10) as consumer:
         consumer.receive(10)
-        time.sleep(0.1)
+        until(lambda: consumer._prefetch._waiting)
         with Client(store) as other:
             other.delete_queue("q")
         queue._catalog._polled_s = float("-inf")  # what others changed is known two seconds later

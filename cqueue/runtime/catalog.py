@@ -284,13 +284,20 @@ class Catalog:
         return decode.parsed(_place(row, "config"), lambda: QueueConfig.from_json(row.config), report)
 
     def all(self) -> list[QueueEntry]:
-        """Return all queues in order of name, without those that are being deleted or cannot be read."""
-        entries = []
+        """Return all queues in order of name, without those that are being deleted or cannot be read.
+
+        A program that lists queues opens them next, so each is remembered as if it had been read alone.
+        """
+        self.refresh()
+        entries, generation = [], self._generation
         rows = self._driver.ask(ListQueues())
         for row in sorted(rows):
             if row.state != DELETING:
                 with suppress(DamagedRow):
                     entries.append(self._entry_of(row))
+        with self._mutex:
+            if generation == self._generation:
+                self._entries.update((entry.row.name, entry) for entry in entries)
         return entries
 
     # ── changes ──

@@ -22,7 +22,7 @@ from cqueue.log import LogConfig
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.log_operations import ChangeLog, ReadLog
 from cqueue.store.memory import MemoryStore
-from cqueue.store.operations import ChangeQueue, ReadQueue
+from cqueue.store.operations import ChangeQueue, ListQueues, ReadQueue
 from tests.fix_client import STORES
 from tests.fix_on_loop import API
 
@@ -1117,17 +1117,17 @@ def test_wrong_types_are_bad_input(memory_queue):
             client.queue(5)
 
 
-def test_a_configuration_read_during_a_change_does_not_stay():
+@pytest.mark.parametrize("read", [ReadQueue, ListQueues])
+def test_a_configuration_read_during_a_change_does_not_stay(read):
     """A pause that falls between a read and its answer is obeyed all the same."""
     from cqueue.client import Client
-    from cqueue.store.operations import ReadQueue
     from tests.faulty_store import FaultyStore
 
     meddling = []
 
     def meddle(operation, do):
         result = do()
-        if meddling and isinstance(operation, ReadQueue):
+        if meddling and isinstance(operation, read):
             meddling.pop()()
         return result
 
@@ -1141,8 +1141,10 @@ def test_a_configuration_read_during_a_change_does_not_stay():
 
     client._catalog._poll()
     meddling.append(pause_and_poll)
-    queue = client.queue("mail")
-    assert queue.paused
+    if read is ListQueues:
+        client.queues()
+    assert client.queue("mail").paused
+    assert not meddling
 
 
 def test_visibility_leaves_room_for_the_clocks():

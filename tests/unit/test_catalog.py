@@ -136,6 +136,20 @@ def test_a_client_that_stood_still_looks_before_it_does_anything(client, store):
     assert not any(store.store._partitions.values())
 
 
+def test_queues_that_were_listed_are_not_read_again_one_by_one():
+    """A worker that opens 20,000 queues, or a list of them, would take minutes for that."""
+    read = []
+    store = FaultyStore(
+        trouble=lambda operation: read.append(operation) if isinstance(operation, ReadQueue) else None
+    )
+    with Client(store) as admin, Client(store) as client:
+        for name in ("a", "b", "c"):
+            admin.create_queue(name)
+        read.clear()
+        assert [client.queue(name).config.shards for name in client.queues()] == [4, 1] * 3
+        assert not read
+
+
 def test_an_idle_client_looks_at_nothing(client, store):
     """What is known may grow old while nobody calls: no thread stays behind."""
     age(client, 1.0)

@@ -25,6 +25,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Condition, RLock, Thread, current_thread
@@ -179,7 +180,8 @@ class Batcher(Generic[Entry, Outcome]):
     def put(self, entry: Entry) -> None:
         """Store an entry soon, and again until it succeeds. Returns at once.
 
-        Takes the mutex only to wake a thread, because callers put thousands of entries a second.
+        Takes the mutex only to wake a thread, because callers put thousands of entries a second. Where no
+        thread can be started, the entry stays queued, and the next `put` or `hurry` tries again.
 
         Raises:
             Closed: `close` was called.
@@ -189,15 +191,15 @@ class Batcher(Generic[Entry, Outcome]):
         self._waiting.append(entry)
         if not self._awake or len(self._waiting) % self._bounds.most == 0:
             with self._mutex:
-                self._start_thread()
-                self._entry_came.notify_all()
-                self._awake = self._bounds.at_a_time == 1
+                self._wake()
+                self._awake = self._bounds.at_a_time == 1 and bool(self._workers)
 
     def submit(self, entry: Entry) -> Future[Outcome]:
         """Store an entry soon. Return a future of its outcome or error. Blocks while there is no room.
 
         Raises:
             Closed: `close` was called, or this process was forked.
+            NotDone: no thread can be started.
         """
         future: Future[Outcome] = Future()
         self._enqueue(entry, future)
@@ -207,7 +209,8 @@ class Batcher(Generic[Entry, Outcome]):
         """Store an entry, and wait for its outcome.
 
         Raises:
-            NotDone: the entry was still queued after `limit_s` seconds, and has been withdrawn.
+            NotDone: the entry was still queued after `limit_s` seconds, and has been withdrawn; or as
+                `submit`.
             Closed: as `submit`.
         """
         future: Future[Outcome] = Future()
@@ -258,9 +261,18 @@ class Batcher(Generic[Entry, Outcome]):
         try:
             self._workers[thread] = 0
             thread.start()
-        except BaseException:
+        except BaseException as exc:
             self._workers.pop(thread, None)
+            if isinstance(exc, RuntimeError) and "new thread" in str(exc):  # a Ctrl-C may end as one, too
+                raise NotDone(f"it was not done: no thread can be started for it ({exc})") from exc
             raise
+
+    def _wake(self) -> None:
+        """Have the queued entries stored, if a thread runs or can be started."""
+        if self._waiting:
+            with suppress(NotDone):
+                self._start_thread()
+        self._entry_came.notify_all()
 
     def _is_batch(self) -> bool:
         """Whether the queued entries may be stored now: without `linger_s`, or because a batch is full."""
@@ -285,7 +297,7 @@ class Batcher(Generic[Entry, Outcome]):
         with self._mutex:
             self._bounds = replace(self._bounds, linger_s=0.0)
             self._retries.hurry()
-            self._entry_came.notify_all()
+            self._wake()
 
     def wait_stored(self, wait_s: float) -> bool:
         """Wait until everything is stored, at its own pace. Return False after `wait_s` seconds."""

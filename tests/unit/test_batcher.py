@@ -387,18 +387,41 @@ def test_ctrl_c_at_any_moment_of_waiting_for_a_future_holds_up_nobody(held):
     held.go.release()
 
 
-def test_a_thread_that_cannot_be_started_is_told_and_nothing_is_stored(storing, monkeypatch):
-    batches = batcher(storing)
+@pytest.fixture
+def no_thread(monkeypatch):
+    """A context in which the system has no thread left."""
 
     def none_left(_):
         raise RuntimeError("can't start new thread")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", none_left)
-        with pytest.raises(RuntimeError, match="thread"):
-            batches.submit(1)
+    @contextmanager
+    def lasting():
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", none_left)
+            yield
+
+    return lasting
+
+
+def test_a_thread_that_cannot_be_started_is_told_and_nothing_is_stored(storing, no_thread):
+    batches = batcher(storing)
+    with no_thread():
+        for call in (lambda: batches.submit(1), lambda: batches.call(1, SOON_S)):
+            with pytest.raises(NotDone, match="thread"):
+                call()
     assert batches.submit(2).result(SOON_S) == 2
     assert storing.batches == [[2]]
+
+
+@pytest.mark.parametrize("go_on", [lambda batches: batches.put(2), Batcher.hurry])
+def test_what_is_put_while_no_thread_can_be_started_is_stored_later(storing, no_thread, go_on):
+    """An error would say "not done" of an entry that is stored with the next one."""
+    batches = batcher(storing)
+    with no_thread():
+        batches.put(1)
+    go_on(batches)
+    assert batches.wait_stored(SOON_S)
+    assert storing.batches[0][0] == 1
 
 
 def test_after_a_fork_calls_say_so(storing):

@@ -76,7 +76,7 @@ class Opening(Twin[C]):
 
         def __getattr__(self, name: str) -> Any:
             """Say what to do about the object that is not there yet."""
-            if name == "_inner":
+            if name in {"_bridge", "_inner"}:
                 raise Closed(f"the {self._what} is not open; use it in an `async with` block")
             raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
@@ -94,13 +94,17 @@ class Opening(Twin[C]):
 
     async def close(self) -> None:
         """Stop receiving or reading. Never raises."""
-        await self._bridge.call(self._inner.close)
+        await self._bridge.call(partial(self._let_go, self._inner))
+
+    @staticmethod
+    def _let_go(opened: C) -> None:
+        opened.close()
 
     async def __aenter__(self) -> Self:
         # Another one in its place would leave what the first one holds to a timeout.
         if "_inner" in vars(self):
             raise Closed(f"the {self._what} has been opened before; make another one")
-        self._inner = await self._bridge.call(self._make, lost=lambda opened: opened.close())
+        self._inner = await self._bridge.call(self._make, lost=self._let_go)
         return self
 
     async def __aexit__(

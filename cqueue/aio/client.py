@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from typing import Self
 
-from cqueue.aio.awaited import Twin, awaited
+from cqueue.aio.awaited import Opening, awaited
 from cqueue.aio.bridge import Bridge
 from cqueue.aio.log import AsyncLog
 from cqueue.aio.queue import AsyncQueue
-from cqueue.client import Client, connect
+from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.log.config import LogConfig
 from cqueue.runtime.call_metrics import CallMetrics
 from cqueue.store import waiting
 
 
-class AsyncClient(Twin[Client]):
+class AsyncClient(Opening[Client]):
     """Opens queues and logs, as `Client`, for asyncio tasks of one event loop. Made by `connect_async`.
 
     A task that is cancelled in a call gets `CancelledError` at once. The outcome of the call is unknown to
@@ -26,6 +26,10 @@ class AsyncClient(Twin[Client]):
 
     Spools, subscriptions and dispatchers have threads of their own; they take a `Client`.
     """
+
+    def __init__(self, connect: Callable[[], Client]) -> None:
+        self._what = "client"
+        self._make = partial(waiting.in_thread, connect)
 
     async def queue(self, name: str, *, linger: timedelta | None = None) -> AsyncQueue:
         """Open a queue. Arguments and errors as of `Client.queue`.
@@ -66,22 +70,15 @@ class AsyncClient(Twin[Client]):
         """See `Client.metrics`."""
         return self._inner.metrics
 
+    async def __aenter__(self) -> Self:
+        if "_bridge" not in vars(self):
+            self._bridge = Bridge()
+        return await super().__aenter__()
+
     async def close(self) -> None:
         """Finish the rest of cancelled calls, then close all connections. Close consumers before."""
-        await self._bridge.finish(partial(_close, self._inner))
+        await self._bridge.finish(partial(self._let_go, self._inner))
 
-
-@asynccontextmanager
-async def opened(url: str | None, *, lazy: bool) -> AsyncIterator[AsyncClient]:
-    """Connect on the running event loop; close at the end of the block."""
-    bridge = Bridge()
-    made = await bridge.call(lambda: waiting.in_thread(partial(connect, url, lazy=lazy)), lost=_close)
-    client = AsyncClient(bridge, made)
-    try:
-        yield client
-    finally:
-        await client.close()
-
-
-def _close(client: Client) -> None:
-    waiting.in_thread(client.close)  # it waits for threads
+    @staticmethod
+    def _let_go(opened: Client) -> None:
+        waiting.in_thread(opened.close)  # it waits for threads

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
+from cqueue.client import connect
 from cqueue.errors import ConfigError
 
 if TYPE_CHECKING:
     from cqueue.aio.client import AsyncClient
 
 
-def connect_async(url: str | None = None, *, lazy: bool = False) -> AbstractAsyncContextManager[AsyncClient]:
+def connect_async(url: str | None = None, *, lazy: bool = False) -> AsyncClient:
     """Connect for asyncio, to be used in an `async with` block. Arguments and errors as of `connect`.
 
-    The client belongs to the event loop that the block runs on.
+    The client belongs to the event loop that the block runs on, and to that one block.
 
     Raises:
         ConfigError: the extra is missing; `pip install 'cassandra-cqueue[aio]'`.
@@ -25,9 +26,9 @@ def connect_async(url: str | None = None, *, lazy: bool = False) -> AbstractAsyn
             await queue.send(b"hello")
     """
     check_extra()
-    from cqueue.aio.client import opened  # noqa: PLC0415 - needs the extra
+    from cqueue.aio.client import AsyncClient  # noqa: PLC0415 - needs the extra
 
-    return opened(url, lazy=lazy)
+    return AsyncClient(partial(connect, url, lazy=lazy))
 
 
 def check_extra() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from cqueue.aio.connecting import check_extra
@@ -13,8 +11,7 @@ if TYPE_CHECKING:
     from cqueue.aio.client import AsyncClient
 
 
-@asynccontextmanager
-async def memory_async(client: MemoryClient) -> AsyncIterator[AsyncClient]:
+def memory_async(client: MemoryClient) -> AsyncClient:
     """Use a client in memory from asyncio. `client.advance` moves the clock of both.
 
     Example:
@@ -27,11 +24,6 @@ async def memory_async(client: MemoryClient) -> AsyncIterator[AsyncClient]:
         ConfigError: the extra `aio` is missing.
     """
     check_extra()
-    from cqueue.aio.bridge import Bridge  # noqa: PLC0415 - needs the extra
-    from cqueue.aio.client import AsyncClient  # noqa: PLC0415
+    from cqueue.aio.client import AsyncClient  # noqa: PLC0415 - needs the extra
 
-    twin = AsyncClient(Bridge(), client)
-    try:
-        yield twin
-    finally:
-        await twin.close()
+    return AsyncClient(lambda: client)

@@ -558,6 +558,24 @@ def test_a_url_that_cannot_be_used_is_refused():
         asyncio.run(connect("nonsense://"))
 
 
+def test_a_client_serves_one_block():
+    """Outside of one, and in a second one, it says what to do."""
+
+    async def misuse():
+        client = cqueue.connect_async("memory://")
+        for call in (client.queues, client.close):
+            with pytest.raises(cqueue.Closed, match="the client is not open; use it in an `async with`"):
+                await call()
+        async with client:
+            with pytest.raises(cqueue.Closed, match="opened before; make another one"):
+                await client.__aenter__()
+            assert await client.queues() == []
+        with pytest.raises(cqueue.Closed, match="opened before; make another one"):
+            await client.__aenter__()
+
+    asyncio.run(misuse())
+
+
 def test_without_greenlet_the_error_says_what_to_install():
     """A program without the extra gets a typed error; the rest of the package does not need it."""
     program = (

@@ -84,7 +84,7 @@ def _connect_to(monkeypatch, url):
 
     monkeypatch.setattr(cqueue, "connect", connect_there)
     monkeypatch.setattr(clients, "connect", connect_there)  # an App looks there
-    monkeypatch.setattr("cqueue.aio.client.connect", connect_there)
+    monkeypatch.setattr("cqueue.aio.connecting.connect", connect_there)
 
 
 def _write_files(path, folder, monkeypatch):

@@ -36,7 +36,15 @@ _FAR = timedelta(hours=48)
 
 It exceeds every step back that local time ever made, and no zone changes twice in 48 h.
 """
-FIELDS = ("second", "minute", "hour", "day", "month", "weekday")
+FIELDS = {
+    "second": "0 to 59",
+    "minute": "0 to 59",
+    "hour": "0 to 23",
+    "day": "1 to 31, or L for the month's last",
+    "month": "1 to 12, or JAN to DEC",
+    "weekday": "0 to 7 (both are Sunday), MON to SUN, or else MON#1 (first Monday) and L5 (last Friday)",
+}
+"""The fields of an expression in order, and what each takes."""
 _RANDOM = re.compile(r"(?<![A-Za-z])[HR](?![A-Za-z])", re.IGNORECASE)
 """Matches the fields H and R: croniter fills them in at random, so each process would compute other times."""
 
@@ -66,19 +74,20 @@ def check_expression(expression: str) -> str:
     try:
         croniter(usual, datetime(2024, 1, 1), second_at_beginning=True)  # noqa: DTZ001 - wall time
     except (ValueError, KeyError, IndexError) as exc:
-        raise ConfigError(f"cron expression {usual!r}{_wrong_field(usual)}: {exc}") from exc
+        raise ConfigError(f"cron expression {usual!r} {_fault(usual) or f'is wrong: {exc}'}") from exc
     return usual
 
 
-def _wrong_field(expression: str) -> str:
-    """Return which field of an expression is wrong on its own; nothing if none is."""
+def _fault(expression: str) -> str:
+    """Return which field of an expression is wrong on its own, and what it takes; nothing if none is."""
     from croniter import croniter  # noqa: PLC0415 - as above
 
     fields = expression.split()
-    for place, name in enumerate(FIELDS[-len(fields) :]):
+    for place, name in enumerate([*FIELDS][-len(fields) :]):
         alone = ["*" if other != place else field for other, field in enumerate(fields)]
         if not croniter.is_valid(" ".join(alone), second_at_beginning=True):
-            return f" has a wrong {name}, {fields[place]!r}"
+            takes = f"{FIELDS[name]}, and lists, ranges and steps of them such as 1,3-5 or */2"
+            return f"has a wrong {name}, {fields[place]!r}; it takes {takes}"
     return ""
 
 

@@ -165,6 +165,7 @@ def test_adding_again(cli):
         (("add", "q", "k", "--every", "1s", "--timezone", "UTC"), "--timezone"),
         (("add", "q", "k", "--in", "1s", "--count", 2), "--count"),
         (("add", "q", "k", "--cron", "* * *"), "3 field"),
+        (("add", "q", "k", "--cron", "* * * * 8"), "wrong weekday, '8'; it takes 0 to 7"),
         (("add", "q", "k", "--cron", "* * * * *", "--timezone", "Europe/Berlni"), "Europe/Berlin"),
         (("add", "q", "k", "--every", "1ms"), "interval"),
         (("add", "q", "k", "--every", "often"), "not a duration"),

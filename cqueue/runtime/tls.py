@@ -219,6 +219,11 @@ def _own_wrong(settings: Settings, certificate: Path, key: Path, reason: str, *,
         )
     if asked:
         return f"tls_passphrase: it does not open {key} ({reason})."
+    if settings.tls_key is None:
+        return (
+            f"tls_cert: {certificate} lacks a certificate or its key, in PEM form ({reason}). Name the "
+            "key's own file by tls_key."
+        )
     return f"tls_cert, tls_key: no certificate in {certificate}, or no key in {key}, in PEM form ({reason})."
 
 

@@ -18,7 +18,7 @@ from cqueue.dispatcher.execution.backlog import Backlog
 from cqueue.dispatcher.execution.delivery import Delivery, LeasedBatch
 from cqueue.dispatcher.execution.events import Event, Trouble
 from cqueue.dispatcher.execution.runner import Runner
-from cqueue.errors import Closed, CqueueError
+from cqueue.errors import CqueueError, NotDone
 from cqueue.runtime.batcher import calls
 
 EXTENDERS = 4
@@ -121,7 +121,7 @@ class LeaseExtender:
             batch.busy = True
             try:
                 self._extensions.submit(partial(self.extend, batch))
-            except (RuntimeError, Closed) as exc:  # the process has too many threads just now, or it stops
+            except NotDone as exc:  # the process has too many threads just now, or it stops
                 batch.busy = False
                 self._failed(batch, exc)
 

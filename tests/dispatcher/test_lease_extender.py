@@ -13,7 +13,7 @@ from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery, LeasedBatc
 from cqueue.dispatcher.execution.events import Event, Trouble
 from cqueue.dispatcher.execution.lease_extender import RETRY_MS, TICKS_TO_FORGET, LeaseExtender, is_halfway
 from cqueue.dispatcher.execution.telemetry import Telemetry
-from cqueue.errors import LeaseLost, Unavailable
+from cqueue.errors import LeaseLost, NotDone, Unavailable
 from cqueue.protocol.lease import Holding, Lease
 from cqueue.runtime.batcher import calls
 from cqueue.store.operations import SlotRow, SlotState, WideRow
@@ -106,7 +106,7 @@ def test_a_lease_is_extended_once_a_thread_can_be_started(lease_extender, poller
         backlog.take()
 
     def refuse(*_):
-        raise RuntimeError("can't start new thread")
+        raise NotDone("no thread can be started")
 
     lease_extender._extensions = SimpleNamespace(submit=refuse)
     tick_at(lease_extender, poller, 5_000)

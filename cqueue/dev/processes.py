@@ -60,13 +60,15 @@ def owns(entry: Path, home: Path) -> bool:
     """True if the process at `entry` (`/proc/<pid>`) is the node that lives in `home`.
 
     One whole argument must match: a directory may be the beginning of another's name, and somebody
-    may well look at the directory with an editor.
+    may well look at the directory with an editor. For a moment after its exec a process has no arguments,
+    but is in the node's directory already.
     """
     try:
-        arguments = (entry / "cmdline").read_bytes().split(b"\0")
+        if arguments := (entry / "cmdline").read_bytes():
+            return os.fsencode(MARKER + str(home)) in arguments.split(b"\0")
+        return (entry / "cwd").readlink() == home
     except OSError:
         return False  # gone meanwhile, or hidden from us
-    return os.fsencode(MARKER + str(home)) in arguments
 
 
 def is_ours(home: Path) -> bool:

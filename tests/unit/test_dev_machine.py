@@ -97,6 +97,14 @@ def test_only_the_exact_directory_is_ours(tmp_path):
     assert processes.find(home, tmp_path) == 15
 
 
+def test_a_node_that_is_just_starting_is_found(tmp_path):
+    """Another start would take it for dead, and put a second node on its directory."""
+    process_entry(tmp_path, 16)
+    (tmp_path / "16" / "cwd").symlink_to("/data/node1")
+    assert processes.find(Path("/data/node11"), tmp_path) is None
+    assert processes.find(Path("/data/node1"), tmp_path) == 16
+
+
 def sleeper(home, script="import time; time.sleep(60)"):
     command = [sys.executable, "-c", script, MARKER + str(home)]
     return processes.spawn(command, home=home, log=home / "log", environ=os.environ)

@@ -32,6 +32,12 @@ def older(tmp_path_factory):
     return tree
 
 
+@pytest.fixture(scope="module")
+def keyspace(new_keyspace):
+    """A keyspace of this module alone, as its schema is changed."""
+    return new_keyspace()
+
+
 @pytest.fixture
 def versions(older, keyspace):
     """A client of each version; each says by itself which code it runs."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cqueue import ids
-from cqueue.errors import NotDone, TooManyTombstones
+from cqueue.errors import TooManyTombstones
 from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import listed_above
@@ -46,18 +46,16 @@ PROBE_IDS = 200
 
 
 def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> Proto[list[RowMemory]]:
-    """Return the wide rows that have work, in the order given.
+    """Return those of these wide rows, of which there are some, that have work.
 
     Raises:
         NotDone: all reads failed.
     """
-    if not memories:
-        return []
     now_us = yield from Now()
     heads = yield from some_of(tuple(ReadHead(memory.wide_row) for memory in memories))
-    busy: set[int] = set()
+    busy: list[RowMemory] = []
     ask: list[RowMemory] = []
-    for index, (memory, head) in enumerate(zip(memories, heads, strict=True)):
+    for memory, head in zip(memories, heads, strict=True):
         if isinstance(head, Head):
             memory.remembered.note_read(head, now_us)
             if is_retired(head, memory.end_us, now_us):
@@ -65,14 +63,8 @@ def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> 
                 yield from finish_retirement(memory, spec)
             elif not is_held(head.lock, spec, now_us):
                 has_work = memory.reads.budget.is_refused or head_has_work(memory, spec, gate, now_us)
-                (busy.add(index) if has_work else ask.append(memory))
-    try:
-        asked = yield from _with_fresh(ask, spec, now_us)
-    except NotDone:
-        if not busy:
-            raise
-        asked = []  # one wide row whose messages cannot be read does not hide the work of others
-    return [memory for index, memory in enumerate(memories) if index in busy or memory in asked]
+                (busy if has_work else ask).append(memory)
+    return (yield from _with_fresh(busy, ask, spec, now_us))
 
 
 def head_has_work(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
@@ -102,8 +94,14 @@ def can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> 
     return of_slot(slot, spec) is not Disposition.ALONE or not gate.busy(now_us // 1000)
 
 
-def _with_fresh(memories: list[RowMemory], spec: QueueSpec, now_us: int) -> Proto[list[RowMemory]]:
-    """Return the wide rows that have a due message that no slot lists; let the others rest."""
+def _with_fresh(
+    busy: list[RowMemory], memories: list[RowMemory], spec: QueueSpec, now_us: int
+) -> Proto[list[RowMemory]]:
+    """Return `busy`, and those of `memories` that have a due message that no slot lists; let the others rest.
+
+    Raises:
+        NotDone: all reads failed, and nothing is known to have work.
+    """
     asked: list[RowMemory] = []
     reads: list[ReadIds] = []
     for memory in memories:
@@ -112,7 +110,7 @@ def _with_fresh(memories: list[RowMemory], spec: QueueSpec, now_us: int) -> Prot
                 asked.append(memory)
                 reads.append(read)
     answers = (yield from Together(tuple(reads), retried=False)) if reads else []
-    found: list[RowMemory] = []
+    found = [*busy]
     for memory, read, answer in zip(asked, reads, answers, strict=True):
         if memory not in found and _shows_work(memory, spec, read, answer, now_us):
             memory.reads.looked_back_us.clear()  # so that the claim looks back, too

@@ -181,7 +181,7 @@ class Batcher(Generic[Entry, Outcome]):
         """Store an entry soon, and again until it succeeds. Returns at once.
 
         Takes the mutex only to wake a thread, because callers put thousands of entries a second. Where no
-        thread can be started, the entry stays queued, and the next `put` or `hurry` tries again.
+        thread can be started, the entry stays queued, and the next `put`, `hurry` or `start_late` tries again.
 
         Raises:
             Closed: `close` was called.
@@ -193,6 +193,12 @@ class Batcher(Generic[Entry, Outcome]):
             with self._mutex:
                 self._wake()
                 self._awake = self._bounds.at_a_time == 1 and bool(self._workers)
+
+    def start_late(self) -> None:
+        """Start a thread for entries of `put` if none could be started."""
+        if self._waiting and not self._workers:
+            with self._mutex:
+                self._wake()
 
     def submit(self, entry: Entry) -> Future[Outcome]:
         """Store an entry soon. Return a future of its outcome or error. Blocks while there is no room.

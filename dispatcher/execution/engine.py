@@ -188,6 +188,7 @@ class Engine:
     def _watch(self) -> None:
         self.loop.watch(time.monotonic())
         self.worker_threads.watch(time.monotonic())
+        self.settlement_writer.watch()
         self.history.watch(self.lease_extender.batches)
 
     # ── the end ──

@@ -103,6 +103,11 @@ class SettlementWriter:
         """Settlements not yet known to be stored."""
         return sum(batcher.pending for batcher in self._batchers.values())
 
+    def watch(self) -> None:
+        """Store what could not be stored, as the process had too many threads."""
+        for batcher in self._batchers.values():
+            batcher.start_late()
+
     def flush(self, seconds: float) -> bool:
         """Send everything without delay, for `seconds` at most; return False if something is left."""
         for batcher in self._batchers.values():

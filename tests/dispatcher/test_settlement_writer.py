@@ -85,6 +85,23 @@ def test_acks_are_one_delete_for_each_wide_row(troubled, writer, poller, work):
     assert not any(delivery.message.is_held for delivery in held)
 
 
+def test_what_no_thread_could_store_is_stored_at_the_next_look(writer, poller, work, monkeypatch):
+    """Nobody else may settle a message soon, and a drain waits for this one."""
+    (delivery,) = deliveries(poller, work, 1)
+
+    def refuse(_):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        writer.settle(delivery, SUCCEEDED)
+        writer.watch()
+    assert writer.pending == 1
+    writer.watch()
+    until(lambda: not writer.pending)
+    assert not delivery.message.is_held
+
+
 def test_a_result_that_cannot_be_stored_holds_up_no_other_ack(troubled, writer, poller, work):
     """Only its own message waits for it."""
     held = deliveries(poller, work)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Final
 
 from cqueue import ids
@@ -133,25 +134,32 @@ class Producer:
         except NotDone as exc:
             return [], [(place, exc) for place in range(len(entries))]
         good, places, failed = checked(entries, lambda message: _outgoing(message, now_us, spec))
-        if not good:
-            return [], failed
-        alone: list[Flush] = []
-        if any(entries[place].unique is not None for place in places):
-            alone, places, good = self._store_unique_ones(spec, entries, places, good, failed)
-        try:
-            flushes = self._store_together(spec, places, good) if good else []
-        except REFUSED as exc:
-            if not alone:
-                raise
-            flushes = []
-            failed += [(place, exc) for place in places]
-        flushes += alone
+        flushes: list[Flush] = []
+        for some, store in self._steps(spec, entries, dict(zip(places, good, strict=True))):
+            try:
+                flushes += store()
+            except (NotDone, WrongDataCentre) as exc:
+                if not flushes and isinstance(exc, REFUSED):
+                    raise
+                failed += [(place, exc) for place in some]
         for flush in flushes:
             if flush.error is None:
                 self._ring(flush)
             else:
                 failed += failures(flush, _ids_of, SendUnknown, "message")
         return flushes, failed
+
+    def _steps(
+        self, spec: QueueSpec, entries: list[Message], good: dict[int, Outgoing]
+    ) -> Iterator[tuple[Sequence[int], Callable[[], list[Flush]]]]:
+        """Yield the calls that store messages: of each one with `unique`, then of all others together.
+
+        good: by their indexes among the entries, in order. Each call comes with the indexes of its messages.
+        """
+        for place in [place for place in good if entries[place].unique is not None]:
+            yield [place], partial(self._store_unique, spec, good.pop(place), entries[place], place)
+        if good:
+            yield [*good], partial(self._store_together, spec, [*good], [*good.values()])
 
     def _store_together(self, spec: QueueSpec, places: list[int], good: list[Outgoing]) -> list[Flush]:
         """Store messages, of which there are some. places: their indexes among the entries, in order."""
@@ -161,34 +169,7 @@ class Producer:
                 flush.indexes = [places[index] for index in flush.indexes]
         return flushes
 
-    def _store_unique_ones(
-        self,
-        spec: QueueSpec,
-        entries: list[Message],
-        places: list[int],
-        good: list[Outgoing],
-        failed: Failed,
-    ) -> tuple[list[Flush], list[int], list[Outgoing]]:
-        """Store the messages with `unique`, one by one. Return their flushes, and what is left to store.
-
-        Raises:
-            Closed, WrongDataCentre: nothing is stored; after the first flush, each entry left fails alone.
-        """
-        flushes: list[Flush] = []
-        rest: list[tuple[int, Outgoing]] = []
-        for place, one in zip(places, good, strict=True):
-            if entries[place].unique is None:
-                rest.append((place, one))
-                continue
-            try:
-                flushes.append(self._store_unique(spec, one, entries[place], place))
-            except (NotDone, WrongDataCentre) as exc:
-                if not flushes and isinstance(exc, REFUSED):
-                    raise
-                failed.append((place, exc))
-        return flushes, [place for place, _ in rest], [one for _, one in rest]
-
-    def _store_unique(self, spec: QueueSpec, one: Outgoing, message: Message, place: int) -> Flush:
+    def _store_unique(self, spec: QueueSpec, one: Outgoing, message: Message, place: int) -> list[Flush]:
         """Store a message with `unique`. Return its flush, or raise why it was not stored."""
         rule = unique_rule(message)
         try:
@@ -198,14 +179,14 @@ class Producer:
                 self.wakeups.deleted()
         if isinstance(found, Flush):
             found.indexes = [place]
-            return found
+            return [found]
         wide_row = found.row_in(spec.partition)
         if message.unique is not None and message.unique.on_conflict == "raise":
             id_ = MessageId.of(wide_row, found.priority, found.id)
             raise Duplicate(f"not sent: message {id_} of the unique key {rule.key!r} is in the way", id_)
         flush = Flush(wide_row=wide_row, indexes=[place], skipped=True)
         flush.rows.append(MessageRow(found.priority, found.id, *(None,) * 7, 0, None, 0))
-        return flush
+        return [flush]
 
     def _ring(self, flush: Flush) -> None:
         """Send a hint about the messages that are due already; polls find the others when they are due."""

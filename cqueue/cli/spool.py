@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
@@ -21,6 +21,7 @@ from cqueue.cli.render import print_list
 from cqueue.cli.table import one_line
 from cqueue.cli.values import body_text, counted, show_moment
 from cqueue.errors import BadInput, CqueueError, DamagedRow, NotDone
+from cqueue.message import to_datetime
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -70,7 +71,7 @@ def status(cli: CliContext, path: SpoolPath) -> None:
     columns: dict[str, Callable[[QueueStatus], Any]] = {
         "topic": attrgetter("topic"),
         "waiting": lambda one: one.end - one.progress,
-        "oldest": lambda one: None if one.oldest_ms is None else _moment(one.oldest_ms),
+        "oldest": lambda one: None if one.oldest_ms is None else to_datetime(one.oldest_ms),
         "lost": lambda one: sum(map(len, one.lost)),
         "MiB": lambda one: round(one.bytes / MEGABYTE, 1),
         "progress": attrgetter("progress"),
@@ -90,7 +91,7 @@ def _fields(one: QueueStatus) -> dict[str, Any]:
         "bytes": one.bytes,
         "segments": one.segments,
         "lost": [[each.start, each.stop] for each in one.lost],
-        "oldest": None if one.oldest_ms is None else _moment(one.oldest_ms),
+        "oldest": None if one.oldest_ms is None else to_datetime(one.oldest_ms),
     }
 
 
@@ -157,13 +158,13 @@ def _print_record(cli: CliContext, topic: str, record: SpoolRecord) -> None:
         damaged = {"topic": topic, "offset": record.offset, "error": str(exc)}
         cli.emit(damaged, f"{topic}  {record.offset}  {exc}")
         return
-    spooled = _moment(frame.at_us // 1000)
+    spooled = to_datetime(frame.at_us // 1000)
     body, encoding = body_text(frame.body)
     fields = {
         "topic": topic,
         "offset": record.offset,
         "spooled": spooled,
-        "due": _moment(frame.due_us // 1000),
+        "due": to_datetime(frame.due_us // 1000),
         "priority": frame.priority,
         **frame.more,
         "body": body,
@@ -246,7 +247,3 @@ def _chosen(spool: Spool, topic: str | None) -> Iterator[QueueStatus]:
     if topic is not None and not found:
         raise BadInput(f"the spool has no topic {topic!r}; `cqueue spool status` shows what there is")
     yield from found
-
-
-def _moment(ms: int) -> datetime:
-    return datetime.fromtimestamp(ms / 1000, UTC)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,4 +96,4 @@ def _figure(row: dict[str, Any], name: str) -> str:
 
 def _age(row: dict[str, Any]) -> str:
     """Show how long the oldest message has been ready."""
-    return NONE if row["oldest_age_s"] is None else show_age(timedelta(seconds=row["oldest_age_s"]))
+    return NONE if row["oldest_age_s"] is None else show_age(row["oldest_age_s"])

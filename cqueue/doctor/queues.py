@@ -115,7 +115,7 @@ def late(name: str, figures: Figures, serving: int, *, paused: bool = False) -> 
         severity, why, reason, remedy = _why(name, figures, serving, paused=paused)
         yield SUBJECT.found(
             severity,
-            f"{name}: {_counted(figures.late, 'message', plus)} due for up to {_age(age_s)}; {why}",
+            f"{name}: {_counted(figures.late, 'message', plus)} due for up to {show_age(age_s)}; {why}",
             reason,
             remedy,
             {**told, "oldest_s": round(age_s), "stragglers": figures.stragglers},
@@ -135,7 +135,7 @@ def _why(name: str, figures: Figures, serving: int, *, paused: bool) -> tuple[Se
     since_us = None if claimed_us is None else max(0, figures.now_us - claimed_us)
     last = "nothing was ever claimed where the oldest stands"
     if since_us is not None:
-        last = f"the last claim where the oldest stands was {_age(since_us / _US)} ago"
+        last = f"the last claim where the oldest stands was {show_age(since_us / _US)} ago"
     if paused:
         return Severity.INFO, "the queue is paused", "", f"cqueue queue resume {name}"
     if figures.stragglers == figures.late:
@@ -167,7 +167,7 @@ def dead(name: str, letters: Letters) -> Iterator[Finding]:
     if not letters.count:
         return
     plus = "+" if letters.plus else ""
-    old = "" if letters.oldest_s is None else f"; the oldest died {_age(letters.oldest_s)} ago"
+    old = "" if letters.oldest_s is None else f"; the oldest died {show_age(letters.oldest_s)} ago"
     new = f", {letters.recent:,} of them in the last hour" if letters.recent else ""
     yield SUBJECT.found(
         Severity.WARNING if letters.recent else Severity.INFO,
@@ -194,7 +194,3 @@ def damaged(found: Sequence[Damage]) -> Iterator[Finding]:
             remedy=f"cqueue quarantine dump {some[0].address}",
             figures={"owner": owner, "rows": len(some), "table": some[0].table},
         )
-
-
-def _age(seconds: float) -> str:
-    return show_age(timedelta(seconds=max(0.0, seconds)))

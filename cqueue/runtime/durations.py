@@ -29,9 +29,9 @@ def show_duration(duration: timedelta) -> str:
     return sign + "".join(parts) if parts else "0s"
 
 
-def show_age(age: timedelta) -> str:
-    """Format an age of no less than 0 in its largest two units, whole seconds at the finest."""
-    age -= age % timedelta(seconds=1)
+def show_age(seconds: float) -> str:
+    """Format an age in its largest two units, whole seconds at the finest; a time ahead as 0s."""
+    age = timedelta(seconds=max(0, int(seconds)))
     for unit, finest in ((timedelta(days=1), timedelta(hours=1)), (timedelta(hours=1), timedelta(minutes=1))):
         if age >= unit:
             return show_duration(age - age % finest)

@@ -17,7 +17,7 @@ _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 def age(seconds: float | None) -> str:
     """Show a length of time in at most two units: `3s`, `2m10s`, `5d3h`."""
-    return NONE if seconds is None else show_age(timedelta(seconds=max(0.0, seconds)))
+    return NONE if seconds is None else show_age(seconds)
 
 
 def ago(moment: datetime | None) -> str:

@@ -93,9 +93,9 @@ class Engine:
         for poller in pollers:
             self.poll_schedule.add(poller)
         self.loop.start()
-        self.lease_extender.start()
-        self.schedule_monitor.start()
         self.worker_threads.start()
+        self.lease_extender.start()  # it looks after the worker threads, also for missing ones
+        self.schedule_monitor.start()
         self.fetchers.start(self.options.consumers)
         self.runner.telemetry.say(
             Event.STARTED, queues=len({poller.name for poller in pollers}), threads=self.options.threads

@@ -23,16 +23,14 @@ class WorkerThreads:
         self._backlog = backlog
         self._runner = runner
         self._numbers = itertools.count()
-        self._to_replace = 0  # threads, of those that were given up; of the thread that calls `watch`
+        self._count = 0  # threads that were started, without those that were given up
 
     def start(self) -> None:
-        """Start all threads."""
-        for _ in range(self._backlog.threads.size):
-            self._start_thread()
-
-    def _start_thread(self) -> None:
-        name = f"cqueue-worker-{next(self._numbers)}"
-        threading.Thread(target=self._work, name=name, daemon=True).start()
+        """Start the threads that are missing: at first all, later those that were given up."""
+        while self._count < self._backlog.threads.size:
+            name = f"cqueue-worker-{next(self._numbers)}"
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+            self._count += 1
 
     def _work(self) -> None:
         done = 0
@@ -70,13 +68,11 @@ class WorkerThreads:
             if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
                 if self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
                     self._backlog.abandon(delivery)
-                    self._to_replace += 1
+                    self._count -= 1
             elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
                 self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
         with suppress(RuntimeError):  # the process has too many threads just now: at the next look, then
-            while self._to_replace:
-                self._start_thread()
-                self._to_replace -= 1
+            self.start()
 
     def interrupt_all(self, now_s: float) -> None:
         """Interrupt all running handlers, because the dispatcher stops."""

@@ -124,7 +124,7 @@ def test_a_thread_whose_handler_ends_as_it_is_looked_at_is_not_replaced(stuck, s
     stuck.go_on.set()
     assert stuck.done.wait(SOON_S)  # the thread has ended with the first, and handles the second
     monkeypatch.setattr(stuck.workers, "called", lambda: seen)
-    monkeypatch.setattr(stuck.workers, "_start_thread", lambda: pytest.fail("a thread too many"))
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread too many"))
     stuck.workers.watch(STUCK_S)
     assert settled[0] is SUCCEEDED
     assert LEFT.outcome not in [one.outcome for one in settled]

@@ -194,7 +194,7 @@ class Dispatcher:
         return tuple(thread.name for thread in vital if not thread.is_alive())
 
     @property
-    def pollers(self) -> tuple[Poller, ...]:
+    def pollers(self) -> Sequence[Poller]:
         """Used inside the library: the pollers, to tell each consumer which wide rows are its share."""
         return self.engine.poll_schedule.pollers
 

@@ -4,14 +4,19 @@ A poller is one consumer of one queue. The fetcher threads share all pollers: ea
 that is longest due and has room. The pause after an empty poll doubles each time, so a thousand idle queues
 cost a few polls a second; a send in this process makes its queue due at once. If an idle queue has several
 pollers, one polls, and the others rest until the queue has more work than one can fetch.
+
+To choose, a thread looks at the pollers that are due or polled, and at no others: there may be 20,000.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from heapq import heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from cqueue.protocol.poll import Share
@@ -63,7 +68,8 @@ class PollState:
     """When a poller is polled; written by its poll schedule. Times are monotonic seconds.
 
     Attributes:
-        due_s: when the next poll is due.
+        due_s: when the next poll is due; infinite while a poll is under way.
+        turn: the number of the schedule's entry for that; older entries of the poller do not count.
         began_s: start of the poll under way; None if there is none.
         want: messages that the poll asks for.
         woken: a message was sent to the queue since the poll began.
@@ -75,7 +81,8 @@ class PollState:
         rests: the poller leaves polling to the first poller of its queue.
     """
 
-    due_s: float = 0.0
+    due_s: float = math.inf
+    turn: int = 0
     began_s: float | None = None
     want: int = 0
     woken: bool = False
@@ -197,16 +204,19 @@ class PollSchedule:
         self._shortest_s, self._longest_s = shortest_s, longest_s
         self.clock = clock
         self._changed = Condition()
-        self.pollers: tuple[Poller, ...] = ()
+        self.pollers: list[Poller] = []
+        self._later: list[tuple[float, int, Poller]] = []  # a heap of (due_s, turn, poller)
+        self._turns = count(1)
+        self._due: list[Poller] = []  # the pollers that are due, the longest due first
+        self._polled: set[Poller] = set()  # whose poll is under way
         self.busy_s = 0.0  # when the dispatcher last had work
         self._closed = False
 
     def add(self, poller: Poller) -> None:
         """Add a poller, due at once."""
         with self._changed:
-            poller.state.due_s = self.clock()
-            self.pollers = (*self.pollers, poller)
-            self._changed.notify()
+            self.pollers.append(poller)
+            self._poll_by(poller, self.clock())
 
     def wake(self, poller: Poller) -> None:
         """Note a send to the poller's queue: a poll is due at once, or right after the one under way.
@@ -222,8 +232,7 @@ class PollSchedule:
             if state.began_s is not None:
                 self._changed.notify()  # a fetcher that waits has to look after a poll that hangs
             elif not state.failures:
-                state.due_s = min(state.due_s, self.clock())
-                self._changed.notify()
+                self._poll_by(poller, self.clock())
 
     def siblings(self, poller: Poller) -> list[Poller]:
         """Return the other pollers of the same queue."""
@@ -238,8 +247,8 @@ class PollSchedule:
         for other in self.siblings(poller):
             if other.state.rests:
                 other.state.rests = False
-                other.state.due_s = self.clock()
-                self._changed.notify()
+                if other.state.began_s is None:
+                    self._poll_by(other, self.clock())
 
     def room_freed(self) -> None:
         """Look again for pollers that found no room."""
@@ -257,38 +266,53 @@ class PollSchedule:
 
     def _next_due(self) -> Poller | None:
         """Return the poller that is longest due, of those with room, and mark its poll as begun."""
-        for poller in self.pollers:
+        now_s = self.clock()
+        for poller in self._polled:
             state = poller.state
-            if state.woken and not state.is_helped and state.hangs(self.clock()):
+            if state.woken and not state.is_helped and state.hangs(now_s):
                 state.is_helped = True
                 self._wake_resting(poller)
-        now_s = self.clock()
-        coming = sum(poller.state.coming(now_s) for poller in self.pollers)
-        due = [
-            poller for poller in self.pollers if poller.state.began_s is None and poller.state.due_s <= now_s
-        ]
-        for poller in sorted(due, key=lambda poller: poller.state.due_s):
+        coming = sum(poller.state.coming(now_s) for poller in self._polled)
+        while self._later and self._later[0][0] <= now_s:
+            _, turn, poller = heappop(self._later)
+            if turn == poller.state.turn:
+                self._due.append(poller)
+        for index, poller in enumerate(self._due):
+            state = poller.state
             if want := self._room(poller, coming):
-                poller.state.want, poller.state.began_s, poller.state.woken = want, now_s, False
-                poller.state.is_helped = False
+                state.want, state.began_s, state.due_s = want, now_s, math.inf
+                state.woken = state.is_helped = False
+                self._polled.add(poller)
+                del self._due[index]
                 return poller
-            if poller.state.woken and now_s - poller.state.due_s >= BUSY_S:
-                poller.state.woken = False
+            if state.woken and now_s - state.due_s >= BUSY_S:
+                state.woken = False
                 poller.queue._pass_hints_on()  # noqa: SLF001 - the library's own
         return None
+
+    def _poll_by(self, poller: Poller, due_s: float) -> None:
+        """Have the poller polled at `due_s`, unless it is due earlier. The mutex is held."""
+        if due_s < poller.state.due_s:
+            poller.state.due_s, poller.state.turn = due_s, next(self._turns)
+            heappush(self._later, (due_s, poller.state.turn, poller))
+            self._changed.notify()
 
     def _wait_s(self) -> float | None:
         """Return the seconds until a poller is due, or a poll hangs, or until the next check for room."""
         now_s = self.clock()
-        states = [poller.state for poller in self.pollers]
-        dues_s = [state.due_s if state.began_s is None else state.began_s + HANGS_S for state in states]
+        dues_s = [now_s] * bool(self._due) + [due_s for due_s, _, _ in self._later[:1]]
+        dues_s += [began_s + HANGS_S for began_s in self._begun_s()]
         return min((due_s - now_s if due_s > now_s else RECHECK_S for due_s in dues_s), default=None)
 
     def stalled_s(self) -> float:
         """Return for how many seconds the slowest poll has been under way."""
-        now_s = self.clock()
-        begun_s = [began_s for poller in self.pollers if (began_s := poller.state.began_s) is not None]
-        return now_s - min(begun_s, default=now_s)
+        with self._changed:
+            now_s = self.clock()
+            return now_s - min(self._begun_s(), default=now_s)
+
+    def _begun_s(self) -> list[float]:
+        """Return when the polls under way began. The mutex is held."""
+        return [began_s for poller in self._polled if (began_s := poller.state.began_s) is not None]
 
     def is_quiet(self) -> bool:
         """Return whether nothing has been due since the dispatcher was busy; wakes pollers that can tell."""
@@ -325,27 +349,28 @@ class PollSchedule:
             is_full = 0 < count >= state.want
             if how.more and not is_full and not found_before:
                 # Messages that came after a pause are handled first.
-                self._poll_after(state, self._shortest_s)
+                self._poll_after(poller, self._shortest_s)
             elif how.more or is_full:
-                self._poll_after(state, 0.0)
+                self._poll_after(poller, 0.0)
                 if how.left or is_full:
                     self._wake_resting(poller)
             else:
-                self._poll_after(state, max(state.pause_s, RESTS_S) if state.rests else state.pause_s)
+                self._poll_after(poller, max(state.pause_s, RESTS_S) if state.rests else state.pause_s)
 
     def failed(self, poller: Poller) -> None:
         """Note a failed poll, and schedule the next."""
-        poller.state.failures += 1
-        poller.state.empty_since_s = None
-        self._poll_after(
-            poller.state, min(LONGEST_FAILED_S, FAILED_S * 2 ** min(poller.state.failures - 1, 10))
-        )
+        state = poller.state
+        state.failures += 1
+        state.empty_since_s = None
+        self._poll_after(poller, min(LONGEST_FAILED_S, FAILED_S * 2 ** min(state.failures - 1, 10)))
 
-    def _poll_after(self, state: PollState, pause_s: float) -> None:
+    def _poll_after(self, poller: Poller, pause_s: float) -> None:
+        """Note that the poller's poll has ended, and have the next one made after the pause."""
+        state = poller.state
         with self._changed:
             state.began_s = None
-            state.due_s = self.clock() + (0.0 if state.woken and not state.failures else pause_s)
-            self._changed.notify()
+            self._polled.discard(poller)
+            self._poll_by(poller, self.clock() + (0.0 if state.woken and not state.failures else pause_s))
 
     def close(self) -> None:
         """End the schedule: `next` returns None from now on."""

@@ -376,3 +376,34 @@ def test_how_long_the_slowest_poll_has_been_under_way_is_known(poll_schedule, cl
     assert poll_schedule.stalled_s() == 6
     poll_schedule.failed(slow)
     assert poll_schedule.stalled_s() == 0
+
+
+def test_of_many_idle_queues_only_the_due_ones_are_looked_at(poll_schedule, clock, monkeypatch):
+    """A look at each for every poll left a dispatcher of 20,000 queues with four messages a second."""
+    pollers = [enter(poll_schedule, f"q{number}") for number in range(1000)]
+    due(poll_schedule)
+    clock.now += 0.001
+    looked_at = set()
+    monkeypatch.setattr(
+        Poller,
+        "__getattribute__",
+        lambda self, name: looked_at.add(self) or object.__getattribute__(self, name),
+    )
+    for poller in pollers[5:8]:
+        poll_schedule.wake(poller)
+    with poll_schedule._changed:
+        assert [poll_schedule._next_due() for _ in range(4)] == [*pollers[5:8], None]
+        assert poll_schedule._wait_s() == pytest.approx(0.004)
+    assert looked_at == set(pollers[5:8])
+
+
+def test_a_poller_that_was_woken_before_its_time_is_polled_by_one_thread(poll_schedule, clock):
+    """Though it is due next at the very time at which it had been due."""
+    poller = enter(poll_schedule, "q")
+    assert due(poll_schedule) == ["q"]
+    poller.consumer.wake()
+    assert next_of(poll_schedule) is poller
+    poll_schedule.found(poller, 1)
+    assert poller.state.due_s == clock.now + 0.005
+    clock.now += 0.005
+    assert [next_of(poll_schedule) for _ in range(2)] == [poller, None]

@@ -128,15 +128,18 @@ class ClusterClock:
                 times = [server_us for server_us, trip_us in self._sample() if trip_us <= MAX_ROUND_TRIP_US]
                 local_us = self._local_us()
                 insist = bool(tries_left) and local_us - self._tried_us < GIVE_UP_US
-                if times and local_us - began_us <= MAX_ROUND_TRIP_US:
+                is_timely = bool(times) and local_us - began_us <= MAX_ROUND_TRIP_US
+                if is_timely:
                     judged_us = self._judge(times, local_us, insist=insist)
                     if judged_us is not None:
                         return self._set(judged_us, local_us)
                 if not insist:
                     break
             raise Unavailable(
-                f"no coordinator tells its time within {MAX_ROUND_TRIP_US // 1000} ms, "
-                "or two disagree about it"
+                "the nodes' clocks disagree, so nobody knows the time; `cqueue doctor` compares them"
+                if is_timely
+                else f"no node told its time within {MAX_ROUND_TRIP_US // 1000} ms: the nodes, or this "
+                "machine, are overloaded; try again"
             )
 
     def _judge(self, times: list[int], local_us: int, *, insist: bool) -> int | None:

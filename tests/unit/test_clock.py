@@ -6,7 +6,7 @@ import pytest
 
 from cqueue.client import Client
 from cqueue.errors import NotDone
-from cqueue.runtime.clock import JUMP_US, RETRY_US, STALE_US, ClusterClock
+from cqueue.runtime.clock import JUMP_US, MAX_ROUND_TRIP_US, RETRY_US, STALE_US, ClusterClock
 from cqueue.store.memory import MemoryStore
 
 BOOT_US, WALL_US, SERVER_US = 5_000_000, 1_700_000_000_000_000, 1_800_000_000_000_000
@@ -21,6 +21,7 @@ class Machine:
         self.server_step_us = 0
         self.spread = [0]
         self.asked = 0
+        self.trip_us = 1000
         self.cut_off = False
         self.clock = ClusterClock(
             self.sample,
@@ -32,7 +33,7 @@ class Machine:
         self.asked += 1
         if self.cut_off:
             raise NotDone("nobody answers")
-        return [(self.true_us + offset, 1000) for offset in self.spread]
+        return [(self.true_us + offset, self.trip_us) for offset in self.spread]
 
     @property
     def true_us(self) -> int:
@@ -69,6 +70,14 @@ def test_two_answers_that_disagree_tell_a_stranger_nothing():
     machine = Machine()
     machine.spread = [0, 30_000_000]
     with pytest.raises(NotDone, match="disagree"):
+        machine.clock.sync()
+
+
+def test_an_answer_that_took_too_long_is_told_apart_from_clocks_that_disagree():
+    """The one passes with the load; the other takes somebody who sets a clock."""
+    machine = Machine()
+    machine.trip_us = MAX_ROUND_TRIP_US + 1
+    with pytest.raises(NotDone, match=r"within 200 ms.*overloaded; try again"):
         machine.clock.sync()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager, suppress
 from threading import Lock
 from typing import Final
@@ -15,6 +16,9 @@ TROUBLE_S: Final = 0.3
 """Seconds to wait after a failure that may be over soon: short, as a heartbeat is due every 1.5 s."""
 LASTING_S: Final = 5.0
 """Seconds to wait after a failure that lasts until an operator mends something."""
+REPEAT_S: Final = 60.0
+"""Seconds after which an error of one text is logged again. A step that asked Cassandra nothing may lie
+between two failures, so its success does not show that the trouble is over."""
 SHORTEST_WAIT_S: Final = 0.02
 """Seconds between two reads of the subscription at least, so that a wrong time cannot make a thread spin."""
 
@@ -112,18 +116,18 @@ class MemberThreads:
             self.leave()
 
     def _run_loop(self) -> None:
-        logged = ""
+        told_s: dict[str, float] = {}  # when each error was told, by its text
         while not self._stop.is_set():
             self._wake.clear()
             try:
-                wait_s, trouble = self._loop.step(), ""
+                wait_s = self._loop.step()
             except (Closed, SchemaMismatch):
                 raise
             except (NotDone, OutcomeUnknown) as exc:
-                wait_s, trouble = _pause_s(exc), str(exc)
-                if trouble != logged:
+                wait_s, trouble, now_s = _pause_s(exc), str(exc), time.monotonic()
+                if now_s - told_s.get(trouble, -REPEAT_S) >= REPEAT_S:
+                    told_s[trouble] = now_s
                     _tell("subscription_trouble", self._name, trouble, is_lasting=isinstance(exc, LASTING))
-            logged = trouble
             if wait_s > 0 and not self._stop.is_set():
                 self._wake.wait(wait_s)
 

@@ -1300,6 +1300,34 @@ def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, mon
     assert "error='no grant'" in told[0].message
 
 
+def test_an_outage_is_told_by_a_line_for_each_error_though_steps_between_need_no_answer(
+    live_log, monkeypatch, caplog
+):
+    """Reads and checkpoints fail in turn, with a wait for the next poll between: a line a second and more."""
+    client, log = live_log
+    caplog.set_level("INFO", logger="cqueue.log")
+    log.append("t", b"x")
+    found = []
+    steps = iter([NotDone("the read failed"), None, NotDone("nothing was written"), None] * 5)
+    subscription = client.subscribe("events", name="b", listeners=[found.append])
+    step = subscription._loop.step
+
+    def away_at_first():
+        match next(steps, "over"):
+            case "over":
+                return step()
+            case None:
+                return 0.0
+            case error:
+                raise error
+
+    monkeypatch.setattr(subscription._loop, "step", away_at_first)
+    monkeypatch.setattr(member_threads, "TROUBLE_S", 0.0)
+    with subscription:
+        wait_until(lambda: found)
+    assert sum("subscription_trouble" in record.message for record in caplog.records) == 2
+
+
 def test_what_ends_a_subscription_is_raised_by_stop(live_log):
     client, _ = live_log
     subscription = client.subscribe("events", name="b", listeners=[print])

@@ -38,20 +38,32 @@ class LostRanges:
 
     def add(self, finding: Finding, damaged: bytes = b"") -> None:
         """Keep the damaged bytes under the offsets that they cost, and log the range."""
-        if self._readonly:
+        path = self._path(finding)
+        if self._readonly or path.exists():
             return
-        offsets = finding.offsets
-        path = self._directory / f"{offsets.start:020d}-{offsets.stop:020d}"
-        if path.exists():
-            return
-        _log.error(
-            "spool_lost", path=str(finding.path), first=offsets.start, end=offsets.stop, why=finding.text
-        )
+        _tell(finding)
         try:
-            self._disk.make_directory(self._directory)
-            os.close(self._disk.create(path, damaged))
+            self._keep(path, damaged)
         except OSError as exc:
             _log.warning("spool_lost_not_kept", path=str(path), error=str(exc))
+
+    def set_aside(self, finding: Finding, payload: bytes) -> None:
+        """As `add`, of a record that is whole and of no use: one that is not kept must not be passed over.
+
+        Raises:
+            OSError: the disk does not take it.
+        """
+        path = self._path(finding)
+        if not path.exists():
+            self._keep(path, payload)
+            _tell(finding)
+
+    def _path(self, finding: Finding) -> Path:
+        return self._directory / f"{finding.offsets.start:020d}-{finding.offsets.stop:020d}"
+
+    def _keep(self, path: Path, damaged: bytes) -> None:
+        self._disk.make_directory(self._directory)
+        os.close(self._disk.create(path, damaged))
 
     def ranges(self) -> list[range]:
         """Return the lost ranges that nobody has deleted yet, in order."""
@@ -59,3 +71,8 @@ class LostRanges:
             return []
         names = (_NAME.fullmatch(path.name) for path in sorted(self._directory.iterdir()))
         return [range(int(match[1]), int(match[2])) for match in names if match]
+
+
+def _tell(finding: Finding) -> None:
+    first, end = finding.offsets.start, finding.offsets.stop
+    _log.error("spool_lost", path=str(finding.path), first=first, end=end, why=finding.text)

@@ -22,7 +22,7 @@ from cqueue.protocol.writing import BYTES_IN_FLIGHT, PART_BYTES, PART_ROWS
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.sending.results import listed
 from cqueue.sending.spans import sent
-from cqueue.spool.forward_frame import Frame, new_source
+from cqueue.spool.forward_frame import Frame, new_source, unpacked
 from cqueue.spool.forward_known import look_up, recall, remember
 from cqueue.spool.forwarder import Forwarded, Stored
 
@@ -82,10 +82,11 @@ class LogTarget:
         They come again if they stand behind one that failed, or if the progress could not be written.
         """
         self.partitions = self._looked_up()
+        frames, unreadable = unpacked(records)
         left = [
-            (place, _record(one.payload))
-            for place, one in enumerate(records)
-            if one.offset not in self._stored
+            (place, Record(body=frame.body, **frame.more))
+            for place, frame in enumerate(frames)
+            if records[place].offset not in self._stored
         ]
         self._stored &= {one.offset for one in records}
         for some in _in_turn(left, self.partitions):
@@ -95,12 +96,7 @@ class LogTarget:
             if failed:
                 done = min(failed)
                 return Stored(done, failed[done])
-        return Stored(len(records))
-
-
-def _record(payload: bytes) -> Record:
-    frame = Frame.unpack(payload)
-    return Record(body=frame.body, **frame.more)
+        return Stored(len(frames), unreadable)
 
 
 def _in_turn(found: list[tuple[int, Record]], partitions: int) -> Iterator[list[tuple[int, Record]]]:

@@ -20,7 +20,7 @@ from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.clock import JUMP_US
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.sending.redriving import due_us as moved_on
-from cqueue.spool.forward_frame import Frame, new_source
+from cqueue.spool.forward_frame import Frame, new_source, unpacked
 from cqueue.spool.forward_known import look_up, recall, remember
 from cqueue.spool.forwarder import Stored
 
@@ -135,12 +135,13 @@ class QueueTarget:
         messages: list[Message] = []
         places: list[int] = []
         too_old: SpoolTooOld | None = None
-        for place, record in enumerate(records):
-            frame = Frame.unpack(record.payload)
+        frames, unreadable = unpacked(records)
+        for place, record in enumerate(records[: len(frames)]):
+            frame = frames[place]
             if _may_be_forgotten(spec, min(frame.at_us, frame.due_us), now_us):
                 if not self._again:
                     too_old = _refusal(self.name, record.offset, frame)
-                    records = records[:place]
+                    frames = frames[:place]
                     break
                 # A new due time, the same for each try within half of gc_grace.
                 frame = frame._replace(due_us=moved_on(frame.due_us, now_us, spec.gc_grace_us // 2))
@@ -151,7 +152,7 @@ class QueueTarget:
         result = self._producer.send_many(messages)
         for place, error in result.failed:
             return Stored(places[place], error)
-        return Stored(len(records), too_old)
+        return Stored(len(frames), too_old or unreadable)
 
 
 def message_of(frame: Frame, now_us: int) -> Message | None:

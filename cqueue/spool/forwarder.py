@@ -12,6 +12,7 @@ from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused, Spool
 from cqueue.message import check_duration
 from cqueue.runtime import logs
 from cqueue.runtime.conditions import Condition, Thread
+from cqueue.spool.forward_frame import ForeignPayload
 from cqueue.store.waiting import Signal
 
 if TYPE_CHECKING:
@@ -156,8 +157,12 @@ class Forwarder:
             end = self._end()
             records = self._spool.pull(self.topic, 0, self._at, BATCH)
             done, error = self._store(records) if records else Stored(0)
-            if done or not records:  # else all that was there is lost, which the spool has reported
-                self._move(records[done - 1].offset + 1 if done else end, done)
+            passed = done
+            if isinstance(error, ForeignPayload):  # it would hold up all that stands behind it
+                self._spool.set_aside(self.topic, records[done], str(error))
+                passed, error = done + 1, None
+            if passed or not records:  # else all that was there is lost, which the spool has reported
+                self._move(records[passed - 1].offset + 1 if passed else end, done)
         except Closed:
             raise
         except CqueueError as exc:

@@ -201,6 +201,16 @@ class Spool:
         queue.commit(offset)
         self._intake.settle(queue)
 
+    def set_aside(self, topic: str, record: SpoolRecord, why: str) -> None:
+        """Keep a record in `lost/` that no consumer can use, so that they may pass over it.
+
+        Raises:
+            OSError: the disk does not take it.
+        """
+        queue = self._queue((topic, 0))
+        offsets = range(record.offset, record.offset + 1)
+        queue.lost.set_aside(Finding(queue.directory, why, offsets), record.payload)
+
     def queues(self) -> list[tuple[str, int]]:
         """Return topic and number of all queues."""
         return sorted(self._queues)

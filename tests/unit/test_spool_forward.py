@@ -833,10 +833,41 @@ def test_a_forwarder_looks_at_no_queue_but_its_own(spool):
 def test_a_record_of_a_newer_version_stops_the_forwarder(client, spool):
     """It is not dropped and not guessed at: an older version waits until somebody upgrades it."""
     queue = client.queue("mail", spool=spool)
-    spool.append(MAIL, b"\xff" + Frame(0, 0, 0, b"s", {}, b"").pack()[1:]).result()
+    spool.append(MAIL, b"\x02" + Frame(0, 0, 0, b"s", {}, b"").pack()[1:]).result()
     until(lambda: queue.trouble is not None)
     assert "upgrade cqueue" in str(queue.trouble)
     assert spool.progress(MAIL) == 0
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+@pytest.mark.parametrize("payload", [b"", b"{}", b"a text of another program, longer than a head"])
+def test_a_payload_of_another_program_holds_up_nothing(client, spool, kind, payload):
+    """It is kept as damage is, and what stands before and behind it is forwarded."""
+    client.create_log("mail")
+    target, topic = getattr(client, kind)("mail", spool=spool), f"{kind}.mail"
+    put = target.send if kind == "queue" else partial(target.append, "t")
+    put(b"before")
+    spool.append(topic, payload).result()
+    put(b"behind")
+    assert target.flush(SOON)
+    (status,) = spool.status()
+    assert (status.lost, status.progress) == ([range(1, 2)], 3)
+    assert [path.read_bytes() for path in spool.path.glob(f"{topic}/*/lost/*")] == [payload]
+    if kind == "queue":
+        assert [message.body for message in drain(target)] == [b"before", b"behind"]
+
+
+def test_a_payload_of_another_program_is_not_passed_over_before_it_is_kept(client, spool, monkeypatch):
+    queue = client.queue("mail", spool=spool)
+    queue.send(b"x")
+    assert queue.flush(SOON)
+    with monkeypatch.context() as patch:
+        patch.setattr(Disk, "make_directory", mock.Mock(side_effect=OSError(errno.ENOSPC, "no space")))
+        spool.append(MAIL, b"{}").result()
+        until(lambda: queue.trouble is not None)
+        assert spool.progress(MAIL) == 1
+    assert queue.flush(SOON)
+    assert spool.status()[0].lost == [range(1, 2)]
 
 
 def test_a_late_store_connects_when_it_can():

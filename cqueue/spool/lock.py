@@ -21,6 +21,7 @@ class DirectoryLock:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._path = root / LOCK
         self._handle = -1
         self.is_held = False
 
@@ -30,7 +31,7 @@ class DirectoryLock:
         Raises:
             SpoolLocked: another process has it.
         """
-        self._handle = os.open(self._root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        self._handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as exc:
@@ -44,10 +45,15 @@ class DirectoryLock:
         _HELD.add(self)
 
     def check(self) -> None:
-        """Raise `FileNotFoundError` if the lock lies in the directory no more: it locks no new one there."""
-        path = self._root / LOCK
-        if not path.exists() or not os.path.samestat(os.fstat(self._handle), path.stat()):
-            raise FileNotFoundError(f"{self._root} was deleted or moved; open the spool again")
+        """Raise `FileNotFoundError` if the lock lies in the directory no more: another process may hold a new
+        one there. Called for each write, so it costs two system calls.
+        """
+        try:
+            is_there = os.path.samestat(self._path.stat(), os.fstat(self._handle))
+        except FileNotFoundError:
+            is_there = False
+        if not is_there:
+            raise FileNotFoundError(f"{self._path} was deleted or moved; open the spool again")
 
     def release(self) -> None:
         """Let another process open the spool."""

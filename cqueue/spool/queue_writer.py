@@ -56,15 +56,15 @@ class QueueWriter:
                 segment = self._segment_for(left[0].size)
             except OSError as exc:
                 for entry in left:
-                    entry.fail(SpoolFull(f"the spool cannot create a segment: {exc}"))
+                    entry.fail(SpoolFull(f"the spool takes nothing more: {exc}"))
                 return
             self._append(segment, _batch(left, segment))
 
     def _segment_for(self, size: int) -> Segment:
+        self._check()
         if self._active is not None and not self._active.room(size):
             self.seal()
         if self._active is None:
-            self._check()
             self._check_reserve()
             path = self.queue.directory
             self._disk.make_directory(path)

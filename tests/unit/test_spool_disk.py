@@ -243,6 +243,21 @@ def test_a_deleted_spool_takes_nothing_more(tmp_path, fsync):
         assert another.queues() == []
 
 
+def test_a_deleted_lock_lets_no_second_process_write_beside_the_first(tmp_path):
+    """Both would give the same offsets to their records, and one of two segments would not be read."""
+    root = tmp_path / "spool"
+    with Spool(root, disk_reserve=0) as spool:
+        spool.append(TOPIC, b"a").result(10)
+        (root / ".lock").unlink()
+        with Spool(root, disk_reserve=0) as another:
+            with pytest.raises(errors.SpoolFull, match=r"\.lock was deleted or moved; open the spool again"):
+                spool.append(TOPIC, b"b").result(10)
+            assert another.append(TOPIC, b"c").result(10) == 1
+    with Spool(root, disk_reserve=0) as spool:
+        assert [one.payload for one in spool.records(TOPIC)] == [b"a", b"c"]
+        assert spool.verify() == []
+
+
 def test_a_queue_whose_directory_was_deleted_begins_another_segment(tmp_path):
     """The append that finds that out is refused, and the next ones are stored; what is gone is a range."""
     root = tmp_path / "spool"
@@ -379,7 +394,7 @@ def test_a_disk_that_is_really_full(little_disk):
     root = little_disk / "spool"
     stored = {}
     with Spool(root, segment_bytes=65536, disk_reserve=0) as spool:
-        with pytest.raises(errors.SpoolFull, match="cannot create a segment"):
+        with pytest.raises(errors.SpoolFull, match="takes nothing more"):
             fill_up(spool, stored)
         assert len(stored) > 1000
         assert {one.offset: one.payload for one in spool.records(TOPIC)} == stored

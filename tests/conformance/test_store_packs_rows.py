@@ -2,8 +2,6 @@
 
 # ruff: noqa: S608 - put together from constants of this module
 
-import time
-
 import pytest
 
 from cqueue import ids
@@ -11,6 +9,7 @@ from cqueue.store import statements
 from cqueue.store.cassandra import CassandraStore
 from cqueue.store.operations import ReadIds, ReadMessages, ReadSlice
 from tests.conformance.test_store_packs import END, delete, ids_of, insert, live, pack
+from tests.fix_dispatcher import until
 from tests.fix_store import message, new_id, now_us
 
 pytestmark = pytest.mark.cassandra
@@ -66,9 +65,7 @@ def test_a_row_of_which_several_deleted_all_is_deleted_by_a_reader(
     found = f"SELECT id FROM messages {WHERE}"
     assert len(list(store_connection.session.execute(found, wide_row))) == 2
     assert live(cassandra_store, wide_row) == [others[9].id]
-    deadline = time.monotonic() + 10
-    while [row.id for row in store_connection.session.execute(found, wide_row)] != [others[0].id]:
-        assert time.monotonic() < deadline
+    until(lambda: [row.id for row in store_connection.session.execute(found, wide_row)] == [others[0].id])
     assert live(cassandra_store, wide_row) == [others[9].id]
 
 

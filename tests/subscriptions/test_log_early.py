@@ -16,6 +16,7 @@ from cqueue.log.listeners import RetryPolicy
 from cqueue.log.member_options import MemberOptions
 from cqueue.log.notifier import AppendHints, AppendNotifier
 from cqueue.store.log_operations import AppendRecords
+from tests.fix_dispatcher import until
 from tests.subscriptions.subscribing import Member, live_together, noted
 
 SOON_S = 20.0
@@ -270,10 +271,7 @@ def test_a_subscription_that_waits_is_woken(live):
         max_poll_interval=LONG,
     )
     with subscription:
-        deadline_s = time.monotonic() + SOON_S
-        while subscription.partitions != [0, 1] or not subscription._owned.following.is_at_end:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
+        until(lambda: subscription.partitions == [0, 1] and subscription._owned.following.is_at_end)
         log.append("t", b"x")
         assert found.wait(SOON_S)
     assert client._append_notifier._readers == {}

@@ -2,7 +2,6 @@
 
 import itertools
 import threading
-import time
 from collections import Counter
 from contextlib import nullcontext, suppress
 from datetime import timedelta
@@ -45,6 +44,7 @@ from cqueue.store.subscriptions import (
     RemoveSubscription,
     SubscriptionRows,
 )
+from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
 from tests.subscriptions.subscribing import (
     Clocked,
@@ -1099,13 +1099,6 @@ def live_log():
         yield client, client.create_log("events", LogConfig(partitions=2))
 
 
-def wait_until(condition, timeout_s=30):
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("low_latency", [False, True])
 def test_what_was_read_when_a_ctrl_c_came_is_not_passed(client, log, store, low_latency):
     """Records that no listener was called with are left to the next member."""
@@ -1151,7 +1144,7 @@ def test_a_ctrl_c_as_a_member_starts_ends_it(live_log, monkeypatch, name):
     with pytest.raises(KeyboardInterrupt):
         subscription.start() if name == "cqueue-b" else subscription.run()
     assert begun
-    wait_until(lambda: not any(thread.is_alive() for thread in begun))
+    until(lambda: not any(thread.is_alive() for thread in begun))
     assert subscription.stop() is True
     assert subscription.members() == []
 
@@ -1185,7 +1178,7 @@ def test_a_subscription_runs_on_threads_of_its_own(live_log):
     with client.subscribe(
         "events", name="billing", listeners=[found.append], on_event=lambda *event: events.append(event)
     ) as subscription:
-        wait_until(lambda: len(found) == 10)
+        until(lambda: len(found) == 10)
         assert subscription.partitions == [0, 1]
     assert {record.id for record in found} == set(sent)
     assert {what for what, _, _ in events} >= {"acquired", "released"}
@@ -1263,7 +1256,7 @@ def test_a_listener_may_end_a_subscription_that_has_a_thread_of_its_own(live_log
         "events", name="b", listeners=[lambda _: answers.append(subscription.stop())]
     )
     subscription.start()
-    wait_until(lambda: not subscription._threads.thread.is_alive())
+    until(lambda: not subscription._threads.thread.is_alive())
     assert answers == [False]
     assert subscription.stop() is True
 
@@ -1294,7 +1287,7 @@ def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, mon
     monkeypatch.setattr(subscription._loop, "step", refused_at_first)
     monkeypatch.setattr(member_threads, "LASTING_S", 0.01)
     with subscription:
-        wait_until(lambda: found)
+        until(lambda: found)
     told = [record for record in caplog.records if "subscription_trouble" in record.message]
     assert [record.levelname for record in told] == ["ERROR"]
     assert "error='no grant'" in told[0].message
@@ -1333,7 +1326,7 @@ def test_what_ends_a_subscription_is_raised_by_stop(live_log):
     subscription = client.subscribe("events", name="b", listeners=[print])
     subscription.start()
     client.delete_log("events")
-    wait_until(lambda: not subscription._threads.thread.is_alive())
+    until(lambda: not subscription._threads.thread.is_alive())
     with pytest.raises(LogNotFound):
         subscription.stop()
 

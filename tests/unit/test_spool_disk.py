@@ -8,7 +8,6 @@ import itertools
 import os
 import shutil
 import subprocess
-import time
 from datetime import timedelta
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from cqueue import errors
 from cqueue.spool import Spool, writer
 from cqueue.spool.queue_writer import QueueWriter
+from tests.fix_dispatcher import until
 from tests.spool.faulty import FOR_EVER, FaultyDisk
 
 TOPIC = "mail"
@@ -201,10 +201,10 @@ def test_a_failed_sync_behind_the_callers_back_is_told_by_the_next_append(tmp_pa
     disk = FaultyDisk(error=errno.EIO)
     with Spool(tmp_path / "spool", disk=disk, disk_reserve=0, fsync=fsync) as spool:
         spool.append(TOPIC, b"a").result(10)
-        wait_for(lambda: disk.calls[-1] == "sync")
+        until(lambda: disk.calls[-1] == "sync")
         disk.at, disk.times = len(disk.calls) + 1, FOR_EVER
         assert spool.append(TOPIC, b"b").result(10) == 1
-        wait_for(lambda: len(disk.calls) > disk.at)
+        until(lambda: len(disk.calls) > disk.at)
         disk.times = 0
         with pytest.raises(errors.SpoolFailed, match="told late") as failure:
             spool.append(TOPIC, b"c").result(10)
@@ -337,17 +337,10 @@ def test_a_segment_whose_sync_failed_expires_once_a_later_one_is_stored(tmp_path
         with pytest.raises(errors.SpoolFailed, match="fsync failed"):
             spool.append(TOPIC, b"b").result(10)
         before = len(looks)
-        wait_for(lambda: len(looks) > before + 1)
+        until(lambda: len(looks) > before + 1)
         assert spool.append(TOPIC, b"c").result(10) == 2
-        wait_for(lambda: spool.status()[0].segments == 1)
+        until(lambda: spool.status()[0].segments == 1)
         assert spool.progress(TOPIC) == 2
-
-
-def wait_for(condition):
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 def test_a_writer_that_dies_answers_everybody(tmp_path):
@@ -427,7 +420,7 @@ def test_a_disk_without_one_free_byte_takes_commits(little_disk, monkeypatch, re
     assert os.statvfs(little_disk).f_bavail == 0
     for end in (len(stored) // 2, len(stored)):
         spool.commit(TOPIC, end)
-    wait_for(lambda: spool.status()[0].segments == 0)
+    until(lambda: spool.status()[0].segments == 0)
     assert spool.append(TOPIC, b"room again").result(10) == len(stored)
     spool.close()
     with Spool(root, **sizes) as spool:

@@ -36,6 +36,7 @@ from cqueue.store.log_operations import AppendRecords
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import InsertMessages
 from tests.faulty_store import FaultyStore
+from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
 from tests.spool.faulty import FullDisk
 from tests.unit.ctrl_c import at_each_moment
@@ -892,13 +893,6 @@ def test_a_late_store_connects_when_it_can():
     assert store.quarantine is memory.quarantine
     store.close()
     assert closed.is_set()
-
-
-def until(condition, limit_s=60.0):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.005)
 
 
 def read(client, count):

@@ -181,7 +181,7 @@ class Batcher(Generic[Entry, Outcome]):
         """Store an entry soon, and again until it succeeds. Returns at once.
 
         Takes the mutex only to wake a thread, because callers put thousands of entries a second. Where no
-        thread can be started, the entry stays queued, and the next `put`, `hurry` or `start_late` tries again.
+        thread can be started, the entry stays queued; the next `put`, `hurry` or `start_late` tries again.
 
         Raises:
             Closed: `close` was called.

@@ -12,13 +12,22 @@ import pytest
 
 import cqueue
 from cqueue.store.control import ReadDigests, ReadListeners
+from tests.acceptance.daemons import wait_for
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
 
 CHILD = Path(__file__).with_name("appending_child.py")
 RATE, COUNT = 20, 120
 PARTITIONS = 16  # so many that both members have some, whatever their names
+STABLE_MS = 20_000
+"""When records become stable, in ms after their append: a slow machine as well has them long before."""
 NOWHERE = "&notify_host=192.0.2.1"  # an address kept for documentation: datagrams to it are lost
+
+
+@pytest.fixture(scope="module")
+def keyspace(new_keyspace):
+    """A keyspace in which records become stable late."""
+    return new_keyspace(settle_ms=STABLE_MS)
 
 
 class Readers:
@@ -72,13 +81,6 @@ def age_ms(record):
     return (time.time_ns() - int(record.body)) / 1e6
 
 
-def until(condition, timeout_s=60):
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
-
-
 def listeners(client):
     """The rows of all processes that wait."""
     ask = client._driver.ask
@@ -87,9 +89,9 @@ def listeners(client):
 
 @pytest.mark.parametrize("dropped", [False, True])
 def test_readers_in_another_process_have_records_early(keyspace, dropped):
-    """Each reader each record once; with datagrams within moments, without them as by polling.
+    """Each reader each record once, long before it is stable: told by datagrams, or by polling alone.
 
-    On an idle machine the medians are 3 ms and 60 ms. The bounds are wide: others work here too.
+    On an idle machine the medians are 3 ms and 60 ms.
     """
     name = f"events-{uuid.uuid4().hex[:8]}"
     url = keyspace.url + (NOWHERE if dropped else "")
@@ -98,15 +100,15 @@ def test_readers_in_another_process_have_records_early(keyspace, dropped):
         client.create_log(name, cqueue.LogConfig(partitions=PARTITIONS))
         readers = Readers(url, name)
         try:
-            until(readers.share_all)
-            until(lambda: sum(bool(row.names) for row in listeners(client)) == 2)
+            wait_for(readers.share_all)
+            wait_for(lambda: sum(bool(row.names) for row in listeners(client)) == 2)
             subprocess.run(command, check=True, timeout=120)
-            until(lambda: all(len(ages) >= COUNT for ages in readers.ages.values()))
-            until(lambda: all(lag.count == 0 for lag in readers.members[0].lag().values()))
+            wait_for(lambda: all(len(ages) >= COUNT for ages in readers.ages.values()))
+            wait_for(lambda: all(lag.count == 0 for lag in readers.members[0].lag().values()))
         finally:
             readers.close()
     assert (readers.received > 0) is not dropped
     assert not readers.again
     for ages in readers.ages.values():
         assert len(ages) == COUNT
-        assert sorted(ages.values())[COUNT // 2] < (2400 if dropped else 1000)
+        assert sorted(ages.values())[COUNT // 2] < STABLE_MS / 2

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 
 import cqueue
+from tests.acceptance.daemons import wait_for
 from tests.acceptance.journals import whole_lines
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
 
 CHILD = Path(__file__).with_name("controlled_child.py")
-COUNT = 1000
+COUNT = 200
+"""Messages of a round: they are cancelled and put off from the end, while the child comes from the front."""
 FOR_S = 8
-"""Seconds for which messages are cancelled and put off, one after the other; longer, if there are too few."""
+"""Seconds for which there are rounds; longer, if too few messages were found before the child had them."""
 ENOUGH = 10
 LATER = timedelta(seconds=6)
 SKEW_NS = 500_000_000
@@ -45,47 +47,39 @@ def journal(keyspace, queue, tmp_path):
     child.wait()
 
 
-def until(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_a_busy_consumer_gets_neither_what_was_cancelled_nor_what_was_put_off(queue, journal):
     """Nothing else is lost, and what was put off comes in its time, under its id, once."""
-    wanted = {b"%d" % n: id_ for n, id_ in enumerate(_sent(queue, COUNT))}
+    wanted: set[bytes] = set()
     cancelled: dict[bytes, int] = {}
     put_off: dict[bytes, int] = {}
     end_s = time.monotonic() + FOR_S
-    for n, (body, id_) in enumerate(reversed(wanted.items())):  # from the end, which the child comes to last
-        is_enough = min(len(cancelled), len(put_off)) > ENOUGH
-        if n >= COUNT // 2 or (is_enough and time.monotonic() > end_s):
-            break
-        at = time.time_ns()
-        if n % 2:
-            if queue.cancel(id_):
-                cancelled[body] = time.time_ns()
-            continue
-        try:
-            if queue.reschedule(id_, LATER) == id_:
-                put_off[body] = at + LATER // timedelta(microseconds=1) * 1000
-        except cqueue.MessageHeld:
-            pass
-    assert len(cancelled) > ENOUGH, "the child was quicker"
-    assert len(put_off) > ENOUGH, "the child was quicker"
-    until(lambda: queue.stats(exact=True).live == 0, 120)
+    while time.monotonic() < end_s or min(len(cancelled), len(put_off)) <= ENOUGH:
+        bodies = [b"%d" % n for n in range(len(wanted), len(wanted) + COUNT)]
+        wanted.update(bodies)
+        ids = zip(bodies, _sent(queue, bodies), strict=True)
+        for n, (body, id_) in enumerate(reversed(list(ids))):
+            at = time.time_ns()
+            if n % 2:
+                if queue.cancel(id_):
+                    cancelled[body] = time.time_ns()
+                continue
+            try:
+                if queue.reschedule(id_, LATER) == id_:
+                    put_off[body] = at + LATER // timedelta(microseconds=1) * 1000
+            except cqueue.MessageHeld:
+                pass
+    wait_for(lambda: queue.stats(exact=True).live == 0, 120)
     received = [(began, at, body) for what, began, at, body in journal() if what == b"received"]
     bodies = [body for *_, body in received]
     assert len(bodies) == len(set(bodies)), "delivered twice"
-    assert set(wanted) - set(bodies) <= set(cancelled), "lost"
+    assert wanted - set(bodies) <= set(cancelled), "lost"
     for began, at, body in received:
         assert began <= cancelled.get(body, began), "was received after its cancel"
         assert at >= put_off.get(body, at) - SKEW_NS, "early"
 
 
-def _sent(queue, count):
-    result = queue.send_many([cqueue.Message(b"%d" % n) for n in range(count)])
+def _sent(queue, bodies):
+    result = queue.send_many([cqueue.Message(body) for body in bodies])
     assert not result.failed
     return result.ids
 
@@ -97,12 +91,12 @@ def test_a_holder_learns_that_its_message_was_cancelled(queue, journal):
     def held():
         return {body for what, *_, body in journal() if what == b"received"}
 
-    until(lambda: held() == set(ids))
+    wait_for(lambda: held() == set(ids))
     with pytest.raises(cqueue.MessageHeld):
         queue.reschedule(ids[b"hold 0"], LATER)
     assert queue.cancel(ids[b"hold 1"])
     assert queue.extend(ids[b"hold 2"], timedelta(minutes=1))
-    until(lambda: [body for what, *_, body in journal() if what == b"cancelled"] == [b"hold 1"])
+    wait_for(lambda: [body for what, *_, body in journal() if what == b"cancelled"] == [b"hold 1"])
     time.sleep(6)  # longer than the visibility timeout: the others are still held, and extended
     assert len([1 for what, *_ in journal() if what == b"received"]) == 3
     assert len([1 for what, *_ in journal() if what == b"cancelled"]) == 1

@@ -126,6 +126,7 @@ class MemberThreads:
             except (NotDone, OutcomeUnknown) as exc:
                 wait_s, trouble, now_s = _pause_s(exc), str(exc), time.monotonic()
                 if now_s - told_s.get(trouble, -REPEAT_S) >= REPEAT_S:
+                    told_s = {text: at_s for text, at_s in told_s.items() if now_s - at_s < REPEAT_S}
                     told_s[trouble] = now_s
                     _tell("subscription_trouble", self._name, trouble, is_lasting=isinstance(exc, LASTING))
             if wait_s > 0 and not self._stop.is_set():

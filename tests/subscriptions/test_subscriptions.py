@@ -1317,7 +1317,7 @@ def test_an_outage_is_told_by_a_line_for_each_error_though_steps_between_need_no
     monkeypatch.setattr(subscription._loop, "step", away_at_first)
     monkeypatch.setattr(member_threads, "TROUBLE_S", 0.0)
     with subscription:
-        wait_until(lambda: found)
+        until(lambda: found)
     assert sum("subscription_trouble" in record.message for record in caplog.records) == 2
 
 

@@ -119,14 +119,14 @@ STUCK = """
 """
 
 
-def code_of_a_stuck(*args, once):
+def code_of_a_stuck(*args, once, **how):
     """What a process ends with after a signal, though the driver waits for a node: the end of Python waits
     for its threads.
 
-    once: the signal comes when standard error has a line with this.
+    once: the signal comes when standard error has a line with this. how: of `subprocess.Popen`.
     """
     command = [sys.executable, "-c", textwrap.dedent(STUCK), *args]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **how) as process:
         try:
             assert any(once in line for line in process.stderr)
             process.terminate()

@@ -418,8 +418,8 @@ def child(fd: int, memory: int) -> int:
 
 def leave(code: int) -> NoReturn:
     """End the process, whatever its threads do: those that nobody can end delay no exit."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: the process was started without it
+        stream.flush()
     os._exit(code)
 
 

@@ -157,3 +157,8 @@ def test_the_example_runs(cli, cli_url, monkeypatch):
 def test_a_read_that_gets_no_answer_does_not_keep_the_process_of_cqueue_metrics():
     """Kubernetes would kill the process before."""
     assert code_of_a_stuck("metrics", "--port", "0", "--log", "json", once="health_listening") == 0
+
+
+def test_a_process_without_standard_output_is_left_as_well():
+    command = ("metrics", "--port", "0", "--log", "json")
+    assert code_of_a_stuck(*command, once="health_listening", preexec_fn=lambda: os.close(1)) == 0

@@ -236,13 +236,23 @@ def live():
         yield client, client.create_log("events", LogConfig(partitions=2))
 
 
+def as_it_waits(follower, act):
+    """Call `act` once a poll of the follower waits."""
+
+    def run():
+        until(lambda: follower._awake._cond._waiters)
+        act()
+
+    threading.Thread(target=run).start()
+
+
 def test_a_follower_that_waits_is_woken(live):
     """A notification comes long before the follower's next poll."""
     _, log = live
     with log.follow(low_latency=True, poll_interval=LONG) as follower:
         follower.poll()
         began_s = time.monotonic()
-        threading.Timer(0.2, log.append, ("t", b"x")).start()
+        as_it_waits(follower, lambda: log.append("t", b"x"))
         assert [record.body for record in follower.poll(timedelta(seconds=50))] == [b"x"]
         assert time.monotonic() - began_s < SOON_S
 
@@ -251,7 +261,7 @@ def test_closing_ends_a_poll_that_waits(live):
     _, log = live
     follower = log.follow(low_latency=True, poll_interval=LONG)
     follower.poll()
-    threading.Timer(0.2, follower.close).start()
+    as_it_waits(follower, follower.close)
     began_s = time.monotonic()
     with pytest.raises(cqueue.Closed):
         follower.poll(timedelta(seconds=50))

@@ -149,6 +149,18 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     )
 
 
+def check_batch(options: ReadOptions) -> None:
+    """Check that a batch can be read with these options.
+
+    Raises:
+        ConfigError: it would begin where a stream waits for what comes.
+    """
+    if options.start == LATEST:
+        raise ConfigError(
+            f"option since={LATEST!r} is for a stream; a batch reads what is there: give a time"
+        )
+
+
 def check_stream(options: ReadOptions) -> None:
     """Check that a stream can be read with these options.
 

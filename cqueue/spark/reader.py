@@ -11,7 +11,7 @@ from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.spark import heads, messages, records
 from cqueue.spark.brief import brief
 from cqueue.spark.filters import narrowed
-from cqueue.spark.options import ReadOptions
+from cqueue.spark.options import ReadOptions, check_batch
 from cqueue.spark.session import session
 from cqueue.spark.views import DEAD, LOG, MESSAGES
 
@@ -29,9 +29,11 @@ class Reader(DataSourceReader):
 
         Raises:
             QueueNotFound, LogNotFound: there is none of that name.
+            ConfigError: an option is not for batches.
             NotDone: Cassandra does not answer.
         """
         options = self._options
+        check_batch(options)
         side = session(options.settings)
         as_of_us = side.driver.clock.now_us() if options.as_of_us is None else options.as_of_us
         if options.view == LOG:

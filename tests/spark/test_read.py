@@ -364,6 +364,7 @@ def _sessions(spark):
         ({"queue": "full", "topics": "a"}, "ConfigError", "option topics is for a log"),
         ({"queue": "full", "priorities": "10"}, "ConfigError", "from 0 to 9"),
         ({"log": "events", "view": "dead"}, "ConfigError", "view='dead'"),
+        ({"log": "events", "since": "latest"}, "ConfigError", "since='latest' is for a stream"),
         ({"url": "memory://x", "queue": "full"}, "ConfigError", "exists in one process only"),
     ],
 )

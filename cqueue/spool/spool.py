@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self, Unpack
@@ -64,7 +64,7 @@ class Spool:
         disk: Disk | None = None,
         **options: Unpack[OptionValues],
     ) -> None:
-        if not isinstance(path, str | Path):
+        if not isinstance(path, str | Path) or "\0" in str(path):
             raise BadInput(f"a Spool takes the path of its directory, not {path!r}")
         self.path = root = Path(path)
         check_known("Spool", options, OptionValues.__annotations__)
@@ -115,8 +115,10 @@ class Spool:
         """
         return self._submit((topic, queue_id), [payload], is_single=True)
 
-    def append_many(self, topic: str, payloads: Sequence[bytes], *, queue_id: int = 0) -> Future[range]:
+    def append_many(self, topic: str, payloads: Iterable[bytes], *, queue_id: int = 0) -> Future[range]:
         """Store messages together, with offsets that follow each other; raises like `append`."""
+        if not isinstance(payloads, Iterable):
+            raise BadInput(f"append_many takes payloads, each bytes, not {type(payloads).__name__}")
         return self._submit((topic, queue_id), list(payloads), is_single=False)
 
     def _submit(self, key: tuple[str, int], payloads: list[bytes], *, is_single: bool) -> Future[Any]:
@@ -139,7 +141,7 @@ class Spool:
             )
 
     def _queue(self, key: tuple[str, int]) -> StoredQueue:
-        queue = self._queues.get(key)
+        queue = self._known(key)
         if queue is None:
             self._intake.check_free(is_inside=self._opening.is_held())
             # Held while the queue is looked for on the disk, so that two callers do not make it twice.
@@ -147,6 +149,12 @@ class Spool:
                 queue = self._queues.get(key) or self._new_queue(key)
                 self._queues[key] = queue
         return queue
+
+    def _known(self, key: tuple[str, int]) -> StoredQueue | None:
+        topic, queue_id = key
+        if not isinstance(topic, str) or not isinstance(queue_id, int):
+            raise BadInput(f"a topic is text and a queue number whole, not {topic!r} and {queue_id!r}")
+        return self._queues.get(key)
 
     def _new_queue(self, key: tuple[str, int]) -> StoredQueue:
         if not _is_key(key):
@@ -161,7 +169,7 @@ class Spool:
         Raises:
             OSError: the disk cannot read a file. Nothing is skipped; a later call may succeed.
         """
-        queue = self._queues.get((topic, queue_id))
+        queue = self._known((topic, queue_id))
         return queue.pull(offset, max_count) if queue else []
 
     def records(self, topic: str, queue_id: int = 0, offset: int | None = None) -> Iterator[SpoolRecord]:
@@ -183,12 +191,12 @@ class Spool:
 
     def progress(self, topic: str, queue_id: int = 0) -> int:
         """Return the first offset that is not consumed."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._known((topic, queue_id))
         return queue.progress.offset if queue else 0
 
     def end(self, topic: str, queue_id: int = 0) -> int:
         """Return the offset behind the last record. Reads no file, unlike `status`."""
-        queue = self._queues.get((topic, queue_id))
+        queue = self._known((topic, queue_id))
         return queue.end if queue else 0
 
     def commit(self, topic: str, offset: int, *, queue_id: int = 0) -> None:
@@ -202,7 +210,7 @@ class Spool:
         self._intake.settle(queue)
 
     def set_aside(self, topic: str, record: SpoolRecord, why: str) -> None:
-        """Keep a record in `lost/` that no consumer can use, so that they may pass over it.
+        """Used inside: keep a record in `lost/` that no consumer can use, so that they may pass over it.
 
         Raises:
             OSError: the disk does not take it.

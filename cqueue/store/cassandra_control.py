@@ -5,6 +5,7 @@ results.
 from __future__ import annotations
 
 from functools import partial
+from zlib import crc32
 
 from cqueue.store import control, decode
 from cqueue.store import operations as ops
@@ -61,9 +62,17 @@ class CassandraControl(Sender):
             control.ReadListeners: lambda op: self._requests.send(
                 cql.READ_LISTENERS, (list(op.listeners),), decode.listeners
             ),
-            control.KeepResult: lambda op: write(cql.KEEP_RESULT, *op.row, op.row.at * 1000, op.ttl_s),
+            control.KeepResult: lambda op: write(cql.KEEP_RESULT, *op.row, _decided_us(op.row), op.ttl_s),
             control.ReadResult: lambda op: one(cql.READ_RESULT, (op.message,), decode.results),
         }
+
+
+def _decided_us(row: control.ResultRow) -> int:
+    """Return a µs of the row's ms for each content. Of two rows with one timestamp, Cassandra would mix the
+    cells; a row that is stored again gets the same timestamp.
+    """
+    told = f"{row.state} {row.error} {row.reason}".encode()
+    return row.at * 1000 + crc32(told, crc32(row.value or b"")) % 1000
 
 
 def _shard(op: ops.RegisterShard | ops.UnregisterShard) -> tuple[str, int, int, int]:

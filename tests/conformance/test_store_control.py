@@ -131,6 +131,18 @@ def test_of_several_results_of_a_message_the_last_one_counts(store):
     assert store.execute(ReadResult(message + "2")) is None
 
 
+def test_of_two_results_of_one_millisecond_one_counts_as_a_whole(store):
+    """Cells of equal timestamps would mix: a task would have succeeded, and returned nothing."""
+    message = f"message-{uuid.uuid4().hex}"
+    both = [
+        ResultRow(message, "succeeded", "json", b"[1]", None, None, 1_000),
+        ResultRow(message, "failed", None, None, "KeyError", "attempt 2: KeyError: 'x'", 1_000),
+    ]
+    for row in both:
+        store.execute(KeepResult(row, 60))
+    assert store.execute(ReadResult(message)) in both
+
+
 def test_a_result_expires(store, eventually):
     message = f"message-{uuid.uuid4().hex}"
     store.execute(KeepResult(ResultRow(message, "cancelled", None, None, None, "", 1), 3))

@@ -102,7 +102,7 @@ def test_of_two_runs_the_last_result_counts(app, run, client):
     handle = task.enqueue()
     run()
     row = client._driver.ask(ReadResult(handle))
-    client._driver.ask(KeepResult(row._replace(value=b'"second"'), 60))
+    client._driver.ask(KeepResult(row._replace(value=b'"second"', at=row.at + 1), 60))
     assert handle.result(NOW) == "second"
 
 

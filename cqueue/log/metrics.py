@@ -6,7 +6,6 @@ counts, a scrape shows the last count, and the thread rests between two counts.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -20,6 +19,7 @@ from cqueue.errors import BadInput, NotDone, OutcomeUnknown
 from cqueue.log.records import several
 from cqueue.log.subscription import Lag, lags
 from cqueue.message import check_queue_name
+from cqueue.runtime.last_read import LastRead
 from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 
 if TYPE_CHECKING:
@@ -57,12 +57,8 @@ class LagCollector(Collector):
         own = inside(client)
         self._driver, self._catalog = own.driver, own.logs
         self._logs = several("logs", "names", logs or None, lambda name: check_queue_name(name, "log"))
-        self._clock = clock
-        self._mutex = threading.Lock()
-        self._done = threading.Event()  # no count is under way
-        self._done.set()
-        self._ended_s = float("-inf")
-        self._lags: dict[tuple[str, str], Lag] = {}
+        none: dict[tuple[str, str], Lag] = {}
+        self._lags = LastRead(self._count, none, rest_s=REST_S, clock=clock)
 
     def __repr__(self) -> str:
         return f"<lags of {', '.join(sorted(self._logs or ())) or 'all logs'}>"
@@ -73,35 +69,17 @@ class LagCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the lags as they were last counted."""
-        self._count_again()
-        self._done.wait(WAIT_S)
-        found = self._lags.items()
         records, seconds = _families()
-        for key, lag in found:
+        for key, lag in self._lags.value(WAIT_S).items():
             records.add_metric(key, lag.count)
             seconds.add_metric(key, lag.seconds)
         return iter((records, seconds))
 
-    def _count_again(self) -> None:
-        """Begin a count, unless one is under way or ended a short time ago."""
-        with self._mutex:
-            if self._done.is_set() and self._clock() - self._ended_s >= REST_S:
-                self._done.clear()
-                # A daemon thread: a count that takes minutes does not hold up the end of the process.
-                try:
-                    threading.Thread(target=self._count, name="cqueue-lag", daemon=True).start()
-                except RuntimeError:  # too many threads, or Python exits: a later scrape counts
-                    self._done.set()
-
-    def _count(self) -> None:
+    def _count(self) -> dict[tuple[str, str], Lag]:
         found: dict[tuple[str, str], Lag] = {}
-        try:
-            with suppress(NotDone, OutcomeUnknown, BadInput):  # then nothing is known, and nothing is shown
-                found.update(self._read())
-        finally:
-            self._lags = found
-            self._ended_s = self._clock()
-            self._done.set()
+        with suppress(NotDone, OutcomeUnknown, BadInput):  # then nothing is known, and nothing is shown
+            found.update(self._read())
+        return found
 
     def _read(self) -> Iterator[tuple[tuple[str, str], Lag]]:
         logs = {entry.spec.partition: entry for entry in self._catalog.all()}

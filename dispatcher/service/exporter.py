@@ -1,13 +1,13 @@
 """What queues hold that no daemon serves, and how far subscriptions are behind: `cqueue metrics`.
 
 A scrape is answered from a cache of a few seconds, so that several monitors cost the cluster no more than
-one. While Cassandra is away there is no figure of any queue: an old one would look like news. Cassandra is
-away if no queue can be read; one that cannot be read while others can is left out alone.
+one; where a read takes longer than scrapes wait, as of 20,000 queues, from the read before. While Cassandra
+is away there is no figure of any queue: an old one would look like news. Cassandra is away if no queue can be
+read; one that cannot be read while others can is left out alone.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,14 +22,16 @@ from cqueue.dispatcher.service.metrics import exposition, held, packed
 from cqueue.errors import BadInput, CqueueError, DamagedRow, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.log.metrics import LagCollector
 from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.runtime.last_read import LastRead
 from cqueue.runtime.logs import DISPATCHER, describe, logger
 
 FRESH_S: Final = 5.0
 """Seconds for which figures are shown again: shorter than scrapes are usually apart."""
 PATIENCE_S: Final = 4.0
-"""Seconds that the figures of one queue may take: a scrape that waits longer than Prometheus does, 10 s by
-default, tells less than `cqueue_up 0`.
-"""
+"""Seconds that the list of queues may take, and the figures of one."""
+WAIT_S: Final = 6.0
+"""Seconds that a scrape waits for a read: longer than PATIENCE_S, so that it says when Cassandra has gone,
+and shorter than Prometheus waits, 10 s by default."""
 AT_A_TIME: Final = 8
 """Queues that are estimated side by side."""
 
@@ -55,20 +57,18 @@ class Exporter:
         self._client, self._driver = client, inside(client).driver
         self._names = tuple(names)
         self._lags = LagCollector(client, clock=clock) if subscriptions else None
-        self._clock = clock
-        self._mutex = threading.Lock()
-        self._read_s = float("-inf")
-        self._depths: dict[str, Depth] | None = None  # None: Cassandra is away
+        away: dict[str, Depth] | None = None
+        self._depths = LastRead(self._read, away, rest_s=FRESH_S, clock=clock)
         self._why = ""  # why nothing can be read
 
     def health(self) -> Health:
         """Return whether Cassandra answers."""
-        self._fresh()
+        self._depths.value(WAIT_S)
         return self.known_health()
 
     def known_health(self) -> Health:
         """Return the health as the last read found it; a probe of the process alone waits for no read."""
-        ready = self._depths is not None
+        ready = self._depths.last is not None
         return Health(
             alive=True, ready=ready, reason="ready" if ready else self._why or "nothing is read yet"
         )
@@ -78,8 +78,8 @@ class Exporter:
         return exposition(packed(self.collect()))
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they were at most FRESH_S ago."""
-        depths = self._fresh()
+        """Yield the metrics as they were at most FRESH_S before the read under way."""
+        depths = self._depths.value(WAIT_S)
         up = GaugeMetricFamily("cqueue_up", "1: Cassandra answers. 0: it does not, and no queue is shown.")
         up.add_metric((), float(depths is not None))
         yield up
@@ -87,13 +87,6 @@ class Exporter:
             yield from held(depths)
             if self._lags is not None:
                 yield from self._lags.collect()
-
-    def _fresh(self) -> dict[str, Depth] | None:
-        with self._mutex:  # one reads, the others wait for what it finds
-            if self._clock() - self._read_s >= FRESH_S:
-                self._depths = self._read()
-                self._read_s = self._clock()
-            return self._depths
 
     def _read(self) -> dict[str, Depth] | None:
         try:

@@ -1,6 +1,7 @@
 """What `client.metrics` counts, and that nobody pays for it who does not ask; the page of all metrics."""
 
 import re
+import threading
 import time
 import urllib.request
 from datetime import timedelta
@@ -13,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import cqueue
 from cqueue.client import Client
 from cqueue.dispatcher.execution.telemetry import Depth, QueueCounts, Stats
+from cqueue.dispatcher.service import exporter as exporting
 from cqueue.dispatcher.service import health
 from cqueue.dispatcher.service.exporter import Exporter
 from cqueue.dispatcher.service.metrics import Metrics
@@ -36,6 +38,7 @@ from cqueue.store.operations import (
     WideRow,
 )
 from tests.faulty_store import FaultyStore
+from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
 
 pytestmark = pytest.mark.usefixtures("brief_pauses")
@@ -209,6 +212,12 @@ def test_nothing_is_counted_before_somebody_asks(client):
 # ── The exporter ──
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Scrapes wait until all is read, however busy the machine."""
+    monkeypatch.setattr(exporting, "WAIT_S", 60.0)
+
+
 def test_all_queues_are_shown_from_a_cache_of_a_few_seconds(client, store):
     times, asked = [100.0], []
 
@@ -230,6 +239,22 @@ def test_all_queues_are_shown_from_a_cache_of_a_few_seconds(client, store):
     assert len(asked) == before
     times[0] += 5
     assert samples(exporter)["cqueue_queue_depth", "mail"] == 2
+
+
+def test_a_scrape_waits_for_no_read_that_takes_long(client, store, monkeypatch):
+    """With 20,000 queues it took minutes: Prometheus gave up each time, and nobody was seen to export."""
+    times, open_ = [100.0], threading.Event()
+    exporter = Exporter(client, clock=lambda: times[0])
+    assert samples(exporter)["cqueue_queue_depth", "mail"] == 0
+    monkeypatch.setattr(exporting, "WAIT_S", 0.01)
+    client.queue("mail").send(b"x")
+    times[0] += 5
+    store.trouble = lambda _: None if open_.wait(60) else Unavailable("nobody opened")
+    try:
+        assert samples(exporter)["cqueue_queue_depth", "mail"] == 0
+    finally:
+        open_.set()
+    until(lambda: samples(exporter)["cqueue_queue_depth", "mail"] == 1)
 
 
 def test_while_cassandra_is_away_there_is_no_stale_depth(client, store, caplog):

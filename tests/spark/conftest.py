@@ -11,6 +11,11 @@ from pathlib import Path
 
 import pytest
 
+HERE = Path(__file__).parent
+QUICK_START = "-XX:+UseSerialGC -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+"""Options of the session's JVM. One that lives for minutes spends a third of its time on the start, checking
+the bytecode of Spark's classes, and its collector has threads of its own."""
+
 # `make test` has no Spark; `make test-spark` runs what is here.
 collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
 
@@ -27,7 +32,7 @@ def spark():
     """A local session with two threads; the Python workers are this Python."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     # Spark looks for `pyspark_cqueue` on the path of its own workers, where an editable install is not seen.
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "workers"), str(HERE.parents[1])])
     from pyspark.sql import SparkSession
 
     session = (
@@ -38,6 +43,7 @@ def spark():
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.default.parallelism", "2")
+        .config("spark.driver.extraJavaOptions", QUICK_START)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")

@@ -52,9 +52,9 @@ def spark():
 
 
 @pytest.fixture(scope="module")
-def url(keyspace):
-    """The URL of a keyspace that the test module has to itself."""
-    return keyspace.url
+def url(new_keyspace):
+    """The URL of a keyspace that the test module has to itself, where records can be read a second sooner."""
+    return new_keyspace(settle_ms=1500, skew_ms=200).url
 
 
 @pytest.fixture(scope="module")

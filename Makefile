@@ -38,8 +38,10 @@ SECONDS ?= 30
 NODES ?= 1
 MUTANTS ?= 300
 FAULTS ?= tests/faults
-# A worker has a Spark of its own, which leaves the cores idle half of the time; a file stays on one.
-SPARK_TESTS = $(SPARK_VENV)/bin/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not fault" tests/spark
+# A worker has a Spark of its own, which leaves the cores idle half of the time; a file stays on one. Files
+# with few tests have the longest ones: xdist would begin with those that have many.
+SPARK_TESTS = $(SPARK_VENV)/bin/python -m pytest -q -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder \
+	-m "not fault" tests/spark
 
 # A test that hangs where no signal is heard is shown with its stack, and its process ends.
 HANGS = -o faulthandler_timeout=500 -o faulthandler_exit_on_timeout=true

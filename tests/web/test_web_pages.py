@@ -466,11 +466,17 @@ def test_every_page_works_under_a_prefix(browse, shop):
     assert answer.url.path == "/ops/queues/queue/mails"
 
 
-def test_viewers_share_reads(browse, monkeypatch):
+def test_viewers_share_reads(shop, browse, monkeypatch):
     """Ten looks within two seconds count each queue once."""
     counted = []
     real = cqueue.Queue.stats
-    monkeypatch.setattr(cqueue.Queue, "stats", lambda queue: counted.append(queue.name) or real(queue))
+
+    def stats(queue):
+        if queue._driver is shop.client._driver:  # a thread of an earlier test may count as well
+            counted.append(queue.name)
+        return real(queue)
+
+    monkeypatch.setattr(cqueue.Queue, "stats", stats)
     web = browse()
     shared, now_s = web.app.state.site.shared, web.app.state.site.shared._time_s()
     monkeypatch.setattr(shared, "_time_s", lambda: now_s)

@@ -90,13 +90,13 @@ features: $(STAMP)
 
 test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark, lowest versions. `.ci/run` calls this.
 	$(BESIDE) everything environments
+	@$(MAKE) --no-print-directory test-spark
 
 # One after the other: both installs write the metadata of this tree. What the tests print comes in one piece, and
-# not between the lines of `everything`.
+# not between the lines of `everything`. Spark's tests run alone: Spark gives a worker ten seconds to call back.
 environments:
 	@$(MAKE) --no-print-directory $(SPARK_STAMP)
 	@$(MAKE) --no-print-directory $(LOWEST_STAMP)
-	@$(MAKE) --no-print-directory --output-sync=target test-spark
 	@$(MAKE) --no-print-directory --output-sync=target test-lowest
 
 everything: $(STAMP)

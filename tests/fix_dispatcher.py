@@ -39,16 +39,17 @@ class ManualClock:
         self.us += round(seconds * 1e6)
 
 
-def until(condition, seconds=60.0):
-    """Wait for what others bring about; fails if they do not.
+def until(condition, seconds=120.0, why="waited in vain"):
+    """Wait for what others bring about, and return it; fails if they do not.
 
     Look more rarely the longer it takes: what is waited for needs the processor as well.
     """
     began_s = time.monotonic()
-    while not condition():
+    while not (found := condition()):
         waited_s = time.monotonic() - began_s
-        assert waited_s < seconds, "waited in vain"
+        assert waited_s < seconds, why() if callable(why) else why
         time.sleep(min(0.002 + waited_s / 20, 0.1))
+    return found
 
 
 class Gate:

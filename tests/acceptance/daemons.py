@@ -16,6 +16,7 @@ from pathlib import Path
 
 import cqueue
 from tests.acceptance.journals import whole_lines
+from tests.fix_dispatcher import until
 
 PATIENCE_S = 120
 VISIBILITY = timedelta(seconds=5)
@@ -71,7 +72,7 @@ class Site:
 
     def wait(self, condition, seconds=PATIENCE_S):
         """What the condition gives, once it gives something."""
-        return wait_for(condition, seconds, self.logs)
+        return until(condition, seconds, self.logs)
 
     def close(self):
         """Stop all, and delete the queues: the next test makes them anew."""
@@ -131,7 +132,7 @@ class Dispatch:
             found = [line for line in self.lines(event) if fields.items() <= line.items()]
             return found[count - 1] if len(found) >= count else None
 
-        return wait_for(matching, seconds, lambda: f"no {event}:\n{self.log.read_text()}")
+        return until(matching, seconds, lambda: f"no {event}:\n{self.log.read_text()}")
 
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
@@ -154,15 +155,6 @@ class Dispatch:
 def at(line):
     """When a line was logged, in seconds since 1970."""
     return datetime.fromisoformat(line["timestamp"]).timestamp()
-
-
-def wait_for(condition, seconds=PATIENCE_S, why=lambda: "waited in vain"):
-    """What the condition gives, once it gives something."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, why()
-        time.sleep(0.02)
-    return found
 
 
 def cpu_s(pid):

@@ -17,8 +17,8 @@ import pytest
 import cqueue
 from cqueue.cli.main import main
 from cqueue.spool import Spool
-from tests.acceptance.daemons import wait_for
 from tests.acceptance.snapshots import TAG, Site
+from tests.fix_dispatcher import until
 
 pytestmark = [
     pytest.mark.cassandra,
@@ -130,13 +130,13 @@ def test_what_a_restored_snapshot_keeps(tmp_path, capsys):
                 over = threading.Event()
                 threads = load(mail, ledger, over)
                 with cqueue.Dispatcher(ticks, tick):
-                    wait_for(lambda: len(fired) >= 2)
+                    until(lambda: len(fired) >= 2)
                     began_s = time.monotonic()
                     site.nodetool("snapshot", "-t", TAG, "cqueue")
                     ended_s, ended = time.monotonic(), len(fired)
                     site.copy_snapshots(backup)
                     spool_through(till, "after", spooled)
-                    wait_for(lambda: len(fired) >= ended + 3)  # three seconds of sends and acks
+                    until(lambda: len(fired) >= ended + 3)  # three seconds of sends and acks
                     over.set()
                     for thread in threads:
                         thread.join()
@@ -160,7 +160,7 @@ def test_what_a_restored_snapshot_keeps(tmp_path, capsys):
                 with client.log("events").scan() as scanner:
                     records = [record.body for record in scanner]
                 with cqueue.Dispatcher(client.queue("ticks"), tick):
-                    wait_for(lambda: set(first_run[ended:]) <= set(fired[len(first_run) :]), 150)
+                    until(lambda: set(first_run[ended:]) <= set(fired[len(first_run) :]), 150)
             capsys.readouterr()
             assert main(["--url", site.url, "quarantine", "list", "mail"]) == 0
             assert "mail" not in capsys.readouterr().out

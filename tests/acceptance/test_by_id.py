@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import cqueue
-from tests.acceptance.daemons import wait_for
 from tests.acceptance.journals import whole_lines
+from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
 
@@ -68,7 +68,7 @@ def test_a_busy_consumer_gets_neither_what_was_cancelled_nor_what_was_put_off(qu
                     put_off[body] = at + LATER // timedelta(microseconds=1) * 1000
             except cqueue.MessageHeld:
                 pass
-    wait_for(lambda: queue.stats(exact=True).live == 0, 120)
+    until(lambda: queue.stats(exact=True).live == 0, 120)
     received = [(began, at, body) for what, began, at, body in journal() if what == b"received"]
     bodies = [body for *_, body in received]
     assert len(bodies) == len(set(bodies)), "delivered twice"
@@ -91,12 +91,12 @@ def test_a_holder_learns_that_its_message_was_cancelled(queue, journal):
     def held():
         return {body for what, *_, body in journal() if what == b"received"}
 
-    wait_for(lambda: held() == set(ids))
+    until(lambda: held() == set(ids))
     with pytest.raises(cqueue.MessageHeld):
         queue.reschedule(ids[b"hold 0"], LATER)
     assert queue.cancel(ids[b"hold 1"])
     assert queue.extend(ids[b"hold 2"], timedelta(minutes=1))
-    wait_for(lambda: [body for what, *_, body in journal() if what == b"cancelled"] == [b"hold 1"])
+    until(lambda: [body for what, *_, body in journal() if what == b"cancelled"] == [b"hold 1"])
     time.sleep(6)  # longer than the visibility timeout: the others are still held, and extended
     assert len([1 for what, *_ in journal() if what == b"received"]) == 3
     assert len([1 for what, *_ in journal() if what == b"cancelled"]) == 1

@@ -12,7 +12,7 @@ import pytest
 
 import cqueue
 from cqueue.store.control import ReadDigests, ReadListeners
-from tests.acceptance.daemons import wait_for
+from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.timeout(240)]
 
@@ -100,11 +100,11 @@ def test_readers_in_another_process_have_records_early(keyspace, dropped):
         client.create_log(name, cqueue.LogConfig(partitions=PARTITIONS))
         readers = Readers(url, name)
         try:
-            wait_for(readers.share_all)
-            wait_for(lambda: sum(bool(row.names) for row in listeners(client)) == 2)
+            until(readers.share_all)
+            until(lambda: sum(bool(row.names) for row in listeners(client)) == 2)
             subprocess.run(command, check=True, timeout=120)
-            wait_for(lambda: all(len(ages) >= COUNT for ages in readers.ages.values()))
-            wait_for(lambda: all(lag.count == 0 for lag in readers.members[0].lag().values()))
+            until(lambda: all(len(ages) >= COUNT for ages in readers.ages.values()))
+            until(lambda: all(lag.count == 0 for lag in readers.members[0].lag().values()))
         finally:
             readers.close()
     assert (readers.received > 0) is not dropped

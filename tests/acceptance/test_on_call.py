@@ -14,7 +14,7 @@ import urllib.request
 import pytest
 
 from cqueue.dev import DevCluster, own_network
-from tests.acceptance.daemons import wait_for
+from tests.fix_dispatcher import until
 from tests.unit import markdown_pages as markdown
 
 pytestmark = [
@@ -70,7 +70,7 @@ class Desk:
     def ticks_on(self):
         """Wait for one more tick."""
         before = self.said("dispatch").count("orders_counted")
-        wait_for(
+        until(
             lambda: self.said("dispatch").count("orders_counted") > before, 90, lambda: self.said("dispatch")
         )
 
@@ -101,13 +101,13 @@ def test_a_newcomer_finds_out_why(desk):
     desk.start([*dispatch, "--log", "json"], "dispatch")
     desk.start([*web, "--port", "0"], "web")
     desk.ticks_on()
-    found = wait_for(lambda: re.search(r'"(http://[^"]+)"', desk.said("web")))
+    found = until(lambda: re.search(r'"(http://[^"]+)"', desk.said("web")))
     with urllib.request.urlopen(f"{found[1]}schedules", timeout=60) as page:  # noqa: S310
         assert "shop:count" in page.read().decode()
     assert "shop:count  active" in desk.run(schedules)
     desk.run(send)
-    wait_for(lambda: "receipt_sent" in desk.said("dispatch"), why=lambda: desk.said("dispatch"))
-    wait_for(lambda: "error" not in desk.run(doctor, code=None))
+    until(lambda: "receipt_sent" in desk.said("dispatch"), why=lambda: desk.said("dispatch"))
+    until(lambda: "error" not in desk.run(doctor, code=None))
     nodes = json.loads(desk.run([*status, "--json"]))["nodes"]
 
     os.kill(nodes[1]["pid"], signal.SIGKILL)
@@ -122,6 +122,6 @@ def test_a_newcomer_finds_out_why(desk):
 
     assert "running" in desk.run(["dev", "start"])
     desk.ticks_on()
-    wait_for(lambda: "nodes: all answer: 3 in" in desk.run(doctor, code=None))
+    until(lambda: "nodes: all answer: 3 in" in desk.run(doctor, code=None))
     assert "shop:count  active" in desk.run(schedules)
     desk.run(["dev", "wipe"])

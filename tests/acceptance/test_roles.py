@@ -19,8 +19,9 @@ from cqueue import doctor, roles
 from cqueue.schema import Options, apply
 from cqueue.settings import load
 from cqueue.store.connection import open_session
-from tests.acceptance.daemons import Site, wait_for
+from tests.acceptance.daemons import Site
 from tests.faults.guarded import OPERATOR
+from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.acceptance, pytest.mark.timeout(180)]
 
@@ -124,7 +125,7 @@ def test_a_producer_sends_and_appends_and_reads_nothing(client_of, queue_name):
     queue.send(b"later", delay=timedelta(hours=1))
     log.append("topic", b"x")
     assert admin.queue(queue_name).stats(exact=True).live == 3
-    wait_for(lambda: list(admin.log(f"{queue_name}.log").scan()), 30)
+    until(lambda: list(admin.log(f"{queue_name}.log").scan()), 30)
     app = cqueue.App(client, queue=queue_name, retry=cqueue.Retry(max_attempts=2))
     app.task(queue.send)
     with queue.consumer() as consumer:
@@ -169,7 +170,7 @@ def test_a_consumer_receives_and_listens_and_has_no_schedules(client_of, queue_n
             raise ValueError("bad")
 
     with client.subscribe(log_name, name="one", listeners=[listen], max_attempts=1):
-        wait_for(lambda: list(admin.log(f"{log_name}.dead").scan()), 60)
+        until(lambda: list(admin.log(f"{log_name}.dead").scan()), 60)
     refused(
         lambda: queue.schedules.add("a", EVERY_SECOND),
         queue.schedules.list,

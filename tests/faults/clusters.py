@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -73,10 +72,3 @@ def longest_silence_s(sends, since):
     """The longest stretch without a send that succeeded."""
     ends = [since, *sorted(began + took for began, took, ok in sends if ok and began + took >= since)]
     return max((later - earlier for earlier, later in pairwise(ends)), default=0.0)
-
-
-def wait_until(condition, limit_s, text):
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, text
-        time.sleep(0.1)

@@ -17,7 +17,7 @@ from cqueue.schema import newest_centre
 from cqueue.settings import load
 from cqueue.store.connection import open_session
 from tests.faults.centres import running_centres
-from tests.faults.clusters import wait_until
+from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(900)]
 
@@ -131,7 +131,7 @@ def test_clients_that_nobody_stopped_are_stopped_by_the_switch(centres, row):
         ]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(acknowledged) > 50 and received, 60, "nothing was sent")
+        until(lambda: len(acknowledged) > 50 and received, 60, "nothing was sent")
         began = time.monotonic()
         assert main(["--url", centres.url(2), "dc", "switch", "dc2", "--yes"]) == 0
         switched = time.monotonic()
@@ -186,9 +186,7 @@ def test_what_the_lost_home_acknowledged_is_delivered_after_its_repair(centres, 
         queue = home.create_queue("q", CONFIG)
         due = _next_shard(12)
         copied = _send(queue, due, 50)
-        wait_until(
-            lambda: centres.stored(1) == centres.stored(2), 10, "the second data centre gets no copies"
-        )
+        until(lambda: centres.stored(1) == centres.stored(2), 10, "the second data centre gets no copies")
         centres.network.part()
         alone = _send(queue, due + timedelta(seconds=1), 50)  # in a partition that both know
         alone |= _send(queue, due + 2 * TIME_SHARD, 50)  # and in one that only the old home knows
@@ -197,14 +195,14 @@ def test_what_the_lost_home_acknowledged_is_delivered_after_its_repair(centres, 
     assert main(["--url", centres.url(2), "dc", "switch", "dc2", "--old-centre-lost", "--yes"]) == 0
     with cqueue.connect(centres.url(2)) as client, client.queue("q").consumer() as consumer:
         delivered = set()
-        until = due + 3 * TIME_SHARD + timedelta(seconds=3 * OVER_S)
-        while datetime.now(UTC) < until:
+        end = due + 3 * TIME_SHARD + timedelta(seconds=3 * OVER_S)
+        while datetime.now(UTC) < end:
             delivered |= _drained(consumer, 1)
         assert delivered >= copied
         before = len(delivered & alone)
         assert before == 0, "the messages were copied: the test shows nothing"
         centres.cluster.start_node(1)
-        wait_until(lambda: _home_in(centres.url(1)) == "dc2", 60, "the old home does not learn of the switch")
+        until(lambda: _home_in(centres.url(1)) == "dc2", 60, "the old home does not learn of the switch")
         with pytest.raises(WrongDataCentre):
             cqueue.connect(centres.url(1))
         centres.repair()

@@ -16,9 +16,9 @@ import cqueue
 from cqueue import ids
 from cqueue.testing.events import OK, calls, read
 from cqueue.testing.report import EXPIRED, REMADE
-from tests.faults.clusters import wait_until
 from tests.faults.lengths import NOISE_S, full
 from tests.faults.stores import last_group, open_client
+from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.quick, pytest.mark.timeout(300)]
 
@@ -118,7 +118,7 @@ def test_repeating_what_a_killed_producer_wrote_makes_no_second_copy(start_run, 
         journal = tmp_path / f"journal-{turn}"
         child = run.start("produce", journal=str(journal))
         time.sleep(0.5 + rng.random())
-        wait_until(lambda journal=journal: last_group(journal), 60, "it sent nothing")
+        until(lambda journal=journal: last_group(journal), 60, "it sent nothing")
         child.kill()
         with open_client(run.url) as client:
             group = last_group(journal)

@@ -20,8 +20,9 @@ from cassandra.query import BatchStatement, BoundStatement
 
 import cqueue
 from cqueue.store.operations import CreateQueue, QueueRow, ReadQueue
-from tests.acceptance.daemons import Site, wait_for
+from tests.acceptance.daemons import Site
 from tests.faults.guarded import OPERATOR, guarded_node
+from tests.fix_dispatcher import until
 
 pytestmark = [
     pytest.mark.cassandra,
@@ -226,10 +227,10 @@ def test_a_role_that_may_not_log_in_any_more_is_told_so_and_is_let_in_again(node
         queue.send(b"before")
         node.run(f"ALTER ROLE {role} WITH LOGIN = false")
         node.start()
-        wait_for(lambda: error_of(lambda: queue.send(b"x")) is cqueue.Refused, 60)
+        until(lambda: error_of(lambda: queue.send(b"x")) is cqueue.Refused, 60)
         refused(lambda: queue.send(b"x"), "let the role log in", role)
         node.run(f"ALTER ROLE {role} WITH LOGIN = true")
-        wait_for(lambda: error_of(lambda: queue.send(b"after")) is None, 60)
+        until(lambda: error_of(lambda: queue.send(b"after")) is None, 60)
 
 
 def error_of(call):

@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 
 from cqueue.testing.events import OK, calls, read
-from tests.faults.clusters import running_cluster, url_of, wait_until
+from tests.faults.clusters import running_cluster, url_of
 from tests.faults.lengths import full
+from tests.fix_dispatcher import until
 
 pytestmark = [
     pytest.mark.cassandra,
@@ -68,14 +69,14 @@ def test_what_a_spool_took_arrives_once_although_cassandra_and_the_producer_end(
 def _await_taken(producer, messages, since):
     """Wait until the producer has put this number of messages into its spool."""
     took = partial(_taken, producer.history, since)
-    wait_until(lambda: took(time.monotonic()) >= messages, full(600, 120), "it took too little")
+    until(lambda: took(time.monotonic()) >= messages, full(600, 120), "it took too little")
 
 
-def _taken(history, since, until):
+def _taken(history, since, end):
     """Messages for which a send returned in that time."""
     return sum(
         len(call.asked)
         for call in calls(read([history]))
         if call.operation == "send" and call.outcome == OK
-        if since <= call.began_ns / 1e9 and call.ended_ns / 1e9 <= until
+        if since <= call.began_ns / 1e9 and call.ended_ns / 1e9 <= end
     )

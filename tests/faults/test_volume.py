@@ -12,7 +12,8 @@ import pytest
 
 from cqueue.store.connection import open_session
 from cqueue.testing.events import calls, read
-from tests.faults.clusters import S, p99, wait_until
+from tests.faults.clusters import S, p99
+from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(3600)]
 
@@ -35,7 +36,7 @@ def test_a_queue_stays_as_quick_as_it_was(start_run, new_keyspace, row):
     for child in producers:
         child.join(3000)
     # Not by counting exactly: that reads across everything, and would stand in the metric.
-    wait_until(lambda: all(_is_idle(child) for child in consumers), 600, "not drained")
+    until(lambda: all(_is_idle(child) for child in consumers), 600, "not drained")
     with open_session(keyspace.settings) as connection:
         crossed = connection.session.execute(TOMBSTONES, (keyspace.name, "messages")).one()
     report = run.finish(drain_s=300)

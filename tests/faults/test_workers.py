@@ -9,8 +9,9 @@ from datetime import timedelta
 import pytest
 
 from cqueue.testing.events import OK, calls, read
-from tests.faults.clusters import S, wait_until
+from tests.faults.clusters import S
 from tests.faults.worker import NAME
+from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(300)]
 
@@ -33,7 +34,7 @@ def test_what_kills_its_worker_is_buried_and_its_neighbours_are_not(start_run, r
             workers.append(run.start("work", batch=20, poison=POISON))
         return dead.stats(exact=True).live and not run.queue.stats(exact=True).live
 
-    wait_until(is_over, 90, "the queue did not come to rest")
+    until(is_over, 90, "the queue did not come to rest")
     letters = dead.peek(10)
     report = run.finish()
     (sent,) = (call for call in _calls(run.histories, "send"))
@@ -64,13 +65,13 @@ def test_a_worker_that_is_asked_to_end_gives_back_what_it_cannot_handle(start_ru
     run = start_run(visibility=timedelta(seconds=30), shards=1, time_shard=timedelta(hours=1))
     run.start("produce", count=100).join()
     first = run.start("work", batch=100, handle_s=handle_s, grace_s=grace_s)
-    wait_until(lambda: _count(first, "receive") == 100, 30, "the worker did not receive all of them")
+    until(lambda: _count(first, "receive") == 100, 30, "the worker did not receive all of them")
     asked = time.monotonic()
     first.end()
     ended = time.monotonic()
     drained = _count(first, "ack")
     second = run.start("work", batch=100)
-    wait_until(lambda: _count(second, "ack") == 100 - drained, 30, "the rest was not available")
+    until(lambda: _count(second, "ack") == 100 - drained, 30, "the rest was not available")
     report = run.finish()
     again = [call for call in _calls([second.history], "receive") if call.answered]
     assert report.clean, str(report)

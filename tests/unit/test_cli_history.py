@@ -6,7 +6,7 @@ import pytest
 
 import cqueue
 from cqueue.message import short
-from tests.acceptance.daemons import wait_for
+from tests.fix_dispatcher import until
 
 SOON = timedelta(seconds=20)
 
@@ -30,7 +30,7 @@ def test_a_history_and_results_are_shown(app, cli):
     with app.dispatcher() as dispatcher:
         first, second = square.options(key="k4").enqueue(4), square.enqueue(6)
         dispatcher.drain(SOON)
-    wait_for(lambda: len(app.client.queue("mail").history()) == 2)
+    until(lambda: len(app.client.queue("mail").history()) == 2)
     events = cli("history", "mail", "--json").json_lines
     assert {event["id"]: event["state"] for event in events} == {first: "succeeded", second: "dead"}
     shown = cli("history", "mail").out

@@ -13,7 +13,7 @@ import pytest
 import cqueue
 from cqueue.schema import load_migrations
 from cqueue.store.operations import ChangeQueue, ReadQueue
-from tests.acceptance.daemons import wait_for
+from tests.fix_dispatcher import until
 from tests.versions.older import OLDER, ROOT, Client, unpack
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.acceptance, pytest.mark.timeout(240)]
@@ -109,7 +109,7 @@ def test_each_sees_what_the_other_altered(versions):
     for number, one in enumerate(versions):
         one.ask(call="alter", queue="mail", **[{"shards": 5}, {"max_attempts": 9}][number]).answer()
     for one in versions:
-        wait_for(lambda one=one: one.ask(call="look", queue="mail").answer() == WANTED, 60)
+        until(lambda one=one: one.ask(call="look", queue="mail").answer() == WANTED, 60)
 
 
 def test_this_version_keeps_what_a_newer_one_will_store(versions, queue):

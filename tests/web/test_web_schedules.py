@@ -10,7 +10,7 @@ import cqueue
 from cqueue.dispatcher.schedules.triggers import Repeating, RunOnce
 from cqueue.errors import BatchTooLarge, DamagedRow, Unavailable
 from cqueue.queue import Queue
-from tests.acceptance.daemons import wait_for
+from tests.fix_dispatcher import until
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
@@ -104,7 +104,7 @@ def test_a_history_tells_how_a_firing_ended(job, settled, after_s):
     )
     job.fire(after_s)
     settled(5)
-    wait_for(lambda: job.queue.history(schedule="nightly"))
+    until(lambda: job.queue.history(schedule="nightly"))
     assert job.shown()[1].endswith("cancelled")
 
 
@@ -119,7 +119,7 @@ def test_the_end_of_an_earlier_firing_is_not_shown_as_the_last_ones(job, settled
     job.queue.schedules.add("once", RunOnce(delay=MINUTE), b"{}", task="job", codec="json")
     job.fire()
     settled(5)
-    wait_for(lambda: job.queue.history(schedule="nightly") and job.queue.history(schedule="once"))
+    until(lambda: job.queue.history(schedule="nightly") and job.queue.history(schedule="once"))
     assert job.shown()[1].endswith("cancelled")
     job.fire(181)
     assert not ends

@@ -232,7 +232,9 @@ class Context:
         return 3
 
 
-def test_a_batch_stored_in_part_is_completed(url, spark, client, source, *, new_name, monkeypatch):
+def test_a_batch_stored_in_part_is_completed(
+    url, spark, client, source, *, new_name, wait_until_stable, monkeypatch
+):
     """Trap: write is told no batch. A repeat by another run, and in the same run, stores what is missing."""
     from pyspark import TaskContext
 
@@ -252,7 +254,7 @@ def test_a_batch_stored_in_part_is_completed(url, spark, client, source, *, new_
             monkeypatch.setattr(TaskContext, "get", partial(Context, batch))
             writer.write(iter([whole.slice(0, size)]))
     assert queue.stats(exact=True).live == 200
-    ledger.settle(session(cqueue.settings.load(url)), source._catalog.entry(source.name).spec)
+    wait_until_stable(source)
     marks = [record.headers[ledger.MARK] for record in source.scan()]
     assert len(set(marks)) == len(marks) == 200
 

@@ -7,19 +7,17 @@ import random
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
 
 from cqueue import ids
 from cqueue.runtime import driver
-from cqueue.schema import apply
-from cqueue.settings import load
 from cqueue.store import memory
 from cqueue.store.cassandra import CassandraStore
 from cqueue.store.connection import Connection, open_session
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import LockRow, LockState, MessageRow, Store, WideRow
+from tests.fix_cassandra import keyspaces
 from tests.fix_dispatcher import until
 
 BRIEF = memory.DEPLOYMENT._replace(settle_ms=100, skew_ms=50)
@@ -79,14 +77,10 @@ def eventually(store: Store) -> Callable[[Callable[[], bool]], None]:
 
 
 @pytest.fixture(scope="session")
-def store_connection(cassandra_url: str) -> Iterator[Connection]:
+def store_connection(cassandra_url: str, connection: Connection) -> Iterator[Connection]:
     """A connection to a fresh keyspace with the schema in it."""
-    settings = replace(load(cassandra_url), keyspace=f"store_{uuid.uuid4().hex[:12]}")
-    with open_session(settings, use_keyspace=False) as connection:
-        apply(connection, settings)
-        connection.session.set_keyspace(settings.keyspace)
-        yield connection
-        connection.session.execute(f"DROP KEYSPACE {settings.keyspace}", timeout=60)
+    with keyspaces(cassandra_url, connection) as make, open_session(make().settings) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,7 @@ from cqueue.log.records import Record
 from cqueue.message import MessageId, check_limit, check_queue_name, to_datetime
 from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.texts import check_text
 
 if TYPE_CHECKING:
     from cqueue.log.catalog import LogCatalog
@@ -49,6 +50,11 @@ RECORD_CHARS: Final = 200_000
 MAX_LIMIT: Final = 10_000
 """Events that one call returns, at most; all of them are held in memory."""
 _ENCODE: Final = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each event
+STATES: Final = (
+    "running", "succeeded", "retried", "dead", "snoozed", "cancelled", "skipped", "left", "interrupted",
+    "lost",
+)  # fmt: skip
+"""States of an event, as `HistoryEvent.state` has them."""
 LATE: Final = timedelta(seconds=3)
 """How much later than another worker's a record may come whose events are as old."""
 
@@ -116,12 +122,23 @@ class Told(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which events are asked for; None: whatever it is."""
+    """Which events are asked for; None, or no states: whatever it is.
+
+    Raises:
+        BadInput: one of the texts is none.
+    """
 
     message_id: str | None = None
     key: str | None = None
     worker: str | None = None
     schedule: str | None = None
+    states: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Check the texts, which would otherwise be found nowhere."""
+        for name in ("key", "worker", "schedule"):
+            if (text := getattr(self, name)) is not None:
+                check_text(name, text)
 
     def is_met(self, event: HistoryEvent) -> bool:
         """Return whether an event is one of those."""
@@ -129,6 +146,7 @@ class Wanted:
             (self.message_id is None or event.message_id == self.message_id)
             and (self.key is None or event.key == self.key)
             and (self.schedule is None or event.schedule == self.schedule)
+            and (not self.states or event.state in self.states)
         )
 
 

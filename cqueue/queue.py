@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import copy_context
@@ -24,7 +24,7 @@ from cqueue.errors import (
     NotKeyed,
     QueueNotFound,
 )
-from cqueue.history import HistoryEvent, QueueHistory, Wanted
+from cqueue.history import STATES, HistoryEvent, QueueHistory, Wanted
 from cqueue.message import (
     MAX_PREFETCH,
     Message,
@@ -55,7 +55,7 @@ from cqueue.sending.spans import sent
 from cqueue.store.control import ReadResult
 from cqueue.store.operations import ReadBodies
 from cqueue.unique import Unique
-from cqueue.where import Where, as_where, fits_at, priorities_of
+from cqueue.where import Where, as_where, checked_states, fits_at, priorities_of
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.schedules.schedules import Schedules
@@ -423,6 +423,7 @@ class Queue:
         key: str | None = None,
         worker: str | None = None,
         schedule: str | None = None,
+        state: str | Collection[str] | None = None,
         since: datetime | None = None,
         limit: int = 100,
     ) -> list[HistoryEvent]:
@@ -439,6 +440,7 @@ class Queue:
             key: only of messages with this key.
             worker: only of this worker.
             schedule: only of firings of the schedule with this key.
+            state: only of one or several of the states of a `HistoryEvent`.
             since: only events from then on, with a time zone; None: all that are kept.
             limit: 1 to 10,000.
 
@@ -449,7 +451,8 @@ class Queue:
         """
         if message_id is not None:
             self._changes.locate(message_id)
-        return self._history.read(Wanted(message_id, key, worker, schedule), since, limit)
+        wanted = Wanted(message_id, key, worker, schedule, checked_states(state, STATES))
+        return self._history.read(wanted, since, limit)
 
     def peek(self, limit: int = 10) -> list[StoredMessage]:
         """Return the first `limit` (1 to 10,000) messages in order of time and priority, without receiving

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Final
@@ -45,9 +45,7 @@ class Where:
     def __post_init__(self) -> None:
         """Check each field."""
         check_headers(self.headers)
-        for state in _each(self.state, "state"):
-            if state not in STATES:
-                raise BadInput(f"state is {state!r}; it takes {', '.join(STATES)}")
+        checked_states(self.state, STATES)
         if self.task is not None and (not isinstance(self.task, str) or not self.task):
             raise BadInput(f"task is {self.task!r}; it takes a text that is not empty")
         for priority in _each(self.priority, "priority"):
@@ -82,14 +80,14 @@ def priorities_of(where: Where) -> frozenset[int] | None:
 
 def fits_at(where: Where, now_us: int) -> Callable[[Found], bool]:
     """Return a function that says of a stored message whether it is like this. now_us: cluster time."""
-    states = None if where.state is None else frozenset(_each(where.state, "state"))
+    states = checked_states(where.state, STATES)
     latest_ms = None if where.older_than is None else (now_us - _us(where.older_than)) // 1000
     after_ms = None if where.younger_than is None else (now_us - _us(where.younger_than)) // 1000
 
     def fits(found: Found) -> bool:
         row, headers = found.row, found.row.headers or {}
         return (
-            (states is None or found.state in states)
+            (not states or found.state in states)
             and (where.task is None or row.task == where.task)
             and (latest_ms is None or row.sent_at <= latest_ms)
             and (after_ms is None or row.sent_at > after_ms)
@@ -97,6 +95,19 @@ def fits_at(where: Where, now_us: int) -> Callable[[Found], bool]:
         )
 
     return fits
+
+
+def checked_states(given: str | Collection[str] | None, known: Sequence[str]) -> frozenset[str]:
+    """Return one state or several; none if none is given.
+
+    Raises:
+        BadInput: one is not among those that there are.
+    """
+    states = _each(given, "state")
+    for state in states:
+        if state not in known:
+            raise BadInput(f"state is {state!r}; it takes {', '.join(known)}")
+    return frozenset(states)
 
 
 def _each(given: Any, name: str) -> Collection[Any]:

@@ -37,6 +37,11 @@ def history(
     key: Annotated[str | None, "Only of messages with this key."] = None,
     worker: Annotated[str | None, "Only of this worker, as `cqueue workers` shows it."] = None,
     schedule: Annotated[str | None, "--schedule KEY", "Only of firings of this schedule."] = None,
+    state: Annotated[
+        list[str] | None,
+        "STATE",
+        "Only of this state, such as retried, dead, interrupted or lost; may be repeated.",
+    ] = None,
     since: Annotated[
         datetime | None,
         parse_since,
@@ -50,7 +55,7 @@ def history(
     The queue keeps a history while it has one: `cqueue queue alter QUEUE --history 7d`. A short id is looked
     for among the last 10,000 events. Events of the last 4 seconds may be missing.
     """
-    filters = {"key": key, "worker": worker, "schedule": schedule, "since": since}
+    filters = {"key": key, "worker": worker, "schedule": schedule, "state": state or None, "since": since}
     with open_client(cli) as client:
         queue = find_queue(client, name)
         with cli.status("Reading…"):

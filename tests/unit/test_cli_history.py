@@ -39,6 +39,9 @@ def test_a_history_and_results_are_shown(app, cli):
     for args in ([first], [short(first)], ["--key", "k4"]):
         (event,) = cli("history", "mail", *args, "--json").json_lines
         assert event["id"] == first
+    (event,) = cli("history", "mail", "--state", "retried", "--state", "dead", "--json").json_lines
+    assert event["id"] == second
+    assert cli("history", "mail", short(first), "--state", "dead", "--json").json_lines == []
     assert len(cli("history", "mail", "--since", "1h", "--json").json_lines) == 2
     assert len(cli("history", "mail", "--limit", "1", "--json").json_lines) == 1
     found = cli("find", first, "--json").json
@@ -57,7 +60,15 @@ def test_a_queue_without_a_history_says_how_to_keep_one(cli):
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--since", "latest"], ["--since", "earliest"], ["--since", "10x"], ["--limit", "0"], ["no id"]]
+    "wrong",
+    [
+        ["--since", "latest"],
+        ["--since", "earliest"],
+        ["--since", "10x"],
+        ["--limit", "0"],
+        ["no id"],
+        ["--state", "failed"],
+    ],
 )
 def test_wrong_questions_are_refused(cli, wrong):
     cli("queue", "create", "orders")

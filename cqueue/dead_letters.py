@@ -321,8 +321,10 @@ class DeadLetters:
         *,
         everything: bool,
     ) -> Sequence[MessageId]:
+        if not isinstance(everything, bool):  # "no" would mean all of them
+            raise BadInput(f"everything is {everything!r}; it takes true or false")
         filtered = (reason, task, kind) != (None, None, None)
-        if (letter_ids is not None) + filtered + bool(everything) != 1:
+        if (letter_ids is not None) + filtered + everything != 1:
             raise BadInput(
                 "say which letters: ids, or a reason, kind or task, or everything=True; one of these"
             )

@@ -342,6 +342,8 @@ class Queue:
         longest_s = check_duration("max_poll_interval", max_poll_interval, poll_interval, MAX_POLL)
         if type(prefetch) is not int or not 0 <= prefetch <= MAX_PREFETCH:
             raise BadInput(f"prefetch is {prefetch!r}; it goes from 0 (none) to {MAX_PREFETCH:,}")
+        if wake is not None and not callable(wake):
+            raise BadInput(f"wake is {wake!r}; it takes a function")
         self._catalog.entry(self.name)
         return Consumer(
             self.name,

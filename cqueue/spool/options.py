@@ -64,6 +64,8 @@ class SpoolOptions:
             raise ConfigError(f"segment_bytes is {self.segment_bytes!r}; it is at most {LARGEST_SEGMENT:,}")
         if self.on_full not in get_args(OnFull):
             raise ConfigError(f'on_full is "block" or "raise", not {self.on_full!r}')
+        if not isinstance(self.expire_unconsumed, bool):  # "no" would delete them
+            raise ConfigError(f"expire_unconsumed is {self.expire_unconsumed!r}; it takes true or false")
         if self.expire_unconsumed and self.retention is None:
             raise ConfigError("expire_unconsumed needs a retention: how old is too old?")
         kept = {} if self.retention is None else {"retention": self.retention}

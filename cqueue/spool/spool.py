@@ -152,7 +152,7 @@ class Spool:
 
     def _known(self, key: tuple[str, int]) -> StoredQueue | None:
         topic, queue_id = key
-        if not isinstance(topic, str) or not isinstance(queue_id, int):
+        if not isinstance(topic, str) or type(queue_id) is not int:
             raise BadInput(f"a topic is text and a queue number whole, not {topic!r} and {queue_id!r}")
         return self._queues.get(key)
 
@@ -168,12 +168,18 @@ class Spool:
 
         Raises:
             OSError: the disk cannot read a file. Nothing is skipped; a later call may succeed.
+            BadInput: an argument has a wrong type.
         """
+        _check_whole(offset=offset, max_count=max_count)
         queue = self._known((topic, queue_id))
         return queue.pull(offset, max_count) if queue else []
 
     def records(self, topic: str, queue_id: int = 0, offset: int | None = None) -> Iterator[SpoolRecord]:
-        """Yield the records in order, from the offset or from the first that is not consumed."""
+        """Yield the records in order, from the offset or from the first that is not consumed.
+
+        Raises:
+            OSError, BadInput: as `pull`.
+        """
         at = self.progress(topic, queue_id) if offset is None else offset
         while page := self.pull(topic, queue_id, at, _PAGE):
             yield from page
@@ -184,7 +190,11 @@ class Spool:
 
         Raises:
             Closed: as `append`.
+            BadInput: an argument has a wrong type.
         """
+        _check_whole(offset=offset)
+        if type(timeout_s) is bool or not isinstance(timeout_s, int | float):
+            raise BadInput(f"timeout_s is {timeout_s!r}; it takes seconds")
         if not self._readonly:
             self._check_writable()  # else a child of fork could wait for a lock that no thread of it holds
         return self._queue((topic, queue_id)).wait(offset, timeout_s)
@@ -203,7 +213,13 @@ class Spool:
         """Write down that everything before the offset is consumed; durable when it returns.
 
         An offset that was committed already changes nothing.
+
+        Raises:
+            Closed: as `append`.
+            BadInput: the offset lies behind the end, or an argument has a wrong type.
+            SpoolFailed: it is unknown whether the offset is committed.
         """
+        _check_whole(offset=offset)
         self._check_writable()
         queue = self._queue((topic, queue_id))
         queue.commit(offset)
@@ -283,6 +299,13 @@ def check_spool(spool: object) -> None:
     """Raise `BadInput` unless it is a spool."""
     if not isinstance(spool, Spool):
         raise BadInput(f"spool is {spool!r}; it takes a Spool: Spool('/var/spool/app')")
+
+
+def _check_whole(**numbers: object) -> None:
+    """Raise `BadInput` unless each is a whole number."""
+    for name, number in numbers.items():
+        if type(number) is not int:
+            raise BadInput(f"{name} is {number!r}; it takes a whole number")
 
 
 def is_spool(root: Path) -> bool:

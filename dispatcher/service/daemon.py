@@ -233,7 +233,7 @@ class Daemon:
         members = Membership(
             dispatcher.pollers[0].consumer.driver.ask,
             lambda: self._described(dispatcher),
-            lambda name, share: _give_share(dispatcher, name, share),
+            lambda names, share: _give_share(dispatcher, names, share),
             now_s=lambda: dispatcher.pollers[0].now_ms() / 1000,
         )
         members.start()
@@ -347,9 +347,10 @@ class Daemon:
         )
 
 
-def _give_share(dispatcher: Dispatcher, name: str, share: Share | None) -> None:
+def _give_share(dispatcher: Dispatcher, names: Sequence[str], share: Share | None) -> None:
+    wanted = frozenset(names)
     for poller in dispatcher.pollers:
-        if poller.name == name:
+        if poller.name in wanted:
             poller.divide(share)
 
 

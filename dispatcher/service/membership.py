@@ -8,7 +8,7 @@ claims, and every worker polls every row now and then.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from threading import Event, Thread
@@ -19,6 +19,7 @@ from cqueue.dispatcher.service import logs
 from cqueue.errors import CqueueError
 from cqueue.protocol.poll import Share
 from cqueue.runtime.rendezvous import Names
+from cqueue.runtime.sequences import grouped
 from cqueue.store.control import Heartbeat, ReadWorkers, RemoveWorker, WorkerRow
 from cqueue.store.decode import LAST_MS
 from cqueue.store.operations import WideRow
@@ -166,8 +167,8 @@ class Membership:
     Args:
         ask: performs operations of the store.
         describe: return this worker as it is now.
-        changed: called with a queue's name and this worker's share of it, when the queue's workers have
-            changed.
+        changed: called with the names of queues whose workers have changed, and are the same now, and with
+            this worker's share of each.
         now_s: the cluster's time, so that every machine can compute ages.
     """
 
@@ -175,7 +176,7 @@ class Membership:
         self,
         ask: Callable[[Any], Any],
         describe: Callable[[], Worker],
-        changed: Callable[[str, Share | None], None],
+        changed: Callable[[Sequence[str], Share | None], None],
         *,
         now_s: Callable[[], float],
     ) -> None:
@@ -234,9 +235,12 @@ class Membership:
             self._failing = False
 
     def _see(self, me: Worker, others: list[Worker]) -> None:
-        for queue in me.queues:
-            fleet = frozenset(each.name for each in others if each.polls(queue)) | {me.name}
-            if fleet != self._fleets.get(queue):
-                self._fleets[queue] = fleet
-                self._log.info(logs.DaemonEvent.MEMBERS, queue=queue, workers=len(fleet))
-                self._changed(queue, share_of(me.name, fleet))
+        """Tell of queues whose workers have changed: there may be 20,000, which mostly have the same ones."""
+        polling = [each for each in others if each.state != STOPPING]
+        names = grouped((queue, each.name) for each in polling for queue in each.queues)
+        fleets = {queue: frozenset((*names.get(queue, ()), me.name)) for queue in me.queues}
+        known, self._fleets = self._fleets, fleets
+        changed = grouped((fleet, queue) for queue, fleet in fleets.items() if fleet != known.get(queue))
+        for fleet, queues in changed.items():
+            self._log.info(logs.DaemonEvent.MEMBERS, queue=queues[0], queues=len(queues), workers=len(fleet))
+            self._changed(queues, share_of(me.name, fleet))

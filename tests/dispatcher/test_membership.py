@@ -1,6 +1,7 @@
 """Workers of a queue divide its wide rows, and say that they are there."""
 
 import pytest
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,8 +74,8 @@ class ParentProcess:
         self.now_s = 1000.0
 
     def member(self, described):
-        def changed(queue, share):
-            self.told.setdefault(described.name, []).append((queue, share))
+        def changed(queues, share):
+            self.told.setdefault(described.name, []).extend((queue, share) for queue in queues)
 
         return Membership(self.driver.ask, lambda: described, changed, now_s=lambda: self.now_s)
 
@@ -112,6 +113,23 @@ def test_workers_of_other_queues_and_those_that_stop_have_no_share(fleet):
     fleet.member(worker("leaving", state=membership.STOPPING)).beat()
     fleet.member(worker("one")).beat()
     assert fleet.told["one"] == [("mail", None)]
+
+
+def test_queues_with_the_same_workers_are_told_of_together(fleet):
+    """A worker may have 20,000: one line of the log, and one look at its pollers."""
+    mine = [f"mail-{number}" for number in range(5)]
+    fleet.member(worker("two", queues=(*mine[:3], "letters"))).beat()
+    calls = []
+    me = worker("one", queues=tuple(mine))
+    member = Membership(fleet.driver.ask, lambda: me, lambda *told: calls.append(told), now_s=lambda: 0.0)
+    with structlog.testing.capture_logs() as lines:
+        member.beat()
+        member.beat()
+    assert [(queues, share is None) for queues, share in calls] == [(mine[:3], False), (mine[3:], True)]
+    assert [(line["queue"], line["queues"], line["workers"]) for line in lines] == [
+        ("mail-0", 3, 2),
+        ("mail-3", 2, 1),
+    ]
 
 
 def test_a_clean_stop_removes_the_row(fleet):

@@ -20,7 +20,8 @@ from cqueue.runtime.logs import DISPATCHER, describe, logger, trace
 from cqueue.store.control import ScheduleRow
 
 INTERVAL_S: Final = 30.0
-"""Seconds between two checks, ±25 % to spread dispatchers: one read a queue, and half a minute's delay."""
+"""Seconds between two checks, ±25 % to spread dispatchers: one read a queue that may have schedules, and half
+a minute's delay."""
 MARGIN_MS: Final = 10_000
 """Ms of lateness of a firing before its schedule counts as stopped: more than a usual delivery takes."""
 
@@ -31,7 +32,9 @@ def restart_stalled(store: ScheduleStore) -> list[str]:
     Raises:
         NotDone, OutcomeUnknown: Cassandra does not answer; the next check goes on.
     """
-    restarted = []
+    restarted: list[str] = []
+    if not store.spec.derived_sends:  # a queue gets it with its first schedule, and keeps it
+        return restarted
     for row in store.rows():
         try:
             if _is_overdue(store, row) and _restart(store, row.key):

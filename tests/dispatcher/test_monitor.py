@@ -2,6 +2,7 @@
 
 import threading
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,11 +142,12 @@ def test_one_queue_that_cannot_be_read_stops_no_monitor(process, world, caplog):
 
     class Broken:
         queue = "broken"
+        spec = SimpleNamespace(derived_sends=True)
 
         def rows(self):
             raise Unavailable("no replica")
 
-    class Wrong:
+    class Wrong(Broken):
         queue = "wrong"
 
         def rows(self):
@@ -161,6 +163,24 @@ def test_one_queue_that_cannot_be_read_stops_no_monitor(process, world, caplog):
     assert "no replica" in said
     assert "a bug" in said
     assert "schedule_restarted" in said
+
+
+def test_a_queue_that_never_had_a_schedule_is_not_read(world):
+    """A dispatcher may have 20,000 of them; one that gets a schedule is checked from then on."""
+    asked = []
+
+    def note(operation, do):
+        asked.append(type(operation).__name__)
+        return do()
+
+    process = world.process(note)
+    assert process.watch() == []
+    assert "ListSchedules" not in asked
+    world.process().schedules.add("k", EVERY_TEN)
+    process.queue.purge()
+    world.advance(21)
+    process.client._catalog._polled_s = float("-inf")  # 2 s later
+    assert process.watch() == ["k"]
 
 
 def test_the_thread_looks_again_and_again(process):

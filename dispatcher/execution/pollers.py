@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from cqueue.protocol.poll import Share
+from cqueue.protocol.poll import OTHERS_EVERY_US, Share
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.queue import Queue
 from cqueue.receiving.interface import Consuming, Found
@@ -98,11 +98,11 @@ class PollState:
         """Seconds for which polls have found nothing; 0 after one that found something, or one alone."""
         return 0.0 if self.empty_since_s is None else self.empty_until_s - self.empty_since_s
 
-    def is_quiet(self, since_s: float) -> bool:
-        """Return whether empty polls since `since_s` have lasted long enough to show that nothing is due."""
+    def is_quiet(self, since_s: float, quiet_s: float) -> bool:
+        """Return whether polls since `since_s` have found nothing for `quiet_s`."""
         if self.empty_since_s is None:
             return False
-        return self.empty_until_s - max(self.empty_since_s, since_s) >= QUIET_S
+        return self.empty_until_s - max(self.empty_since_s, since_s) >= quiet_s
 
     def hangs(self, now_s: float) -> bool:
         """Return whether a poll is under way that takes much longer than polls do."""
@@ -143,6 +143,7 @@ class Poller:
         self.max_attempts = 0
         self.keeps_history = False
         self.number, self.of = number, of
+        self.quiet_s = QUIET_S  # of empty polls, which then have looked at all wide rows
         self._poll_schedule = poll_schedule
         self.divide(None)
 
@@ -156,6 +157,8 @@ class Poller:
             return is_ours and (share is None or share(wide_row))
 
         self.consumer.share = share if of == 1 else part
+        self.quiet_s = QUIET_S if share is None else QUIET_S + OTHERS_EVERY_US / 1e6
+        self._poll_schedule.busy_s = self._poll_schedule.clock()  # polls of another share prove nothing
 
     def _resting(self) -> set[int]:
         """Return the numbers of the queue's pollers that rest."""
@@ -316,7 +319,7 @@ class PollSchedule:
 
     def is_quiet(self) -> bool:
         """Return whether nothing has been due since the dispatcher was busy; wakes pollers that can tell."""
-        loud = [poller for poller in self.pollers if not poller.state.is_quiet(self.busy_s)]
+        loud = [one for one in self.pollers if not one.state.is_quiet(self.busy_s, one.quiet_s)]
         if self.clock() - self.busy_s >= QUIET_S:
             for poller in loud:
                 self.wake(poller)

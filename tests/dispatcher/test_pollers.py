@@ -356,12 +356,31 @@ def test_quiet_is_a_while_of_polls_that_find_nothing(poll_schedule, clock):
     while clock.now < 1:
         due(poll_schedule)
         clock.now += 0.01
-    assert poller.state.is_quiet(0.0)
-    assert not poller.state.is_quiet(0.9)
+    assert poller.state.is_quiet(0.0, QUIET_S)
+    assert not poller.state.is_quiet(0.9, QUIET_S)
     assert poller.state.empty_until_s - poller.state.empty_since_s >= QUIET_S
     clock.now += 1
     poll_schedule.found(next_of(poll_schedule), 1)
-    assert not poller.state.is_quiet(0.0)
+    assert not poller.state.is_quiet(0.0, QUIET_S)
+
+
+def test_a_queue_whose_wide_rows_workers_divide_is_quiet_after_a_look_at_all_of_them(poll_schedule, clock):
+    """A worker may have died with messages in its wide rows; the others look there every 2 s only."""
+    poller = enter(poll_schedule, "q")
+
+    def seconds_until_quiet():
+        began_s = clock.now
+        while not poll_schedule.is_quiet():
+            due(poll_schedule)
+            clock.now += 0.01
+        return clock.now - began_s
+
+    assert seconds_until_quiet() < 1
+    poller.divide(lambda _: False)
+    assert 2 < seconds_until_quiet() < 3
+    assert seconds_until_quiet() == 0
+    poller.divide(None)
+    assert 0 < seconds_until_quiet() < 1
 
 
 def test_next_waits_and_close_ends_it(poll_schedule):

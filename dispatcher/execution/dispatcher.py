@@ -91,6 +91,15 @@ class Dispatcher:
 
     # ── starting and stopping ──
 
+    def look_up(self) -> None:
+        """Used inside the library: read what the queues are, so that a `start` that follows need not wait.
+
+        Raises:
+            QueueNotFound, NotDone: as `start`.
+        """
+        for source in self._sources:
+            _ = queue_of(source).config
+
     def start(self) -> None:
         """Start receiving.
 

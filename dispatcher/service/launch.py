@@ -73,6 +73,7 @@ def _launch_dispatcher(dispatcher: Dispatcher, settings: DaemonSettings) -> Laun
     """Take a dispatcher as it was made: handlers are not timed or recorded, but counters are shown."""
     if settings.queues or settings.options:
         raise ConfigError(f"{settings.target} is a dispatcher, which has its queues and options already.")
+    dispatcher.look_up()  # here, where a signal ends the wait for nodes that hang
     return Launched(dispatcher, lambda: None)
 
 

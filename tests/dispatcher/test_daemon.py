@@ -26,6 +26,7 @@ from cqueue.dispatcher.service.supervisor import Child, ChildProcess, Ended, Sig
 from cqueue.dispatcher.service.systemd import Notifier
 from cqueue.errors import ConfigError, QueueNotFound, Refused, Unavailable
 from cqueue.runtime import garbage_collection
+from cqueue.store.operations import ReadQueue
 from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("brisk_server")]
@@ -379,6 +380,32 @@ def test_a_signal_ends_an_attempt_that_gets_no_answer(shop, run, monkeypatch):
     try:
         with pytest.raises(SystemExit) as left:
             assert running.code is None, "the attempt goes on, and would keep the process"
+        assert left.value.code == 0
+    finally:
+        answer.set()
+
+
+def test_a_signal_ends_the_start_of_a_dispatcher_whose_nodes_hang(shop, run, monkeypatch):
+    """It was made when the module was loaded, and its queues are read anew as it starts."""
+    client, began, answer = shop.app.client, threading.Event(), threading.Event()
+    shop.ready = Dispatcher(client.queue("mail"), shop.handle)
+    client._catalog._forget()
+    execute = client._driver.store.execute
+
+    def hang(operation):
+        if isinstance(operation, ReadQueue):
+            began.set()
+            answer.wait()
+        return execute(operation)
+
+    monkeypatch.setattr(client._driver.store, "execute", hang)
+    monkeypatch.setattr(daemon, "leave", sys.exit)
+    running = run("daemon_shop:ready")
+    assert began.wait(20)
+    running.signal()
+    try:
+        with pytest.raises(SystemExit) as left:
+            assert running.code is None, "the start goes on, and would keep the process"
         assert left.value.code == 0
     finally:
         answer.set()

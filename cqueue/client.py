@@ -458,13 +458,15 @@ class Client:
     def close(self) -> None:
         """Finish sends and acks under way, then close all connections. Close consumers before.
 
-        Spooled messages are forwarded first, for up to 5 s; the rest stays in the spools. Later calls raise
-        `Closed`.
+        Spooled messages are forwarded first, for up to 5 s; the rest stays in the spools. Acks of `ack_async`
+        that are not begun after the time of one call, 10 s, are given up: their futures raise `Closed`, and
+        their messages come again. Later calls raise `Closed`.
         """
         if "_spools" in self.__dict__:
             self._spools.close()
         self._sends.close()
-        self._acks.close()
+        # Up to a thousand, of which each would take all of its time while Cassandra does not answer.
+        self._acks.close(drop=not self._acks.wait_stored(self._driver.deadline_s))
         if self._doorbell is not None:
             self._doorbell.close()
         self._driver.close()

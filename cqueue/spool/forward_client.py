@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from cqueue.errors import BadInput
 from cqueue.log.catalog import LogCatalog
@@ -20,6 +21,9 @@ from cqueue.spool.forward_message import QueueTarget
 from cqueue.spool.forward_queue import SpooledQueue
 from cqueue.spool.forwarder import Forwarded, Forwarder
 from cqueue.spool.spool import Spool, check_spool
+
+CLOSE_S: Final = 5.0
+"""Seconds that a close goes on forwarding: a deployment waits for them, and the spools keep the rest."""
 
 Key = tuple[int, str]
 F = TypeVar("F", bound=Forwarded)
@@ -94,10 +98,11 @@ class Spools:
         return LogTarget(log, self._driver, root=spool.path)
 
     def close(self) -> None:
-        """Forward for up to 5 s a topic, and end the forwarders. The rest stays in the spools."""
+        """Forward all topics for up to 5 s, and end the forwarders. The rest stays in the spools."""
+        until_s = time.monotonic() + CLOSE_S
         with self._mutex:
             for each in (*self._open_queues.values(), *self._open_logs.values()):
-                each.close()
+                each.close(max(0.0, until_s - time.monotonic()))
 
 
 def _keep(kept: dict[Key, F], key: Key, made: F) -> None:

@@ -25,8 +25,6 @@ WAIT_S: Final = 0.2
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 """Seconds of pause after a failed batch, doubled each time: forwarding starts at most 2 s after Cassandra."""
-CLOSE_S: Final = 5.0
-"""Seconds that a close goes on forwarding: a deployment waits for them, and the spool keeps the rest."""
 MAX_WAIT: Final = timedelta(days=1)
 
 _log = logs.logger("cqueue.spool")
@@ -118,9 +116,9 @@ class Forwarder:
             self._moved.wait_for(lambda: self._at >= end or self._has_ended(), limit_s)
             return self._at >= end
 
-    def close(self, limit_s: float | None = None) -> None:
-        """Forward for up to `limit_s` (None: `CLOSE_S`), and end. The rest stays in the spool."""
-        drained = self.drain(CLOSE_S if limit_s is None else limit_s)
+    def close(self, limit_s: float) -> None:
+        """Forward for up to `limit_s`, and end. The rest stays in the spool."""
+        drained = self.drain(limit_s)
         self._end_waits()
         # One that is not drained may wait for Cassandra, which ends with the client.
         if drained and self._thread is not None and self._thread.is_alive():
@@ -223,6 +221,6 @@ class Forwarded:
         """
         return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
 
-    def close(self, limit_s: float | None = None) -> None:
+    def close(self, limit_s: float) -> None:
         """Used inside, by the client: as `Forwarder.close`."""
         self._forwarder.close(limit_s)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import secrets
+import threading
 import time
 from base64 import urlsafe_b64encode
 from dataclasses import replace
@@ -22,7 +23,8 @@ from cqueue.log import LogConfig
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.log_operations import ChangeLog, ReadLog
 from cqueue.store.memory import MemoryStore
-from cqueue.store.operations import ChangeQueue, ListQueues, ReadQueue
+from cqueue.store.operations import ChangeQueue, DeleteMessages, ListQueues, ReadQueue
+from tests.faulty_store import FaultyStore
 from tests.fix_client import STORES
 from tests.fix_on_loop import API
 
@@ -1196,6 +1198,34 @@ def test_a_closed_client_sends_nothing_more(name):
     assert [one.done() and not one.result().failed for one in several] == [True] * 20
     with pytest.raises(cqueue.Closed):
         queue.send_many_async([cqueue.Message(b"late")])
+
+
+def test_a_close_gives_up_acks_that_have_not_begun_in_time(monkeypatch):
+    """Of a thousand each would take all of its time while Cassandra does not answer: more than an hour."""
+    store, begun, go_on = FaultyStore(), threading.Semaphore(0), threading.Event()
+    client = Client(store)
+    queue = client.create_queue("q")
+    queue.send_many([cqueue.Message(b"m")] * 5)
+    consumer = queue.consumer()
+    messages = consumer.receive(5, wait=SOON)
+
+    def hang(operation):
+        if isinstance(operation, DeleteMessages):
+            begun.release()
+            go_on.wait()
+
+    store.trouble = hang
+    acks = [consumer.ack_async(message) for message in messages]
+    assert all(begun.acquire(timeout=60) for _ in range(2))
+    monkeypatch.setattr(client._driver, "deadline_s", 0.05)
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    for ack in acks[2:]:
+        with pytest.raises(cqueue.Closed):
+            ack.result(60)
+    go_on.set()
+    closing.join(60)
+    assert [ack.result(60) for ack in acks[:2]] == [None, None]
 
 
 def test_a_client_that_is_older_than_the_format_stops(name, monkeypatch):

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
+from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -29,7 +30,7 @@ from cqueue.spool import Spool, forward_known, writer
 from cqueue.spool.disk import Disk
 from cqueue.spool.forward_frame import Frame
 from cqueue.spool.forward_message import topic_of
-from cqueue.spool.forwarder import Forwarder, Stored
+from cqueue.spool.forwarder import Forwarded, Forwarder, Stored
 from cqueue.spool.queue_writer import QueueWriter
 from cqueue.store.late import LateStore
 from cqueue.store.log_operations import AppendRecords
@@ -95,7 +96,7 @@ class Cluster:
 @pytest.fixture
 def cluster(monkeypatch):
     made = Cluster()
-    monkeypatch.setattr("cqueue.spool.forwarder.CLOSE_S", 0.2)
+    monkeypatch.setattr("cqueue.spool.forward_client.CLOSE_S", 0.2)
     yield made
     for client in made.clients:
         client.close()
@@ -490,11 +491,29 @@ def test_a_closed_client_spools_nothing(client, spool, kind):
 
 def test_a_close_drains_the_spool(client, cluster, spool, monkeypatch):
     """What is spooled when the client is closed is in Cassandra afterwards."""
-    monkeypatch.setattr("cqueue.spool.forwarder.CLOSE_S", 60.0)
+    monkeypatch.setattr("cqueue.spool.forward_client.CLOSE_S", 60.0)
     queue = client.queue("mail", spool=spool)
     queue.send_many([cqueue.Message(b"%d" % place) for place in range(3000)])
     client.close()
     assert cluster.connect().queue("mail").stats(exact=True).live == 3000
+
+
+def test_a_close_has_one_time_for_all_topics(client, spool, monkeypatch):
+    """A deployment waits for it: while Cassandra is away, no queue behind the first has a time of its own."""
+    now_s, limits, close = [0.0], [], Forwarded.close
+
+    def take_all(forwarded, limit_s):
+        limits.append(limit_s)
+        now_s[0] += limit_s
+        close(forwarded, 0.0)
+
+    for name in ("a", "b", "c"):
+        client.create_queue(name)
+        client.queue(name, spool=spool)
+    monkeypatch.setattr(Forwarded, "close", take_all)
+    monkeypatch.setattr("cqueue.spool.forward_client.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    client.close()
+    assert limits == [0.2, 0.0, 0.0]
 
 
 # ── too old ──
@@ -813,7 +832,7 @@ def test_a_forwarder_passes_what_is_lost(spool):
     forwarder = Forwarder(spool, "queue.x", store)
     forwarder.start()
     assert forwarder.drain(60)
-    forwarder.close()
+    forwarder.close(0.2)
     assert [record.offset for record in seen] == [0, 1]
     assert spool.progress("queue.x") == 3
 
@@ -827,7 +846,7 @@ def test_a_forwarder_looks_at_no_queue_but_its_own(spool):
     assert forwarder.waiting == 1
     forwarder.start()
     assert forwarder.drain(60)
-    forwarder.close()
+    forwarder.close(0.2)
     assert (asked, forwarder.waiting, spool.progress("queue.x")) == ([], 0, 1)
 
 

@@ -139,11 +139,6 @@ def derived(time_us: int, source: bytes) -> int:
     return from_ticks(time_us * 10, int.from_bytes(digest, "big"))
 
 
-def ticks_of(id_: int) -> int:
-    """Return the time of an id in 100 ns since 1970."""
-    return (id_ >> 64) - TICKS_1970
-
-
 def time_us(id_: int) -> int:
     """Return the time of an id in µs since 1970: the write timestamp of its message's row."""
     return ((id_ >> 64) - TICKS_1970) // 10

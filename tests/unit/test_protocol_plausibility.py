@@ -315,7 +315,7 @@ def test_a_damaged_message_is_passed_over_once():
 def test_a_wide_row_with_a_damaged_message_is_kept(ids_show):
     """The message is not deleted as a pack without a message either. It is looked at seldom."""
     table = Table()
-    pack = list(ids.packed(ids.ticks_of(table.id_at(NOON_US)), 1, 3))
+    pack = list(ids.packed(NOON_US * 10, 1, 3))
     table.insert(pack)
     table.store = Damaged(table.store, pack, ids_show=ids_show)
     table.time_us = table.end_us + 10 * SECOND_US

@@ -14,6 +14,7 @@ from cqueue.runtime.batcher import FIRST_PAUSE_S, LONGEST_PAUSE_S, Batcher, Boun
 from cqueue.store import waiting
 from tests.fix_dispatcher import SOON_S, until
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
+from tests.unit.wanted import Wanted
 
 
 class Clock:
@@ -223,13 +224,16 @@ class Impatient:
     """A lock for which a caller's time is over once its entry is being stored."""
 
     def __init__(self, begun):
-        self._lock, self._begun, self.over = threading.Lock(), begun, threading.Event()
+        self._lock, self._begun = threading.Lock(), begun
+        self._over, self.again = False, threading.Event()
 
     def acquire(self, timeout=-1.0):
         if timeout < 0:
+            if self._over:
+                self.again.set()
             return self._lock.acquire()
         assert self._begun.acquire(timeout=SOON_S)
-        self.over.set()
+        self._over = True
         return False
 
     def release(self):
@@ -241,8 +245,7 @@ def test_what_is_being_stored_is_waited_for(held, monkeypatch):
     batches, ended = batcher(held), Impatient(held.begun)
     monkeypatch.setattr(waiting, "lock", lambda: ended)
     caller = Caller(batches, "slow")
-    assert ended.over.wait(SOON_S)
-    caller.join(0.1)
+    assert ended.again.wait(SOON_S)
     assert caller.is_alive()
     held.go.release()
     assert caller.end() == "slow"
@@ -262,9 +265,11 @@ def test_who_submits_waits_for_room(held):
     """So memory is bounded."""
     batches = batcher(held, most=1, room=2)
     busy(batches, held, 0, 1)
-    entered = threading.Event()
+    entered, room = threading.Event(), Wanted(batches._entry_done)
+    batches._entry_done = room
     threading.Thread(target=lambda: (batches.submit(2), entered.set()), daemon=True).start()
-    assert not entered.wait(0.05)
+    until(lambda: room.waiting)
+    assert not entered.is_set()
     held.go.release()
     assert entered.wait(SOON_S)
     held.go.release(2)

@@ -27,6 +27,7 @@ from cqueue.store.operations import (
 from cqueue.store.subscriptions import ChangeDefinition, ReadSubscription, RemoveSubscription
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
+from tests.unit.wanted import Wanted
 
 SOON_S = 20.0
 
@@ -124,11 +125,12 @@ def test_a_client_that_stood_still_looks_before_it_does_anything(client, store):
             refused.append(exc)
 
     first, second = (threading.Thread(target=send) for _ in range(2))
+    polling = Wanted(client._catalog._polling)
+    client._catalog._polling = polling
     first.start()
     assert store.begun.acquire(timeout=SOON_S)
     second.start()
-    second.join(0.1)  # one that waited for nobody would have sent by then
-    assert second.is_alive()
+    until(lambda: second in polling.by or not second.is_alive())  # one that waited for nobody would send
     store.open.set()
     first.join(SOON_S)
     second.join(SOON_S)

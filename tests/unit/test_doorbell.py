@@ -4,7 +4,6 @@ import os
 import socket
 import threading
 import time
-from contextlib import suppress
 from datetime import timedelta
 from functools import partial, reduce
 from hashlib import blake2b
@@ -48,6 +47,7 @@ from cqueue.store.operations import WideRow
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
+from tests.unit.wanted import Wanted
 
 KEY = bytes(range(16))
 RING = Ring(short_name("orders@1"), b"1700000000000\0007", 0b11, 1_700_000_000_000_000)
@@ -988,17 +988,17 @@ def test_ctrl_c_at_any_moment_of_a_ring_leaves_one_thread_that_goes_on():
 
 def test_two_threads_that_ring_first_share_a_socket(monkeypatch):
     """A second socket would be left open until garbage collection."""
-    made, both = [], threading.Barrier(2, timeout=SOON_S)
+    made = []
 
     class Slow(socket.socket):
         def setblocking(self, *args):
             made.append(self)
-            with suppress(threading.BrokenBarrierError):
-                both.wait(0.2)
+            until(lambda: len(lock.by) > 1 or len(made) > 1)  # the other thread has come
             super().setblocking(*args)
 
     monkeypatch.setattr("cqueue.doorbell.sender.socket.socket", Slow)
     sender = Sender(HintCounts(), lambda *_: None)
+    sender._mutex = lock = Wanted(sender._mutex)
     threads = [threading.Thread(target=sender.send, args=(RING, [row("a", "q@1")])) for _ in range(2)]
     for thread in threads:
         thread.start()

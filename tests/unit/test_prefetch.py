@@ -20,6 +20,7 @@ from cqueue.store.operations import Mutate, SlotState
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
+from tests.unit.wanted import Wanted
 
 SOON_S = 20.0
 SOON = timedelta(seconds=SOON_S)
@@ -598,13 +599,13 @@ def test_what_a_receive_beside_a_close_has_not_returned_uses_no_attempt(queue, g
     send(queue, *[b"x"] * 10)
     consumer = queue.consumer(prefetch=10)
     closing = threading.Thread(target=consumer.close, kwargs={"give_back": give_back})
-    receive = consumer._receive
+    receive, receiving = consumer._receive, Wanted(consumer._receiving)
+    consumer._receiving = receiving
 
     def receive_and_close(*args):
         messages = receive(*args)
         closing.start()
-        until(lambda: consumer._closed)
-        closing.join(0.2)
+        until(lambda: closing in receiving.by or not closing.is_alive())
         return messages
 
     consumer._receive = receive_and_close

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
-import time
 from concurrent.futures import wait
 from contextlib import contextmanager
 from datetime import timedelta
@@ -19,6 +19,7 @@ from cqueue.spool.writer import Writer
 from tests.fix_dispatcher import until
 from tests.spool.images import UnsyncedDisk
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
+from tests.unit.wanted import Wanted
 
 TOPIC = "mail"
 
@@ -102,10 +103,12 @@ def test_a_caller_waits_until_there_is_room(make):
     """With `block` an append goes on when enough is consumed."""
     spool = make(max_records=10)
     fill(spool, 8)
-    done = []
+    done, room = [], Wanted(spool._intake._room)
+    spool._intake._room = room
     thread = threading.Thread(target=lambda: done.append(spool.append(TOPIC, b"late").result(10)))
     thread.start()
-    assert not spool.wait(TOPIC, 0, 8, 0.05)
+    until(lambda: thread in room.waiting)
+    assert spool.end(TOPIC) == 8
     spool.commit(TOPIC, 8)
     thread.join(10)
     assert done == [8]
@@ -249,14 +252,14 @@ def test_a_signal_handler_may_append_and_close_while_its_thread_waits(make):
         def sync(self, handle):
             if spool is not None and not self.signals:
                 self.signals += 1
-                time.sleep(0.05)  # until the caller waits
+                until(lambda: sys._current_frames()[caller].f_code.co_name == "wait")
                 os.kill(os.getpid(), signal.SIGUSR1)
 
     def last_words(*_):
         said.append(spool.append(TOPIC, b"last").result(5))
         spool.close()
 
-    spool, said = None, []
+    spool, said, caller = None, [], threading.get_ident()
     with handled_by(last_words):
         spool = make(disk=Signalling())
         assert spool.append(TOPIC, b"x").result() == 0
@@ -333,18 +336,19 @@ def test_a_commit_under_way_ends_before_the_spool_is_closed(make):
             if self.slow:
                 self.slow = False
                 begun.set()
-                closed.wait(0.1)  # in vain, as the close waits for the commit
+                until(lambda: len(lock.by) > 1 or not spool.is_open)  # the close comes, and waits
             os.fstat(handle)
 
-    begun, closed, disk = threading.Event(), threading.Event(), Slow()
+    begun, disk = threading.Event(), Slow()
     spool = make(disk=disk)
     spool.append(TOPIC, b"x").result(5)
     spool.append(TOPIC, b"y").result(5)
+    queue = spool._queues[TOPIC, 0]
+    queue._committing = lock = Wanted(queue._committing)
     disk.slow = True
     commit = threading.Thread(target=spool.commit, args=(TOPIC, 1))
     commit.start()
     begun.wait(5)
     spool.close()
-    closed.set()
     commit.join(5)
     assert make().progress(TOPIC) == 1

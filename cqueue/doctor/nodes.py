@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.doctor import statements as cql
 from cqueue.doctor.finding import Finding, Subject, brief, not_checked
 from cqueue.doctor.site import Answer, address_of, unanswered
+from cqueue.runtime import tls
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Site
     from cqueue.settings import Settings
 
 SUBJECT: Final = Subject("nodes")
+RENEW_BEFORE: Final = timedelta(days=14)
+"""Time before the end of a certificate from which on it counts as overdue. What renews certificates by itself
+does so a month before the end, or in the last third of their time."""
 
 
 def check(site: Site) -> Iterator[Finding]:
@@ -25,6 +30,33 @@ def check(site: Site) -> Iterator[Finding]:
     if away:
         yield from _quorums(site, away)
     yield from hints(site.ask_each(cql.SELECT_HINTS), away)
+    if site.settings.tls:
+        yield from certificates(_valid_until(site, away), datetime.now(UTC))
+
+
+def _valid_until(site: Site, away: set[str]) -> Iterator[tuple[str, datetime]]:
+    """Yield until when the certificates of this client and of each node that answers are valid."""
+    settings = site.settings
+    if (until := tls.own_valid_until(settings)) is not None:
+        yield f"this client's certificate, {settings.tls_cert},", until
+    for host in site.hosts():
+        node = address_of(host)
+        if node not in away and (until := tls.valid_until(settings, node, host.endpoint.port)) is not None:
+            yield f"the certificate of {node}", until
+
+
+def certificates(found: Iterable[tuple[str, datetime]], now: datetime) -> Iterator[Finding]:
+    """Judge until when certificates are valid. found: whose they are, and until when."""
+    for whose, until in found:
+        left = until - now
+        if left < RENEW_BEFORE:
+            yield SUBJECT.warning(
+                f"{whose} is valid until {until:%Y-%m-%d %H:%M} UTC",
+                reason="From then on no connection can be opened. Open ones stay, so it may show only when a "
+                "node or a process is restarted.",
+                remedy="Renew it. Clients read their own files anew for each connection",
+                figures={"left_days": round(left / timedelta(days=1), 1)},
+            )
 
 
 def judged(answers: Sequence[Answer]) -> Iterator[Finding]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -96,6 +98,36 @@ def wrong(settings: Settings, host: str, port: int) -> str | None:
             if not settings.tls:
                 return "It speaks TLS. Add tls=true or tls_ca to the settings."
             return _first_answer(settings, connection)
+
+
+def valid_until(settings: Settings, host: str, port: int) -> datetime | None:
+    """Return until when a node's certificate is valid; None if the node cannot be reached by TLS.
+
+    Nor is it known with `tls_verify=none`: `ssl` then tells nothing of the certificate.
+
+    Raises:
+        ConfigError: a file of TLS cannot be used.
+    """
+    context = Context(settings)
+    with (
+        suppress(OSError),
+        socket.create_connection((host, port), settings.connect_timeout_s) as plain,
+        context.wrap_socket(plain, server_hostname=host) as connection,
+    ):
+        return _not_after(connection.getpeercert())
+    return None
+
+
+def own_valid_until(settings: Settings) -> datetime | None:
+    """Return until when this client's certificate is valid; None if it has none."""
+    if settings.tls_cert is None:
+        return None
+    return _not_after(ssl._ssl._test_decode_cert(settings.tls_cert))  # type: ignore[attr-defined]  # noqa: SLF001 - `ssl` has no other way
+
+
+def _not_after(certificate: Mapping[str, Any] | None) -> datetime | None:
+    told = (certificate or {}).get("notAfter")
+    return None if told is None else datetime.fromtimestamp(ssl.cert_time_to_seconds(told), UTC)
 
 
 def _first_answer(settings: Settings, connection: ssl.SSLSocket) -> str | None:

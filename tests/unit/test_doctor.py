@@ -202,6 +202,18 @@ def test_ranges_without_a_quorum_are_counted():
     assert only(nodes.quorums(ring, {"10.1.0.1", NODES[0]}, SERIAL)).figures["short"] == 1
 
 
+def test_certificates_that_end_soon_are_shown():
+    """On the shared node none does."""
+    now = datetime(2030, 1, 1, tzinfo=UTC)
+    told = [
+        ("a", now + timedelta(days=90)),
+        ("the certificate of 10.0.0.2", now + timedelta(days=6, hours=12)),
+    ]
+    found = only(nodes.certificates(told, now))
+    assert (found.severity, found.figures["left_days"]) == (WARNING, 6.5)
+    assert found.found == "the certificate of 10.0.0.2 is valid until 2030-01-07 12:00 UTC"
+
+
 def test_hints_that_wait_are_shown():
     """There is nobody to keep hints for on one node."""
     rows = [SimpleNamespace(address="10.0.0.3", files=2, oldest=datetime(2030, 1, 1, tzinfo=UTC))]

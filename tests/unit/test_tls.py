@@ -8,6 +8,7 @@ import subprocess
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -18,6 +19,7 @@ from cqueue.settings import load
 from tests.fix_dispatcher import until
 
 HOST = "127.0.0.1"
+THIS_YEAR = datetime.now(UTC).year
 
 
 @pytest.fixture(scope="module")
@@ -137,8 +139,23 @@ def test_a_certificate_of_another_time(tmp_path, year, text):
     assert text in said(of(tmp_path), tmp_path)
 
 
-def reissue(folder, year):
-    """Sign the node's key anew, for a year: `openssl req` cannot date certificates, `openssl ca` can."""
+def test_until_when_certificates_are_valid(tmp_path, settings):
+    """Of a node that is reached, and the client's own."""
+    make(tmp_path)
+    own = of(tmp_path)
+    reissue(tmp_path, THIS_YEAR, THIS_YEAR + 1)
+    with node(tmp_path) as (port, _):
+        assert tls.valid_until(own, HOST, port) == datetime(THIS_YEAR + 1, 12, 31, tzinfo=UTC)
+        assert tls.valid_until(settings, HOST, port) is None
+        assert tls.valid_until(replace(own, tls_verify="none"), HOST, port) is None
+    assert tls.valid_until(own, HOST, port) is None
+    until_own = tls.own_valid_until(own)
+    assert timedelta(days=3600) < until_own - datetime.now(UTC) < timedelta(days=3700)
+    assert tls.own_valid_until(replace(own, tls_cert=None)) is None
+
+
+def reissue(folder, year, last=None):
+    """Sign the node's key anew, for some years: `openssl req` cannot date certificates, `openssl ca` can."""
     (folder / "index.txt").touch()
     (folder / "ca.cnf").write_text(
         "[a]\ndatabase = index.txt\nnew_certs_dir = .\ndefault_md = sha256\npolicy = p\nrand_serial = yes\n"
@@ -146,7 +163,7 @@ def reissue(folder, year):
     )
     request = "req -new -key node.pem -subj /CN=node -out node.csr"
     sign = "ca -batch -notext -config ca.cnf -name a -cert ca.pem -keyfile ca.key -in node.csr -out node.crt"
-    for command in (request, f"{sign} -startdate {year}0101000000Z -enddate {year}1231000000Z"):
+    for command in (request, f"{sign} -startdate {year}0101000000Z -enddate {last or year}1231000000Z"):
         subprocess.run(["openssl", *command.split()], check=True, capture_output=True, cwd=folder)
     key, found, _ = (folder / "node.pem").read_text().partition("-----BEGIN CERT")
     assert found

@@ -78,6 +78,7 @@ def calls(shop):
     yield shop.client.create_queue, {"name": "new", "config": None}
     yield shop.client.delete_queue, {"name": "gone"}
     yield shop.client.log, {"name": "l", "spool": None}
+    yield shop.client.log, {"name": "l", "spool": spool}
     yield shop.client.create_log, {"name": "new", "config": None}
     yield shop.client.delete_log, {"name": "gone"}
     yield shop.client.subscriptions, {"log": "l"}

@@ -1,4 +1,7 @@
-"""Arguments of a wrong type: an error of the library, before anything is written."""
+"""Arguments of a wrong type: an error of the library, before anything is written.
+
+`test_annotations.py` tries those of queues, logs and spools by their annotations; here are the others.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +42,6 @@ def listen(_):
 def test_names_are_texts(client, app, wrong):
     """Names are looked up in dictionaries, which refuse a list with an error of their own."""
     for call in (
-        client.queue,
-        client.create_queue,
-        client.delete_queue,
-        client.log,
-        client.create_log,
-        client.delete_log,
-        client.subscriptions,
-        lambda name: client.delete_subscription(name, "s"),
-        lambda name: client.delete_subscription("l", name),
-        lambda name: client.subscribe(name, name="s", listeners=[listen]),
         lambda name: cqueue.DelayQueue(client, name),
         lambda name: app.send(name, cqueue.Message(b"")),
         lambda name: cqueue.App(client).task(codec=name)(listen),
@@ -56,31 +49,12 @@ def test_names_are_texts(client, app, wrong):
         with pytest.raises(BadInput):
             call(wrong)
     assert client.queues() == ["q", "q.dead"]
-    assert client.logs() == ["l"]
 
 
 @pytest.mark.parametrize("wrong", OTHER, ids=repr)
 def test_an_address_is_a_text(wrong):
     with pytest.raises(BadInput):
         cqueue.connect(wrong)
-
-
-@pytest.mark.parametrize("wrong", OTHER, ids=repr)
-def test_ids_are_texts(client, queue, wrong):
-    for call in (
-        queue.find,
-        queue.cancel,
-        lambda id_: queue.cancel_many([id_]),
-        lambda id_: queue.reschedule(id_, timedelta()),
-        lambda id_: queue.set_priority(id_, 1),
-        lambda id_: queue.extend(id_, timedelta(minutes=1)),
-        cqueue.DelayQueue(client, "q").remove,
-        cqueue.DelayQueue(client, "q").ack,
-        queue.dead_letters.drop,
-        queue.dead_letters.redrive,
-    ):
-        with pytest.raises(BadInput):
-            call(wrong)
 
 
 @pytest.mark.parametrize("wrong", [*OTHER, "text", {5: "a"}], ids=repr)
@@ -190,15 +164,6 @@ def test_schedules_take_what_messages_take(queue, wrong):
     with pytest.raises(BadInput):
         schedules.add("k", hourly, priority="5")
     assert schedules.list() == []
-
-
-@pytest.mark.parametrize("wrong", OTHER, ids=repr)
-def test_names_beside_a_spool_are_texts(client, tmp_path, wrong):
-    spools = pytest.importorskip("cqueue.spool")
-    with spools.Spool(tmp_path) as spool:
-        for call in (client.queue, client.log):
-            with pytest.raises(BadInput):
-                call(wrong, spool=spool)
 
 
 @pytest.mark.parametrize("wrong", ["memory://", *OTHER], ids=repr)

@@ -57,15 +57,15 @@ def of(dispatcher: Dispatcher) -> Health:
 
     Only what should never wait is checked. A handler may take hours, and an ack may wait for Cassandra. But a
     thread that has ended, or a poll that does not return although every call in it has a time limit, needs a
-    new process.
+    new process. Nothing is counted: a daemon asks once a second, perhaps of 20,000 queues.
     """
-    stats = dispatcher.stats()
+    state, trouble = dispatcher.state, dispatcher.engine.fetchers.trouble
     return judge(
-        stats.state,
-        dead_threads=dispatcher.dead_threads() if stats.state == "running" else (),
+        state,
+        dead_threads=dispatcher.dead_threads() if state == "running" else (),
         stalled_s=dispatcher.engine.poll_schedule.stalled_s(),
-        failing=stats.queues.keys() <= set(stats.failing),
-        stuck=stats.stuck,
+        failing={poller.name for poller in dispatcher.pollers} <= set(trouble.subjects),
+        stuck=trouble.stuck,
     )
 
 

@@ -166,7 +166,8 @@ class Dispatcher:
 
         The dispatcher goes on receiving; call `stop` afterwards. `drain` does not wait for messages that are
         due later, or that other processes hold. It waits for what a receive of its own may hold that had no
-        answer, until the visibility timeout has passed. Before `start` it waits: nobody has looked yet.
+        answer, until the visibility timeout has passed. In a fleet it lasts 2 s longer, until this worker has
+        looked where others look first. Before `start` it waits: nobody has looked yet.
         """
         deadline_s = _deadline_s(timeout)
         self.engine.mark_busy()  # what was sent before this call counts

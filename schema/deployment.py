@@ -30,8 +30,8 @@ OPENS_AFTER_S: Final = 15.0
 """Seconds between a switch of the home and the first work of clients in the new home.
 
 Clients of the old home learn of the switch within 2 s, and end a call that is under way within 10 s. The time
-counts from before the switch, which so has 3 s. One that takes longer needs what is asked for anyway: that the
-clients of the old home were stopped.
+counts from before the switch, which so has 3 s. One that takes longer needs what is asked for anyway: that
+the clients of the old home were stopped.
 """
 ELSEWHERE_S: Final = 3.0
 """Seconds that a connect waits for other data centres to say where the home is."""

@@ -466,7 +466,7 @@ class Client:
             self._spools.close()
         self._sends.close()
         # Up to a thousand, of which each would take all of its time while Cassandra does not answer.
-        self._acks.close(drop=not self._acks.wait_stored(self._driver.deadline_s))
+        self._acks.close(drop_after_s=self._driver.deadline_s)
         if self._doorbell is not None:
             self._doorbell.close()
         self._driver.close()

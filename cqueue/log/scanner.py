@@ -202,4 +202,4 @@ class Scanner(Reader):
     def close(self) -> None:
         """Stop reading. Never raises."""
         super().close()
-        self._reads.close(drop=True, wait_s=0)
+        self._reads.close(drop_after_s=0.0, wait_s=0)

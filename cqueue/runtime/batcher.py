@@ -13,7 +13,7 @@ threads do the storing. They end after `IDLE_S` without work, so an idle batcher
   withdrawn, unless a batch with it is being stored already.
 - Deadlines: an entry that is still queued after `limit_s` is withdrawn, and its caller gets `NotDone`. An
   entry that is being stored is waited for.
-- Close: new entries are refused. Queued entries are stored, or with `drop` given up.
+- Close: new entries are refused. Queued entries are stored, or given up after a while.
 - Fork: a child process has none of the threads, so its calls raise `Closed`.
 """
 
@@ -310,12 +310,13 @@ class Batcher(Generic[Entry, Outcome]):
         with self._mutex:
             return self._entry_done.wait_for(lambda: not self._count(), wait_s)
 
-    def close(self, *, drop: bool = False, wait_s: float | None = None) -> None:
+    def close(self, *, drop_after_s: float | None = None, wait_s: float | None = None) -> None:
         """Refuse new entries, and wait until the batcher's threads have ended.
 
         Args:
-            drop: give up entries that are not being stored yet, and raise `Closed` for their callers. An
-                entry that is being stored and fails is not tried again.
+            drop_after_s: seconds after which entries that are not being stored yet are given up; their
+                callers get `Closed`. An entry that is being stored then and fails is not tried again. None:
+                all are stored.
             wait_s: seconds to wait for each thread. None: until it has ended.
         """
         if os.getpid() != self._pid:
@@ -324,7 +325,8 @@ class Batcher(Generic[Entry, Outcome]):
         with self._mutex:
             self._closed = True
             self._entry_done.notify_all()
-            if drop:
+            if drop_after_s is not None:
+                self._entry_done.wait_for(lambda: not (self._waiting or self._retries), drop_after_s)
                 self._drop()
             workers = self._workers.keys() - {current_thread()}
         for thread in workers:

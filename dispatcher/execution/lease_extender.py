@@ -70,7 +70,7 @@ class LeaseExtender:
         self._stop.set()
         if self.thread.is_alive():
             self.thread.join(1.0)
-        self._extensions.close(drop=True, wait_s=0)
+        self._extensions.close(drop_after_s=0.0, wait_s=0)
 
     def keep(self, batch: LeasedBatch) -> None:
         """Add a batch to those that are checked. Called on any thread."""

@@ -123,7 +123,7 @@ class SettlementWriter:
     def close(self) -> None:
         """Send nothing any more."""
         for batcher in self._batchers.values():
-            batcher.close(drop=True, wait_s=1.0)
+            batcher.close(drop_after_s=0.0, wait_s=1.0)
 
     # ── on the threads of the batchers ──
 

@@ -1228,6 +1228,17 @@ def test_a_close_gives_up_acks_that_have_not_begun_in_time(monkeypatch):
     assert [ack.result(60) for ack in acks[:2]] == [None, None]
 
 
+def test_an_ack_that_is_done_may_close_the_client():
+    """On the thread that acks, whose own call has not quite ended then."""
+    client = cqueue.connect("memory://")
+    queue, closed = client.create_queue("q"), threading.Event()
+    queue.send(b"m")
+    (message,) = queue.consumer().receive(wait=SOON)
+    client._driver.deadline_s = 600.0
+    queue.consumer().ack_async(message).add_done_callback(lambda _: (client.close(), closed.set()))
+    assert closed.wait(60)
+
+
 def test_a_client_that_is_older_than_the_format_stops(name, monkeypatch):
     """It would misread what others store; what it holds can still be acked."""
     monkeypatch.setattr("cqueue.runtime.catalog.MAX_AGE_S", 0.0)

@@ -584,7 +584,7 @@ def test_what_is_dropped_is_not_stored(held):
     first, second = busy(batches, held, 0, 1)
     caller = Caller(batches, 2)
     until(lambda: len(batches._waiting) == 2)
-    batches.close(drop=True, wait_s=0.0)
+    batches.close(drop_after_s=0.0, wait_s=0.0)
     held.go.release()
     assert first.result(SOON_S) == 0
     assert isinstance(second.exception(SOON_S), Closed)
@@ -605,7 +605,7 @@ def test_what_fails_after_the_rest_was_dropped_is_not_stored_again():
     batches = Batcher(store, Bounds(), name="test", daemon=True)
     batches.put(0)
     until(lambda: tries)
-    batches.close(drop=True, wait_s=0.0)
+    batches.close(drop_after_s=0.0, wait_s=0.0)
     go.set()
     until(lambda: not batches._workers)
     assert tries == [[0]]

@@ -403,6 +403,7 @@ class Batcher(Generic[Entry, Outcome]):
         if failed:
             with self._mutex:
                 self._retries.push(failed, batch.tries)
+                self._workers[current_thread()] -= len(failed)  # else they count twice for a moment
 
 
 Calls: TypeAlias = Batcher[Callable[[], Any], Any]

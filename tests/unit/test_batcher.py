@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -205,6 +206,21 @@ def test_calls_have_what_they_return_or_raise():
     some = calls("test", at_a_time=2, room=8)
     assert some.submit(lambda: 5).result(SOON_S) == 5
     assert isinstance(some.submit(lambda: 1 / 0).exception(SOON_S), ZeroDivisionError)
+
+
+def test_what_failed_and_is_tried_again_is_pending_once(monkeypatch):
+    """Also before its thread looks for the next batch: metrics and drains ask at any time."""
+    seen = []
+
+    def look(_):
+        seen.append(batches.pending)
+
+    monkeypatch.setattr("cqueue.runtime.batcher.time", SimpleNamespace(sleep=look))
+    batches = batcher(lambda entries: [NotDone("no")] * len(entries))
+    batches.put(1)
+    until(lambda: seen)
+    assert seen[0] == 1
+    batches.close(drop_after_s=0.0)
 
 
 # ── waiting, and not ──
@@ -455,7 +471,9 @@ def turn(batches, *, new_first=True):
     with batches._mutex:
         batch = batches._next(new_first=new_first)
     if batch is not None:
+        batches._workers[threading.current_thread()] = len(batch.items)
         batches._run(batch)
+        batches._workers.clear()
 
 
 def test_what_failed_is_stored_again_after_growing_pauses(storing):

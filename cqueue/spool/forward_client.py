@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from cqueue.errors import BadInput
 from cqueue.log.catalog import LogCatalog
@@ -19,11 +19,8 @@ from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool.forward_log import LogTarget, SpooledLog
 from cqueue.spool.forward_message import QueueTarget
 from cqueue.spool.forward_queue import SpooledQueue
-from cqueue.spool.forwarder import Forwarded, Forwarder
+from cqueue.spool.forwarder import CLOSE_S, Forwarded, Forwarder
 from cqueue.spool.spool import Spool, check_spool
-
-CLOSE_S: Final = 5.0
-"""Seconds that a close goes on forwarding: a deployment waits for them, and the spools keep the rest."""
 
 Key = tuple[int, str]
 F = TypeVar("F", bound=Forwarded)

@@ -25,6 +25,8 @@ WAIT_S: Final = 0.2
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 """Seconds of pause after a failed batch, doubled each time: forwarding starts at most 2 s after Cassandra."""
+CLOSE_S: Final = 5.0
+"""Seconds that a close goes on forwarding: a deployment waits for them, and the spools keep the rest."""
 MAX_WAIT: Final = timedelta(days=1)
 
 _log = logs.logger("cqueue.spool")
@@ -116,7 +118,7 @@ class Forwarder:
             self._moved.wait_for(lambda: self._at >= end or self._has_ended(), limit_s)
             return self._at >= end
 
-    def close(self, limit_s: float) -> None:
+    def close(self, limit_s: float = CLOSE_S) -> None:
         """Forward for up to `limit_s`, and end. The rest stays in the spool."""
         drained = self.drain(limit_s)
         self._end_waits()
@@ -221,6 +223,6 @@ class Forwarded:
         """
         return self._forwarder.drain(check_duration("wait", wait, timedelta(), MAX_WAIT))
 
-    def close(self, limit_s: float) -> None:
+    def close(self, limit_s: float = CLOSE_S) -> None:
         """Used inside, by the client: as `Forwarder.close`."""
         self._forwarder.close(limit_s)

@@ -832,7 +832,7 @@ def test_a_forwarder_passes_what_is_lost(spool):
     forwarder = Forwarder(spool, "queue.x", store)
     forwarder.start()
     assert forwarder.drain(60)
-    forwarder.close(0.2)
+    forwarder.close()
     assert [record.offset for record in seen] == [0, 1]
     assert spool.progress("queue.x") == 3
 
@@ -846,7 +846,7 @@ def test_a_forwarder_looks_at_no_queue_but_its_own(spool):
     assert forwarder.waiting == 1
     forwarder.start()
     assert forwarder.drain(60)
-    forwarder.close(0.2)
+    forwarder.close()
     assert (asked, forwarder.waiting, spool.progress("queue.x")) == ([], 0, 1)
 
 

@@ -16,9 +16,15 @@ from cqueue.dispatcher.execution.events import Event, Trouble
 from cqueue.dispatcher.execution.interrupt import Interrupted
 from cqueue.dispatcher.execution.runner import Runner, left_to_timeout
 from cqueue.dispatcher.execution.worker_threads import STUCK_S
+from cqueue.errors import NotDone
+from cqueue.runtime.batcher import calls
 
 BLOCKED_S: Final = 5.0
 """Seconds without a turn of the loop after which it counts as blocked: no proper coroutine takes as long."""
+STEPS: Final = 8
+"""Steps of firings that are done side by side: each is a few requests to Cassandra."""
+LOOK_S: Final = 0.02
+"""Seconds between two looks, as the loop ends, at whether the last steps are done."""
 
 
 class EventLoop:
@@ -33,6 +39,7 @@ class EventLoop:
         self._tasks: dict[asyncio.Task[None], Delivery] = {}
         self._called = set[asyncio.Task[Any]]()  # those whose handlers are being called
         self._asked_s: float | None = None  # when the loop was asked to answer; None once it has
+        self._steps = calls("cqueue-firing", at_a_time=STEPS)
         self._trouble = Trouble(runner.telemetry, Event.LOOP_BLOCKED, Event.LOOP_RESUMED)
         self._closed = False
 
@@ -104,6 +111,8 @@ class EventLoop:
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
+        while self._steps.pending:
+            loop.run_until_complete(asyncio.sleep(LOOK_S))
         loop.run_until_complete(loop.shutdown_default_executor())
         if not asyncio.all_tasks(loop):
             loop.close()
@@ -131,7 +140,7 @@ class EventLoop:
         """Run one delivery, as a worker thread does."""
         try:
             try:
-                await _off_the_loop_if_firing(delivery, partial(self._runner.prepare, delivery))
+                await self._off_the_loop_if_firing(delivery, partial(self._runner.prepare, delivery))
                 call = self._runner.enter(delivery)
                 if delivery.is_abandoned:  # as in a worker
                     return
@@ -140,7 +149,7 @@ class EventLoop:
             except BaseException as exc:  # noqa: BLE001 - as in a worker
                 delivery.error = exc
             settlement = self._runner.decide(delivery)
-            await _off_the_loop_if_firing(delivery, partial(self._runner.finish, delivery, settlement))
+            await self._off_the_loop_if_firing(delivery, partial(self._runner.finish, delivery, settlement))
             delivery.let_go()
         except BaseException as exc:  # noqa: BLE001 - as in a worker
             self._runner.broken(delivery, exc)
@@ -163,17 +172,22 @@ class EventLoop:
         finally:
             self._called.remove(task)
 
+    async def _off_the_loop_if_firing(self, delivery: Delivery, step: Callable[[], object]) -> None:
+        """Do the step here; for a firing, which needs Cassandra, on a thread, unless there are too many.
 
-async def _off_the_loop_if_firing(delivery: Delivery, step: Callable[[], object]) -> None:
-    """Do the step here; for a firing, which needs Cassandra, on a thread.
-
-    A cancellation does not end the step: nobody would settle the message, whose lease is extended until then.
-    """
-    if delivery.message.trigger is None:
-        step()
-        return
-    done = asyncio.get_running_loop().run_in_executor(None, copy_context().run, step)
-    while not done.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([done])
-    done.result()
+        A cancellation does not end the step: nobody would settle the message, whose lease is extended until
+        then.
+        """
+        if delivery.message.trigger is None:
+            step()
+            return
+        try:
+            # Not by an executor: one that cannot start a thread keeps the step, and does it later as well.
+            done = asyncio.wrap_future(self._steps.submit(partial(copy_context().run, step)))
+        except NotDone:
+            step()
+            return
+        while not done.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([done])
+        done.result()

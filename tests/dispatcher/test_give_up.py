@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.dispatcher.execution.runner import Runner
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.dispatcher.execution.worker_threads import STUCK_S, WorkerThreads
+from cqueue.runtime.batcher import calls
 from tests.fix_dispatcher import SOON_S
 
 LEFT = Settlement(Verb.NACK, "left", timedelta(seconds=4))
@@ -250,12 +250,11 @@ def test_a_firing_whose_handler_is_cancelled_once_it_has_ended_is_settled(
     monkeypatch.setattr(firing, "begin", gate.begin)
     monkeypatch.setattr(firing, "finish", gate.finish)
     loop, backlog = start_loop(runner)
-    loop._loop.set_default_executor(ThreadPoolExecutor(1))
+    loop._steps = calls("test", at_a_time=1)
 
     async def handle(*_):
-        running = asyncio.get_running_loop()
-        running.run_in_executor(None, gate.hold)
-        running.call_soon(asyncio.current_task().cancel)
+        loop._steps.submit(gate.hold)
+        asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
 
     backlog.put([make_coroutine(handle, trigger="x")])
     assert gate.reached.wait(SOON_S)

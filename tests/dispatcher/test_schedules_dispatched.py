@@ -8,6 +8,7 @@ import pytest
 import cqueue
 from cqueue import Cron, Repeating, RunOnce
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from tests.fix_dispatcher import until
 
 SECOND = timedelta(seconds=1)
 
@@ -53,6 +54,29 @@ def test_two_dispatchers_share_the_ticks(queue):
         assert ticks.done.wait(30)
     assert sorted(firing.execution_count for firing in ticks.firings) == list(range(1, 9))
     assert queue.schedules.get("tick").state == "done"
+
+
+def test_a_coroutine_of_a_schedule_runs_once_where_no_thread_can_be_started(monkeypatch):
+    """What needs Cassandra is done on its loop then; it uses no attempt, and nothing is done twice."""
+    start, attempts = threading.Thread.start, []
+
+    def refuse(thread):
+        if thread.name.startswith(("asyncio", "cqueue-firing")):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    async def note(_message, context):
+        attempts.append(context.attempt)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with cqueue.connect("memory://") as client:
+        queue = client.create_queue("ticks")
+        with Dispatcher(queue, note) as dispatcher:
+            queue.schedules.add("once", RunOnce(SECOND / 10))
+            until(lambda: dispatcher.stats().total.succeeded)
+            stats = dispatcher.stats().total
+        assert (attempts, stats.started, stats.succeeded, stats.retried) == ([1], 1, 1, 0)
+        assert queue.schedules.get("once").state == "done"
 
 
 def test_a_schedule_is_made_changed_and_removed_without_a_restart(queue):

@@ -51,6 +51,8 @@ FIRST_RETRY_S: Final = 0.5
 """Seconds before the second attempt to connect at the start; doubled each time."""
 LONGEST_RETRY_S: Final = 10.0
 """Longest pause between two attempts to connect at the start, in seconds: soon after Cassandra is back."""
+METRICS_PART: Final = 0.05
+"""Part of its time that a child may spend on metrics for its parent: of 20,000 queues they take seconds."""
 BUG: Final = 70
 """Exit code after an error of this library or the application: EX_SOFTWARE of sysexits.h."""
 
@@ -140,6 +142,7 @@ class Daemon:
         self._stopping = False
         self._obstacle = ""  # what an operator must mend before the start can succeed
         self._metrics = Metrics(settings.target)
+        self._metrics_at_s = 0.0  # when they are told to the parent next
         self._dispatcher: Dispatcher | None = None  # once it runs
 
     # ── start to end ──
@@ -267,7 +270,7 @@ class Daemon:
                 self._stop(dispatcher, notice.why)
                 members.hurry()
         members.stop()
-        self._report()
+        self._report(is_last=True)
         total = dispatcher.stats().total
         if abandoned := total.interrupted - interrupted:
             self._log.warning(logs.DaemonEvent.GRACE_PASSED, handlers=abandoned)
@@ -319,9 +322,15 @@ class Daemon:
         self._notifier.status(now.reason)
         self._report(now)
 
-    def _report(self, now: Health | None = None, **more: Any) -> None:
-        if self._tell is not None:
-            self._tell({**asdict(now or self.health()), **more, "metrics": self._metrics.families()})
+    def _report(self, now: Health | None = None, *, is_last: bool = False, **more: Any) -> None:
+        """Tell the parent the health, and the metrics as often as they may be made."""
+        if self._tell is None:
+            return
+        report, began_s = {**asdict(now or self.health()), **more}, time.monotonic()
+        if is_last or began_s >= self._metrics_at_s:
+            report["metrics"] = self._metrics.families()
+            self._metrics_at_s = began_s + (time.monotonic() - began_s) / METRICS_PART
+        self._tell(report)
 
     def _described(self, dispatcher: Dispatcher) -> Worker:
         stats = dispatcher.stats()

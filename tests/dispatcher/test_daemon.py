@@ -11,6 +11,7 @@ import threading
 import urllib.error
 import urllib.request
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -301,6 +302,25 @@ def test_a_task_in_place_of_its_application_is_not_called(shop, run, queues):
     with pytest.raises(TargetError, match="clean is a task"):
         _ = run("daemon_shop:clean", queues=queues).code
     assert shop.seen == []
+
+
+def test_metrics_that_take_long_are_told_less_often(monkeypatch):
+    """A child of 20,000 queues would do nothing else; its health is told each second."""
+    now_s, reports = [1000.0], []
+
+    def take_a_second():
+        now_s[0] += 1.0
+        return []
+
+    made = Daemon(DaemonSettings(target="shop"), queue.SimpleQueue(), tell=reports.append)
+    monkeypatch.setattr(daemon, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    monkeypatch.setattr(made._metrics, "families", take_a_second)
+    for _ in range(41):
+        made._report()
+        now_s[0] += 1.0
+    made._report(is_last=True)
+    assert [place for place, report in enumerate(reports) if "metrics" in report] == [0, 19, 38, 41]
+    assert all(report["alive"] for report in reports)
 
 
 # ── Outages ──

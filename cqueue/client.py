@@ -20,7 +20,7 @@ from cqueue.log.member_options import member_options_of
 from cqueue.log.notifier import AppendNotifier
 from cqueue.log.positions import Start
 from cqueue.log.protocol.subscription_definition import remove
-from cqueue.log.subscription import OnEvent, Subscription
+from cqueue.log.subscription import ExistingSubscription, OnEvent, Subscription
 from cqueue.message import check_duration, check_queue_name
 from cqueue.producer import Producer
 from cqueue.protocol.lease import SuspectGate
@@ -496,6 +496,14 @@ class Inside(NamedTuple):
     def quarantine(self) -> Quarantine:
         """The damaged rows that this process has met; a lazy client has another one once it is connected."""
         return self.driver.store.quarantine
+
+    def subscription(self, log: str, name: str) -> ExistingSubscription:
+        """Return a subscription to look at and to change; `Client.subscribe` would make one.
+
+        Raises:
+            LogNotFound: there is no such log.
+        """
+        return ExistingSubscription(self.logs, self.driver, log, name)
 
 
 def inside(client: Client) -> Inside:

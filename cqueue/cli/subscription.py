@@ -27,7 +27,7 @@ from cqueue.runtime.suggestions import suggest
 
 if TYPE_CHECKING:
     from cqueue.client import Client
-    from cqueue.log.subscription import Subscription
+    from cqueue.log.subscription import ExistingSubscription, Subscription
 
 app = typer.Typer(help="Look at and move subscriptions to logs; run listeners.", no_args_is_help=True)
 
@@ -196,15 +196,17 @@ def _await(ended: Event) -> None:
 
 
 @contextmanager
-def _existing(cli: CliContext, log: str, name: str) -> Iterator[Subscription]:
-    """Open a subscription that exists; to look at one must not make it.
+def _existing(cli: CliContext, log: str, name: str) -> Iterator[ExistingSubscription]:
+    """Open a subscription that exists.
 
     Raises:
         BadInput: there is none of that name; the message suggests the nearest.
     """
+    from cqueue.client import inside  # noqa: PLC0415 - the driver takes long to import
+
     with open_client(cli) as client:
         _check_name(client, log, name)
-        yield client.subscribe(log, name=name, listeners=[_nobody])
+        yield inside(client).subscription(log, name)
         say_left_out(cli, client, "subscriptions")
 
 
@@ -216,15 +218,11 @@ def _check_name(client: Client, log: str, name: str) -> None:
         raise BadInput(f"Log {log} has no subscription {name!r}.{hint}")
 
 
-def _nobody(_record: Any) -> None:
-    """Ignore a record: the listener of a member that never starts."""
-
-
-def _emit(cli: CliContext, subscription: Subscription, text: str) -> None:
+def _emit(cli: CliContext, subscription: ExistingSubscription, text: str) -> None:
     cli.emit(subscription_fields(subscription) if cli.json else None, text)
 
 
-def subscription_fields(subscription: Subscription) -> dict[str, Any]:
+def subscription_fields(subscription: ExistingSubscription) -> dict[str, Any]:
     """Return what --json shows of a subscription."""
     positions, owners = subscription.positions(), subscription.owners()
     return {

@@ -37,6 +37,17 @@ class Membership(NamedTuple):
     alive: tuple[MemberRow, ...]
 
 
+def look(driver: BlockingDriver, key: SubscriptionKey, spec: LogSpec) -> Membership:
+    """Read a subscription.
+
+    Raises:
+        NotDone: the read failed.
+    """
+    now_us = driver.clock.now_us()
+    rows: SubscriptionRows = driver.ask(ReadSubscription(key, now_us=now_us))
+    return Membership(rows, tuple(row for row in rows.members if is_alive(spec, row, now_us)))
+
+
 class Member:
     """The heartbeats of one member, and its reads of the subscription. Thread-safe.
 
@@ -102,14 +113,8 @@ class Member:
         return (next_us - self.driver.clock.now_us()) / 1e6
 
     def look(self) -> Membership:
-        """Read the subscription.
-
-        Raises:
-            NotDone: the read failed.
-        """
-        now_us, spec = self.driver.clock.now_us(), self.spec()
-        rows: SubscriptionRows = self.driver.ask(ReadSubscription(self.key, now_us=now_us))
-        return Membership(rows, tuple(row for row in rows.members if is_alive(spec, row, now_us)))
+        """Read the subscription; as the function `look`."""
+        return look(self.driver, self.key, self.spec())
 
     def leave(self) -> None:
         """Remove this member's row, so that others take over its partitions at once.

@@ -17,7 +17,7 @@ from cqueue.errors import BadInput
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.listeners import DEAD_SUFFIX, DeadLetters, Listener, ListenerCalls, RetryPolicy
 from cqueue.log.log import Log
-from cqueue.log.member import Member
+from cqueue.log.member import Member, Membership, look
 from cqueue.log.member_loop import MemberLoop
 from cqueue.log.member_options import MemberOptions
 from cqueue.log.member_threads import MemberThreads
@@ -90,136 +90,44 @@ def lags(driver: BlockingDriver, key: SubscriptionKey, spec: LogSpec) -> dict[in
     return found
 
 
-class Subscription:
-    """A named position in every partition of a log, shared by all members of that name; made by `subscribe`.
+class ExistingSubscription:
+    """A subscription to look at and to change, without making it or becoming a member. Thread-safe.
 
-    This object is one member, once it is started. Its methods may be called from any thread.
+    To subscribe instead would bring back one that was deleted a moment before. Where there is none, `paused`
+    and changes raise `LogNotFound`, and `positions`, `members`, `owners` and `lag` are empty.
     """
 
-    def __init__(
-        self,
-        catalog: LogCatalog,
-        driver: BlockingDriver,
-        log: str,
-        name: str,
-        *,
-        listeners: Sequence[Listener],
-        partitions: Iterable[int] | None,
-        topics: Iterable[str] | None,
-        start: Start,
-        on_expired: str,
-        policy: RetryPolicy,
-        options: MemberOptions,
-        on_event: OnEvent | None,
-        low_latency: bool,
-        notifier: AppendNotifier,
-        time_s: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, catalog: LogCatalog, driver: BlockingDriver, log: str, name: str) -> None:
         self.log = log
         self.name = check_queue_name(name, "subscription")
         self._catalog = catalog
         self._driver = driver
-        spec, on_expired = self._spec(), check_on_expired(on_expired)
-        self._key = SubscriptionKey(spec.partition, name)
-        self._on_event = on_event
-        if on_event is not None and not callable(on_event):
-            raise BadInput(f"on_event is {on_event!r}; it takes a function")
-        readable, topics = check_partitions(partitions, spec.partitions), check_topics(topics)
-        dead = Log(check_queue_name(log + DEAD_SUFFIX), catalog, driver, notifier)
-        delivery = ListenerCalls(
-            listeners,
-            policy,
-            DeadLetters(catalog, dead, log, name).bury,
-            about={"log": log, "subscription": name},
-            driver=driver,
-        )
-        _origin(spec, start, driver.clock.now_us(), EARLIEST)  # a wrong start is refused in any case
-        driver.run(define(self._key, lambda: _origin(spec, start, driver.clock.now_us(), on_expired)))
-        me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self._member = Member(driver, self._key, me, self._spec, readable)
-        self._owned = OwnedPartitions(self._member, self._tell, beyond_horizon=low_latency)
-        wake = Event()
-        hints = AppendHints(wake.set)
-        self._loop = MemberLoop(
-            self._owned,
-            Rebalancer(self._member, self._owned, partitions=readable, on_expired=on_expired),
-            delivery,
-            topics=topics,
-            options=options,
-            hints=hints,
-            time_s=time_s,
-        )
-        listening = notifier.listening(self._key.log, hints) if low_latency else nullcontext()
-        self._threads = MemberThreads(name, self._member, self._loop, wake, listening=listening)
+        self._key = SubscriptionKey(self._spec().partition, name)
 
     def __repr__(self) -> str:
         return f"<subscription {self.name} of {self.log}>"
 
-    # ── running ──
-
-    def run(self) -> None:
-        """Call listeners on this thread until `stop` is called from another one, or by a listener.
-
-        Raises:
-            PositionExpired: a position is forgotten, and `on_expired` is "error".
-            LogNotFound: the log, or the subscription, has been deleted.
-            Closed: the client has been closed; or the subscription, which runs only once.
-        """
-        self._threads.run()
-
-    def start(self) -> None:
-        """As `run`, on a thread of its own; `stop` raises what `run` would raise."""
-        self._threads.start()
-
-    def stop(self, timeout: timedelta | None = None) -> bool:
-        """End after the listener call that is under way; return whether the member ended within `timeout`.
-
-        The member writes its positions and releases its partitions, so that other members go on at once.
-        A listener may call `stop`, which then does not wait.
-
-        Raises:
-            BadInput: `timeout` is not from 0 to 365 days; the member goes on.
-            BaseException: what ended the member's own thread before.
-        """
-        within_s = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_STOP)
-        return self._threads.stop(within_s)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
     def _spec(self) -> LogSpec:
         return self._catalog.entry(self.log, fresh_s=SPEC_FRESH_S).spec
 
-    def _tell(self, what: str, partition: int, position: int) -> None:
-        if self._on_event is not None:
-            self._on_event(what, partition, LogId.of(self._key.log, partition, position))
-
-    # ── state ──
-
-    @property
-    def partitions(self) -> list[int]:
-        """Return the partitions that this member reads at present."""
-        return sorted(self._owned.backlogs.by_partition)
+    def _look(self) -> Membership:
+        return look(self._driver, self._key, self._spec())
 
     def positions(self) -> dict[int, LogId]:
         """Return, for each partition that was read, the position up to which all records are done.
 
         The result is a `start` for other readers.
         """
-        rows = self._member.look().rows.positions
+        rows = self._look().rows.positions
         return {each: LogId.of(self._key.log, each, row.position) for each, row in sorted(rows.items())}
 
     def members(self) -> list[str]:
         """Return the names of the members that are alive, in any process."""
-        return sorted(row.member for row in self._member.look().alive)
+        return sorted(row.member for row in self._look().alive)
 
     def owners(self) -> dict[int, str]:
         """Return, for each partition that is being read, the member that reads it."""
-        rows, alive = self._member.look()
+        rows, alive = self._look()
         names = {row.member for row in alive}
         return {each: row.owner for each, row in sorted(rows.positions.items()) if row.owner in names}
 
@@ -257,6 +165,7 @@ class Subscription:
 
         Raises:
             BadInput, PositionExpired: `start` is refused, as by `Log.scan`.
+            LogNotFound: the log, or the subscription, has been deleted.
             NotDone, OutcomeUnknown: some positions may be moved and others not; seeking again is safe.
         """
         spec = self._spec()
@@ -265,6 +174,110 @@ class Subscription:
         targets = starts(spec, start, partitions, now_us, on_expired)
         _check_not_ahead(targets.values(), now_us)
         self._driver.run(move(self._key, targets))
+
+
+class Subscription(ExistingSubscription):
+    """A named position in every partition of a log, shared by all members of that name; made by `subscribe`.
+
+    This object is one member, once it is started. Its methods may be called from any thread.
+    """
+
+    def __init__(
+        self,
+        catalog: LogCatalog,
+        driver: BlockingDriver,
+        log: str,
+        name: str,
+        *,
+        listeners: Sequence[Listener],
+        partitions: Iterable[int] | None,
+        topics: Iterable[str] | None,
+        start: Start,
+        on_expired: str,
+        policy: RetryPolicy,
+        options: MemberOptions,
+        on_event: OnEvent | None,
+        low_latency: bool,
+        notifier: AppendNotifier,
+        time_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(catalog, driver, log, name)
+        spec, on_expired = self._spec(), check_on_expired(on_expired)
+        self._on_event = on_event
+        if on_event is not None and not callable(on_event):
+            raise BadInput(f"on_event is {on_event!r}; it takes a function")
+        readable, topics = check_partitions(partitions, spec.partitions), check_topics(topics)
+        dead = Log(check_queue_name(log + DEAD_SUFFIX), catalog, driver, notifier)
+        delivery = ListenerCalls(
+            listeners,
+            policy,
+            DeadLetters(catalog, dead, log, name).bury,
+            about={"log": log, "subscription": name},
+            driver=driver,
+        )
+        _origin(spec, start, driver.clock.now_us(), EARLIEST)  # a wrong start is refused in any case
+        driver.run(define(self._key, lambda: _origin(spec, start, driver.clock.now_us(), on_expired)))
+        me = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._member = Member(driver, self._key, me, self._spec, readable)
+        self._owned = OwnedPartitions(self._member, self._tell, beyond_horizon=low_latency)
+        wake = Event()
+        hints = AppendHints(wake.set)
+        self._loop = MemberLoop(
+            self._owned,
+            Rebalancer(self._member, self._owned, partitions=readable, on_expired=on_expired),
+            delivery,
+            topics=topics,
+            options=options,
+            hints=hints,
+            time_s=time_s,
+        )
+        listening = notifier.listening(self._key.log, hints) if low_latency else nullcontext()
+        self._threads = MemberThreads(name, self._member, self._loop, wake, listening=listening)
+
+    @property
+    def partitions(self) -> list[int]:
+        """Return the partitions that this member reads at present."""
+        return sorted(self._owned.backlogs.by_partition)
+
+    # ── running ──
+
+    def run(self) -> None:
+        """Call listeners on this thread until `stop` is called from another one, or by a listener.
+
+        Raises:
+            PositionExpired: a position is forgotten, and `on_expired` is "error".
+            LogNotFound: the log, or the subscription, has been deleted.
+            Closed: the client has been closed; or the subscription, which runs only once.
+        """
+        self._threads.run()
+
+    def start(self) -> None:
+        """As `run`, on a thread of its own; `stop` raises what `run` would raise."""
+        self._threads.start()
+
+    def stop(self, timeout: timedelta | None = None) -> bool:
+        """End after the listener call that is under way; return whether the member ended within `timeout`.
+
+        The member writes its positions and releases its partitions, so that other members go on at once.
+        A listener may call `stop`, which then does not wait.
+
+        Raises:
+            BadInput: `timeout` is not from 0 to 365 days; the member goes on.
+            BaseException: what ended the member's own thread before.
+        """
+        within_s = None if timeout is None else check_duration("timeout", timeout, timedelta(), LONGEST_STOP)
+        return self._threads.stop(within_s)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _tell(self, what: str, partition: int, position: int) -> None:
+        if self._on_event is not None:
+            self._on_event(what, partition, LogId.of(self._key.log, partition, position))
 
 
 def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:

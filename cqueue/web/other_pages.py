@@ -95,7 +95,8 @@ def log(request: Request) -> Response:
         }
     )
     topics = shared.find(("topics", name), lambda: reading.topics(client, name))
-    known = {one: value for (_, _, one), value in found.items()}
+    # One that was deleted leaves rows behind for a moment, so that it is listed still.
+    known = {one: value for (_, _, one), value in found.items() if not isinstance(value, BadInput)}
     return site.page(
         request,
         "log.html",

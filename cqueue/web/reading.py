@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cqueue.client import inside
 from cqueue.dead_letters import kind_of
 from cqueue.errors import BadInput, LogNotFound
 from cqueue.message import MessageId
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from cqueue.log.config import LogConfig
     from cqueue.log.log import Log
     from cqueue.log.stats import LogStats
-    from cqueue.log.subscription import Lag
+    from cqueue.log.subscription import ExistingSubscription, Lag
     from cqueue.queue import QueueStats, StoredMessage
 
 PEEKED: Final = 20
@@ -279,15 +280,15 @@ def log_states(client: Client, shared: Shared, wanted: Sequence[str]) -> list[Kn
     return [known for known in found.values() if isinstance(known, Known)]
 
 
-def subscription(client: Client, log: str, name: str) -> Any:
-    """Open a subscription that exists, to look at it or change it; nobody becomes a member.
+def subscription(client: Client, log: str, name: str) -> ExistingSubscription:
+    """Open a subscription that exists, to look at it or change it.
 
     Raises:
         LogNotFound: the log has none of that name.
     """
     if name not in client.subscriptions(log):
         raise LogNotFound(f"log {log!r} has no subscription {name!r}")
-    return client.subscribe(log, name=name, listeners=[_nobody])
+    return inside(client).subscription(log, name)
 
 
 def subscription_state(client: Client, log: str, name: str) -> SubscriptionState:
@@ -301,7 +302,3 @@ def subscription_state(client: Client, log: str, name: str) -> SubscriptionState
     owners = opened.owners()
     lags = [(partition, lag, owners.get(partition)) for partition, lag in sorted(opened.lag().items())]
     return SubscriptionState(name, opened.paused, opened.members(), lags)
-
-
-def _nobody(_record: Any) -> None:
-    """Ignore a record: the listener of a member that never starts."""

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cqueue import Record, connect, ids
+from cqueue import LogNotFound, Record, connect, ids
 from cqueue.cli import subscription
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.subscription import Subscription
@@ -94,6 +94,21 @@ def test_delete(cli):
     assert cli("subscription", "list", "events").out == "billing\n"
     assert "is deleted" in cli("subscription", "delete", "events", "billing", "--yes").out
     assert cli("--json", "subscription", "list", "events").json == []
+
+
+@pytest.mark.parametrize("command", [("show",), ("pause",), ("seek", "latest")])
+def test_one_that_was_deleted_a_moment_ago_is_not_made_again(cli, client, command):
+    """A member's heartbeat may come behind the deletion, so that the name is listed still."""
+    member = client.subscribe("events", name="billing", listeners=[print])
+    client.delete_subscription("events", "billing")
+    member._member.heartbeat()
+    name, *rest = command
+    said = cli("subscription", name, "events", "billing", *rest)
+    assert (said.code, "no subscription 'billing'" in said.err) == (2, True)
+    with pytest.raises(LogNotFound):
+        client.delete_subscription("events", "billing")
+    member._member.leave()
+    assert client.subscriptions("events") == []
 
 
 @pytest.mark.parametrize(

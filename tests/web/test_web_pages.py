@@ -4,13 +4,18 @@ import html
 import re
 from collections import Counter
 from datetime import timedelta
+from threading import Event
 
 import pytest
 
 import cqueue
-from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.client import inside
+from cqueue.dispatcher.service import membership
+from cqueue.errors import DamagedRow, LogNotFound, OutcomeUnknown, TooManyTombstones, Unavailable
 from cqueue.message import short
+from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.rendezvous import own_name
+from cqueue.store.quarantine import Damage
 from tests.web.conftest import SECRET
 from tests.web.markup import live_parts
 
@@ -387,6 +392,18 @@ def test_logs_and_subscriptions_are_shown_and_paused(web, shop):
     assert web.post("/log/orders", data={**form, "do": "delete"}).status_code == 400
     assert shop.client.subscriptions("orders") == ["billing"]
     assert web.get("/log/none").status_code == 404
+
+
+def test_a_look_at_a_log_brings_no_deleted_subscription_back(web, shop):
+    """A heartbeat that was under way as it was deleted is left for a while, so that it is listed still."""
+    member = shop.client.subscribe("orders", name="billing", listeners=[print])
+    shop.client.delete_subscription("orders", "billing")
+    member._member.heartbeat()
+    assert shop.client.subscriptions("orders") == ["billing"]
+    assert "billing" not in text_of(web.get("/log/orders"))
+    assert web.post("/log/orders", data={"subscription": "billing", "do": "pause"}).status_code == 404
+    with pytest.raises(LogNotFound):
+        shop.client.delete_subscription("orders", "billing")
 
 
 def test_the_topics_among_the_newest_records_of_a_log_are_counted(web, shop, settled):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
+from cqueue.log.protocol.subscription_definition import is_gone, no_such
 from cqueue.protocol.lock import OUTCOME_PAUSES_S
 from cqueue.protocol.plausibility import next_fence
 from cqueue.protocol.spec import Proto
@@ -112,12 +113,15 @@ def move(key: SubscriptionKey, targets: Mapping[int, int]) -> Proto[None]:
     """Move positions to these targets. Owners stay, finish the records in hand, and go on from there.
 
     Raises:
+        LogNotFound: there is no such subscription; positions without one would be those of the next.
         NotDone: some positions may be moved and others not; moving them again is safe.
     """
     left = dict(targets)
     for _ in range(MOVE_TRIES):
         now_us = yield from Now()
         stored = yield from ReadSubscription(key, serial=True, now_us=now_us)
+        if is_gone(stored):
+            raise no_such(key)
         wanted = [_moved(stored, each, now_us, at) for each, at in sorted(left.items())]
         found = yield from change(key, wanted)
         for each in wanted:

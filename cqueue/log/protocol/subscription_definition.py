@@ -93,6 +93,11 @@ def definition_of(rows: SubscriptionRows) -> DefinitionRow | None:
     return rows.definition
 
 
+def is_gone(rows: SubscriptionRows) -> bool:
+    """Return whether there is no definition, not even a damaged one; other rows may have been left."""
+    return rows.definition is None and rows.broken is None
+
+
 def define(key: SubscriptionKey, origin: Callable[[], Origin]) -> Proto[DefinitionRow]:
     """Return the stored definition; create it if there is none.
 
@@ -137,11 +142,12 @@ def defined(key: SubscriptionKey) -> Proto[DefinitionRow]:
     """
     stored = definition_of((yield from ReadSubscription(key, serial=True)))
     if stored is None:
-        raise _no_such(key)
+        raise no_such(key)
     return stored
 
 
-def _no_such(key: SubscriptionKey) -> LogNotFound:
+def no_such(key: SubscriptionKey) -> LogNotFound:
+    """Return the error for a subscription that there is not."""
     return LogNotFound(f"there is no subscription {key.name!r} of log {key.log.partition('@')[0]!r}")
 
 
@@ -154,8 +160,8 @@ def remove(key: SubscriptionKey) -> Proto[None]:
         LogNotFound: there is no such subscription.
     """
     rows = yield from ReadSubscription(key, serial=True)
-    if rows.definition is None and rows.broken is None:
-        raise _no_such(key)
+    if is_gone(rows):
+        raise no_such(key)
     unknown: OutcomeUnknown | None = None
     for _ in range(CHANGE_TRIES):
         version = rows.broken[1] if rows.broken is not None else _version(rows.definition)
@@ -166,7 +172,7 @@ def remove(key: SubscriptionKey) -> Proto[None]:
                 unknown = exc  # the serial read shows the outcome
         with looking_again(unknown):
             rows = yield from ReadSubscription(key, serial=True)
-        if rows.definition is None and rows.broken is None:
+        if is_gone(rows):
             return
     raise unknown or NotDone(f"subscription {key.name!r} is being changed by too many at once; try again")
 

@@ -87,14 +87,16 @@ def log(request: Request) -> Response:
     """Show one log and how far its subscriptions are."""
     site, name = site_of(request), request.path_params["name"]
     client, shared = site.client, site.shared
-    state = shared.get(("log", name), lambda: reading.log_state(client, name))
+    state_read = shared.begin(("log", name), lambda: reading.log_state(client, name))
+    topics_read = shared.begin(("topics", name), lambda: reading.topics(client, name))
+    state = state_read.get()
     found = shared.get_many(
         {
             ("subscription", name, one): partial(reading.subscription_state, client, name, one)
             for one in state.value.subscriptions
         }
     )
-    topics = shared.find(("topics", name), lambda: reading.topics(client, name))
+    topics = topics_read.find()
     # One that was deleted leaves rows behind for a moment, so that it is listed still.
     known = {one: value for (_, _, one), value in found.items() if not isinstance(value, BadInput)}
     return site.page(

@@ -16,11 +16,12 @@ from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web import charts, reading, shown, wide_rows
 from cqueue.web.access import Role
 from cqueue.web.history import MINUTE_S, SPANS, spacing_s
-from cqueue.web.shared import Known
-from cqueue.web.site import Site, audited, field_of, go, require, site_of
+from cqueue.web.shared import Begun, Known
+from cqueue.web.site import audited, field_of, go, require, site_of
 
 if TYPE_CHECKING:
     from cqueue.config import QueueConfig
+    from cqueue.dispatcher.service.membership import Worker
     from cqueue.history import HistoryEvent
     from cqueue.queue import StoredMessage
 
@@ -115,20 +116,29 @@ def queue(request: Request) -> Response:
     site, name = site_of(request), request.path_params["name"]
     if name.endswith(DEAD_SUFFIX):
         return go(request, "queue", name.removesuffix(DEAD_SUFFIX), "dead")
-    client, shared = site.client, site.shared
-    state = shared.get(("state", name), lambda: reading.queue_state(client, name))
-    detail = shared.get(("detail", name), lambda: reading.queue_detail(client, name))
-    config, messages = detail.value
+    client, shared, query = site.client, site.shared, request.query_params
+    span = query.get("span", "")
+    span = span if span in SPANS else DEFAULT_SPAN
+    # All begin side by side, and then are waited for.
+    state_read = shared.begin(("state", name), lambda: reading.queue_state(client, name))
+    detail_read = shared.begin(("detail", name), lambda: reading.queue_detail(client, name))
+    workers = shared.begin("workers", lambda: membership.listed(client))
+    points = shared.begin(
+        ("history", name, span), lambda: site.history.read(name, span), fresh_s=MINUTE_S / 2
+    )
+    listed_read = _listed(request, name)
+    rows_read = None
+    if query.get("rows"):
+        rows_read = shared.begin(("wide_rows", name), lambda: wide_rows.read(client, name))
+    state, detail = state_read.get(), detail_read.get()
     letters = None
     if state.value.stats.dead:
-        letters = shared.get(("letters", name, reading.ALL_LETTERS), lambda: reading.letters(client, name))
-    span = request.query_params.get("span", "")
-    span = span if span in SPANS else DEFAULT_SPAN
-    points = shared.find(("history", name, span), lambda: site.history.read(name, span), fresh_s=MINUTE_S / 2)
-    listed = _listed(request, name)
-    rows = None
-    if request.query_params.get("rows"):
-        rows = shared.get(("wide_rows", name), lambda: wide_rows.read(client, name))
+        letters = shared.find(("letters", name, reading.ALL_LETTERS), lambda: reading.letters(client, name))
+    listed = None if listed_read is None else listed_read.get()
+    rows = None if rows_read is None else rows_read.get()
+    config, messages = detail.value
+    drawn, living = points.find(), workers.find()
+    serving = None if living is None else [worker for worker in living.value[0] if worker.polls(name)]
     return site.page(
         request,
         "queue.html",
@@ -136,10 +146,11 @@ def queue(request: Request) -> Response:
         name=name,
         listed=None if listed is None else listed.value,
         states=STATE_WORDS,
-        wanted_state=request.query_params.get("state"),
-        is_later="token" in request.query_params,
+        wanted_state=query.get("state"),
+        is_later="token" in query,
         wide_rows=None if rows is None else rows.value,
-        limits=_limits(site, name, config),
+        limits=_limits(config, serving),
+        serving=serving,
         state=state.value,
         config=_settings(config),
         messages=messages,
@@ -148,21 +159,21 @@ def queue(request: Request) -> Response:
         span=span,
         spans=SPAN_WORDS,
         charts=None
-        if points is None
-        else charts.of_queue(points.value, hours=SPANS[span], step_s=spacing_s(span)),
+        if drawn is None
+        else charts.of_queue(drawn.value, hours=SPANS[span], step_s=spacing_s(span)),
         history_trouble=site.history.trouble,
     )
 
 
-def _listed(request: Request, name: str) -> Known[reading.Listed] | None:
-    """Return the messages of the state that is asked for; None if the first messages are shown."""
+def _listed(request: Request, name: str) -> Begun[reading.Listed] | None:
+    """Begin to read the messages of the state that is asked for; None if the first messages are shown."""
     wanted, token = request.query_params.get("state"), request.query_params.get("token") or None
     if not wanted:
         return None
     if wanted not in STATE_WORDS:
         raise BadInput(f"{wanted[:50]!r} is no state of a message")
     site = site_of(request)
-    return site.shared.get(
+    return site.shared.begin(
         ("listed", name, wanted, token),
         lambda: reading.listed_messages(site.client, name, wanted, token),
     )
@@ -174,9 +185,8 @@ def _settings(config: QueueConfig) -> list[tuple[str, Any]]:
     return [(name, "none" if value is None else value) for name, value in values.items()]
 
 
-def _limits(site: Site, name: str, config: QueueConfig) -> dict[str, str]:
+def _limits(config: QueueConfig, serving: Sequence[Worker] | None) -> dict[str, str]:
     """Return what bounds the work on a queue: configuration, workers, and what holds for all queues."""
-    known = site.shared.find("workers", lambda: membership.listed(site.client))
     limits = {
         "deliveries": f"{config.max_attempts}, then the message is dead"
         if config.max_attempts
@@ -186,8 +196,7 @@ def _limits(site: Site, name: str, config: QueueConfig) -> dict[str, str]:
         "a body": f"{MAX_BODY >> 20} MiB",
         "headers": f"{MAX_HEADERS}, of {MAX_HEADERS_BYTES >> 10} KiB together",
     }
-    if known is not None:
-        serving = [worker for worker in known.value[0] if worker.polls(name)]
+    if serving is not None:
         threads = sum(worker.threads for worker in serving)
         limits["handlers at once"] = f"{threads} (workers: {len(serving)})"
         tasks = {task for worker in serving for task in worker.tasks or () if task is not None}

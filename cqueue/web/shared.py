@@ -25,7 +25,8 @@ FRESH_S: Final = 2.0
 DUTY: Final = 20
 """An answer is kept this many times as long as its read took, so a read takes at most a 20th of a thread."""
 WAIT_S: Final = 3.0
-"""Seconds that a page waits for a read; then it shows the last answer, or says that there is none."""
+"""Seconds that a page waits for a read; then it shows the last answer, or says that there is none. If there
+is one they count from the read's beginning: reads that hang hold up one look, together no longer than one."""
 THREADS: Final = 8
 """Reads side by side, at most, for all viewers together."""
 MOST: Final = 3000
@@ -56,6 +57,7 @@ class _Entry:
 
     value: Any = None
     read_s: float | None = None  # when the value was read; None: never
+    begun_s: float = 0.0  # of the read under way
     tried_s: float = float("-inf")
     took_s: float = 0.0
     error: CqueueError | None = None
@@ -85,32 +87,36 @@ class Shared:
         self._under_way = 0
 
     def get(self, key: Hashable, read: Callable[[], T], *, wait_s: float = WAIT_S) -> Known[T]:
-        """Return the answer of a read: a fresh one, or after `wait_s` the last one.
+        """Return the answer of a read: a fresh one, or `wait_s` after it began the last one.
 
         Raises:
             BadInput: the read says that there is no such thing (any more).
             NotDone, OutcomeUnknown: the read failed, and there is no earlier answer.
         """
-        found = self.get_many({key: read}, fresh_s=FRESH_S, wait_s=wait_s)[key]
-        if found is None:
-            raise Unavailable(f"Cassandra has not answered within {wait_s:.0f} s")
-        if isinstance(found, CqueueError):
-            raise found
-        return found
+        return self.begin(key, read).get(wait_s)
 
-    def find(self, key: Hashable, read: Callable[[], T], *, fresh_s: float = FRESH_S) -> Known[T] | None:
+    def find(self, key: Hashable, read: Callable[[], T]) -> Known[T] | None:
         """Return what `get` returns, for a part of a page that may lack; None if `get` would fail."""
-        found = self.get_many({key: read}, fresh_s=fresh_s)[key]
-        return found if isinstance(found, Known) else None
+        return self.begin(key, read).find()
+
+    def begin(self, key: Hashable, read: Callable[[], T], *, fresh_s: float | None = None) -> Begun[T]:
+        """Begin a read, so that others can begin beside it; not if its last answer is fresh.
+
+        fresh_s: seconds for which it is; by default `FRESH_S`.
+        """
+        with self._mutex:
+            entry = self._used(key)
+            self._begin(entry, read, FRESH_S if fresh_s is None else fresh_s)
+        return Begun(lambda wait_s: self._found({key: entry}, wait_s)[key])
 
     def get_many(
-        self, reads: Mapping[K, Callable[[], T]], *, fresh_s: float = FRESH_S, wait_s: float = WAIT_S
+        self, reads: Mapping[K, Callable[[], T]], *, wait_s: float = WAIT_S
     ) -> dict[K, Known[T] | CqueueError | None]:
         """Return for each read its answer; its error if there never was one; None if it is not known yet."""
         with self._mutex:
             entries = {key: self._used(key) for key in reads}
             for key, entry in entries.items():
-                self._begin(entry, reads[key], fresh_s)
+                self._begin(entry, reads[key], FRESH_S)
         return self._found(entries, wait_s)
 
     def get_list(
@@ -132,8 +138,16 @@ class Shared:
         return self._found(entries, wait_s)
 
     def _found(self, entries: Mapping[K, _Entry], wait_s: float) -> dict[K, Known[Any] | CqueueError | None]:
-        """Wait for the reads that are under way, `wait_s` at most in all; return what is known then."""
-        wait([future for entry in entries.values() if (future := entry.under_way)], timeout=wait_s)
+        """Wait for the reads that are under way, as `WAIT_S` says; return what is known then."""
+        with self._mutex:
+            now_s, left_s = self._time_s(), dict[Future[None], float]()
+            for entry in entries.values():
+                if entry.under_way is not None:
+                    since_s = now_s if entry.read_s is None else entry.begun_s
+                    left_s[entry.under_way] = since_s + wait_s - now_s
+        longest_s = max(left_s.values(), default=0.0)
+        if longest_s > 0:
+            wait([future for future, some_s in left_s.items() if some_s > 0], timeout=longest_s)
         with self._mutex:
             now_s = self._time_s()
             return {key: _answer(entry, now_s) for key, entry in entries.items()}
@@ -170,6 +184,7 @@ class Shared:
         is_due = self._is_due(entry, fresh_s)
         entry.put_off = is_due and self._is_full
         if is_due and not entry.put_off:
+            entry.begun_s = self._time_s()
             entry.under_way = self._pool.submit(self._read, entry, read)
             self._under_way += 1
 
@@ -189,6 +204,27 @@ class Shared:
             entry.error, entry.under_way = error, None
             if error is None:
                 entry.value, entry.read_s = value, began_s
+
+
+@dataclass(frozen=True, slots=True)
+class Begun(Generic[T]):
+    """A read that was begun, or whose answer is fresh. answer: waits for it, as `get_many` does."""
+
+    answer: Callable[[float], Known[T] | CqueueError | None]
+
+    def get(self, wait_s: float = WAIT_S) -> Known[T]:
+        """Return what `Shared.get` returns, or raise what it raises."""
+        found = self.answer(wait_s)
+        if found is None:
+            raise Unavailable(f"Cassandra has not answered within {wait_s:.0f} s")
+        if isinstance(found, CqueueError):
+            raise found
+        return found
+
+    def find(self) -> Known[T] | None:
+        """Return what `get` returns; None if `get` would fail."""
+        found = self.answer(WAIT_S)
+        return found if isinstance(found, Known) else None
 
 
 def _answer(entry: _Entry, now_s: float) -> Known[Any] | CqueueError | None:

@@ -379,7 +379,9 @@ def test_schedules_are_paused_resumed_and_fired(web, shop):
 
 def test_workers_are_shown(web, shop):
     shop.beat()
-    assert "host-a:7" in text_of(web.get("/workers"))
+    page = web.get("/workers")
+    assert "host-a:7" in text_of(page)
+    assert 'class="late"' not in page.text
 
 
 def test_logs_and_subscriptions_are_shown_and_paused(web, shop):
@@ -446,6 +448,46 @@ def test_a_page_of_which_nothing_is_known_says_that_cassandra_is_away(web, monke
     assert answer.status_code == 503
     assert "Cassandra does not answer" in answer.text
     assert "no node answers" in answer.text
+
+
+def test_reads_that_hang_hold_up_one_look_at_a_page_and_for_six_seconds(web, monkeypatch):
+    """However many parts of it hang: a browser gives a page up after ten. Some reads follow from others."""
+    shared, clock_s, release = web.app.state.site.shared, [1e6], Event()
+    monkeypatch.setattr(shared, "_time_s", lambda: clock_s[0])
+    pages = ("/queue/mails?rows=1&state=all", "/log/orders", "/schedules", "/")
+    for path in pages:
+        assert web.get(path).status_code == 200
+    real = BlockingDriver.run
+
+    def hang(driver, steps):
+        release.wait()
+        return real(driver, steps)
+
+    def passing(reads, timeout):
+        if reads:
+            clock_s[0] += timeout
+
+    monkeypatch.setattr("cqueue.web.shared.wait", passing)
+    monkeypatch.setattr(BlockingDriver, "run", hang)
+    clock_s[0] += 60
+    try:
+        for longest_s in (6, 0):
+            for path in pages:
+                began_s = clock_s[0]
+                assert "on its way" in text_of(web.get(path))
+                assert clock_s[0] - began_s <= longest_s
+    finally:
+        release.set()
+
+
+def test_letters_that_cannot_be_read_take_nothing_else_from_a_queue_s_page(web, monkeypatch):
+    def away(*_args, **_more):
+        raise Unavailable("timed out")
+
+    monkeypatch.setattr("cqueue.dead_letters.DeadLetters.list", away)
+    shown = text_of(web.get("/queue/mails"))
+    assert "Dead 5" in shown
+    assert "All dead letters of mails ; they are still being read" in shown
 
 
 def test_what_a_page_says_after_a_change_cannot_be_forged(web):

@@ -25,7 +25,7 @@ from cqueue.log.config import LogConfig
 from cqueue.log.records import Record
 from cqueue.runtime.logs import describe, logger
 from cqueue.web import reading
-from cqueue.web.shared import LOGGER, Shared
+from cqueue.web.shared import LOGGER, Known, Shared
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -148,7 +148,7 @@ class History:
         points = {
             name: self._point(at_s, known.value, finished.get(name, 0))
             for name, known in states.items()
-            if known is not None and known.age_s < MINUTE_S
+            if isinstance(known, Known) and known.age_s < MINUTE_S
         }
         if points:
             result = reading.own_log(self._client, LOG, CONFIG).append_many(_records(at_s, points))

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cqueue.dispatcher.service import membership
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, CqueueError
 from cqueue.message import MAX_BODY, MAX_HEADERS, MAX_HEADERS_BYTES
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web import charts, reading, shown, wide_rows
@@ -33,8 +33,9 @@ STATE_WORDS: Final = {
     reading.ALL: "all", "ready": "ready", "claimed": "in flight", "waiting": "to be retried",
     "delayed": "delayed", "expired": "expired", "quarantined": "damaged",
 }  # fmt: skip
-"""States by which messages are listed, and how the page calls them: as its figures do."""
-Row = tuple[str, "Known[reading.QueueState] | None"]
+"""States by which messages are listed, and how pages call them: as the figures of a queue do."""
+Row = tuple[str, "reading.QueueState | None", str]
+"""A queue, its figures if they are known, and why they are not."""
 ORDERS: Final[dict[str, Callable[[reading.QueueState], float]]] = {
     "depth": lambda state: state.depth,
     "oldest": lambda state: -1 if state.oldest_s is None else state.oldest_s,
@@ -55,12 +56,10 @@ def queues(request: Request) -> Response:
     states = reading.queue_states(site.client, site.shared, names.value)
     kind, order = query.get("only", ""), query.get("sort", "name")
     part = query.get("q", "").strip().casefold()
-    rows = _sorted(
-        [(name, known) for name, known in states.items() if part in name.casefold() and _is(kind, known)],
-        order,
-    )
+    found = [_row(name, known) for name, known in states.items() if part in name.casefold()]
+    rows = _sorted([row for row in found if _is(kind, row[1])], order)
     page, pages = _page(query.get("page", "1"), len(rows))
-    counted = [known for known in states.values() if known is not None]
+    counted = [known for known in states.values() if isinstance(known, Known)]
     return site.page(
         request,
         "queues.html",
@@ -69,7 +68,7 @@ def queues(request: Request) -> Response:
         found=len(rows),
         total=len(names.value),
         uncounted=len(states) - len(counted),
-        sums=_sums([known.value for known in counted]),
+        sums=_sums([known.value for known in counted], is_all=len(counted) == len(states)),
         latest=site.history.latest,
         order=order,
         only=kind,
@@ -79,21 +78,29 @@ def queues(request: Request) -> Response:
     )
 
 
-def _sums(states: Sequence[reading.QueueState]) -> dict[str, Any]:
+def _sums(states: Sequence[reading.QueueState], *, is_all: bool) -> dict[str, Any]:
+    """Return the sums of some queues. at_least: which are lower bounds; all, if there are other queues."""
     ages = [state.oldest_s for state in states if state.oldest_s is not None]
+    at_least = set[str]().union(*(state.stats.at_least for state in states))
     return {
         "depth": sum(state.depth for state in states),
         "flight": sum(state.stats.claimed for state in states),
         "dead": sum(state.stats.dead or 0 for state in states),
         "paused": sum(state.paused for state in states),
         "oldest_s": max(ages, default=None),
-        "at_least": any(state.stats.at_least for state in states),
+        "at_least": at_least if is_all else {"live", "claimed", "dead", "paused"},
     }
 
 
-def _is(kind: str, known: Known[reading.QueueState] | None) -> bool:
+def _row(name: str, known: Known[reading.QueueState] | CqueueError | None) -> Row:
+    if isinstance(known, Known):
+        return name, known.value, ""
+    return name, None, "not counted yet" if known is None else f"not counted: {known}"
+
+
+def _is(kind: str, state: reading.QueueState | None) -> bool:
     """Return whether a queue is of the kind asked for; one that is not counted is of none."""
-    return kind not in KINDS or (known is not None and KINDS[kind](known.value))
+    return kind not in KINDS or (state is not None and KINDS[kind](state))
 
 
 def _sorted(rows: list[Row], order: str) -> list[Row]:
@@ -101,7 +108,7 @@ def _sorted(rows: list[Row], order: str) -> list[Row]:
     rows.sort(key=lambda row: row[0])
     figure = ORDERS.get(order)
     if figure is not None:
-        rows.sort(key=lambda row: float("inf") if row[1] is None else -figure(row[1].value))
+        rows.sort(key=lambda row: float("inf") if row[1] is None else -figure(row[1]))
     return rows
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cqueue.client import inside
 from cqueue.dead_letters import kind_of
-from cqueue.errors import BadInput, LogNotFound
+from cqueue.errors import BadInput, CqueueError, LogNotFound
 from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web.shared import Known, Shared
@@ -128,15 +128,14 @@ def listed_messages(client: Client, name: str, state: str, token: str | None) ->
 
 def queue_states(
     client: Client, shared: Shared, wanted: Sequence[str]
-) -> dict[str, Known[QueueState] | None]:
-    """Return what is known of these queues; None: not counted yet. Deleted ones are left out."""
+) -> dict[str, Known[QueueState] | CqueueError | None]:
+    """Return what is known of these queues, or why one cannot be counted; None: not counted yet.
+
+    Deleted ones are left out.
+    """
     reads = {("state", name): partial(queue_state, client, name) for name in wanted}
     found = shared.get_list(reads, wait_s=2.0)
-    return {
-        name: known if isinstance(known, Known) else None
-        for (_, name), known in found.items()
-        if not isinstance(known, BadInput)
-    }
+    return {name: known for (_, name), known in found.items() if not isinstance(known, BadInput)}
 
 
 # ── Messages ──

@@ -490,6 +490,23 @@ def test_letters_that_cannot_be_read_take_nothing_else_from_a_queue_s_page(web, 
     assert "All dead letters of mails ; they are still being read" in shown
 
 
+def test_a_queue_that_cannot_be_counted_says_why(web, monkeypatch):
+    """And the others are shown."""
+    real = cqueue.Queue.stats
+
+    def stats(queue):
+        if queue.name == "idle":
+            raise TooManyTombstones("too many tombstones")
+        return real(queue)
+
+    monkeypatch.setattr(cqueue.Queue, "stats", stats)
+    shown = text_of(web.get("/"))
+    assert "idle not counted: too many tombstones" in shown
+    assert "mails 4" in shown
+    assert "Depth 4+ " in shown  # of the others
+    assert "Dead 5+ " in shown
+
+
 def test_what_a_page_says_after_a_change_cannot_be_forged(web):
     page = web.get("/queue/mails?told=Call+0190+and+give+your+token")
     assert "0190" not in page.text

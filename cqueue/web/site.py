@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from cqueue._version import __version__
-from cqueue.client import Client, check_client
-from cqueue.errors import BadInput, CqueueError, NotDone
+from cqueue.client import Client, check_client, inside
+from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, Unavailable
 from cqueue.message import short
 from cqueue.web import audit, shown
 from cqueue.web.access import Access, Person, Role, Sessions
@@ -112,9 +112,7 @@ class Site:
         """Make the page that says why there is no page; with a place for the token if that is what lacks."""
         if refusal.status == 401 and self.access.asks:
             return self.page(request, "login.html", status=401, wrong=False, next=_here(request))
-        return self.page(
-            request, "trouble.html", status=refusal.status, title=refusal.title, text=refusal.text
-        )
+        return self._trouble(request, refusal.status, refusal.title, refusal.text)
 
     def failure(self, request: Request, error: CqueueError) -> Response:
         """Make the page for an error: what is known of its effect, and what to do."""
@@ -122,12 +120,21 @@ class Site:
             missing = type(error).__name__.endswith("NotFound")
             status, title = (404, "Not there (any more)") if missing else (400, "That does not work")
         elif request.method != "POST":
-            status, title = 503, "Cassandra does not answer"
+            is_away = isinstance(error, Unavailable | OutcomeUnknown)
+            status, title = 503, "Cassandra does not answer" if is_away else "This cannot be shown"
         elif isinstance(error, NotDone):
             status, title = 503, "Not done; it can be tried again"
         else:
             status, title = 503, "It is not known whether that was done"
-        return self.page(request, "trouble.html", status=status, title=title, text=str(error))
+        return self._trouble(
+            request, status, title, str(error), may_pass=status == 503 and request.method == "GET"
+        )
+
+    def _trouble(
+        self, request: Request, status: int, title: str, text: str, *, may_pass: bool = False
+    ) -> Response:
+        """Make the page that says why there is no other one. may_pass: it asks for that again."""
+        return self.page(request, "trouble.html", status=status, title=title, text=text, may_pass=may_pass)
 
 
 def site_of(request: Request) -> Site:

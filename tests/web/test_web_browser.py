@@ -15,6 +15,7 @@ pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 pytest.importorskip("uvicorn", reason="the dashboard needs the extra `web`")
 
 import cqueue
+from cqueue.errors import Unavailable
 from cqueue.message import short
 from cqueue.web.access import Person
 from tests.web.browser import CHROMIUM, Browser, serving
@@ -443,6 +444,25 @@ def test_an_open_page_says_that_the_dashboard_is_away(look):
     page.until("Not up to date")
     assert "mails" in page.text
     assert page.forgive("ERR_") > 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_page_that_could_not_be_shown_comes_once_cassandra_answers(look, monkeypatch):
+    real, away = cqueue.Client.queues, [1]
+
+    def queues(client):
+        if away:
+            raise Unavailable("no node answers")
+        return real(client)
+
+    monkeypatch.setattr(cqueue.Client, "queues", queues)
+    page = look("/?sort=depth")
+    page.until("Tries again")
+    assert "no node answers" in page.text
+    with page.new_page():
+        away.clear()
+    assert page.js(ROWS) == ["mails", "idle"]
+    assert page.forgive("status of 503") > 0
 
 
 @pytest.mark.usefixtures("quick")

@@ -507,6 +507,17 @@ def test_a_queue_that_cannot_be_counted_says_why(web, monkeypatch):
     assert "Dead 5+ " in shown
 
 
+def test_what_is_damaged_is_not_said_to_be_away(web, monkeypatch):
+    def damaged(*_args, **_more):
+        raise DamagedRow("column config: no JSON")
+
+    monkeypatch.setattr(cqueue.Queue, "stats", damaged)
+    answer = web.get("/queue/mails")
+    assert answer.status_code == 503
+    assert "Cassandra does not answer" not in answer.text
+    assert "column config" in answer.text
+
+
 def test_what_a_page_says_after_a_change_cannot_be_forged(web):
     page = web.get("/queue/mails?told=Call+0190+and+give+your+token")
     assert "0190" not in page.text

@@ -9,6 +9,7 @@ const hold = document.getElementById("hold");
 const at = document.getElementById("at");
 const away = document.getElementById("away");
 const hasParts = document.querySelector("[data-live]") !== null;
+const isTrouble = document.querySelector("[data-trouble]") !== null; // this page says why there is none as yet
 const FIRST_MS = 5000; // a stream begins with all parts; one that a proxy holds back brings nothing
 const SILENT_MS = 25000; // a stream says something every 15 s
 const NO_STREAM_MS = 60000; // until a stream is tried again after one that did not open
@@ -62,7 +63,7 @@ function show() {
   }
   lastGood = Date.now();
   away.hidden = true;
-  say(at, `Up to date at ${new Date(lastGood).toLocaleTimeString()}`);
+  say(at, `Last look at ${new Date(lastGood).toLocaleTimeString()}`);
 }
 
 function stop() {
@@ -98,6 +99,10 @@ async function look() {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!answer.ok) throw new Error(page.querySelector("main .box")?.textContent || `It answers ${answer.status}.`);
     if (held || document.hidden) return;
+    if (isTrouble) {
+      location.reload();
+      return;
+    }
     for (const part of page.querySelectorAll("[data-live]")) waiting.set(part.id, part.innerHTML);
     show();
     if (Date.now() >= noStreamUntil) {
@@ -108,14 +113,14 @@ async function look() {
     const age = Math.round((Date.now() - lastGood) / 1000);
     const why = error instanceof TypeError || error.name === "TimeoutError" ? "The dashboard does not answer." : error.message;
     say(away, `Not up to date: what is shown was read ${age} s ago. ${why}`);
-    away.hidden = false;
+    away.hidden = isTrouble;
   }
   later(look, 1000 * Number(tick.dataset.every));
 }
 
 if (hasParts) {
   tick.hidden = false;
-  say(at, `Up to date at ${new Date().toLocaleTimeString()}`);
+  say(at, isTrouble ? "Tries again every few seconds" : `Last look at ${new Date().toLocaleTimeString()}`);
   later(look, 1000 * Number(tick.dataset.every));
   // A browser has six connections to a dashboard: pages that nobody sees leave them to others.
   document.addEventListener("visibilitychange", () => { if (document.hidden) stop(); else look(); });

@@ -30,6 +30,7 @@ def schedules(request: Request) -> Response:
         request,
         "schedules.html",
         knowns=[known] if found is None else [known, found],
+        tables=["queues", "schedules"],
         schedules=known.value,
         firings={} if found is None else found.value,
     )
@@ -59,7 +60,7 @@ def workers(request: Request) -> Response:
     site = site_of(request)
     known = site.shared.get("workers", lambda: membership.listed(site.client))
     living, now_s = known.value
-    return site.page(request, "workers.html", knowns=[known], workers=living, now_s=now_s)
+    return site.page(request, "workers.html", knowns=[known], tables=["workers"], workers=living, now_s=now_s)
 
 
 def audit(request: Request) -> Response:
@@ -78,6 +79,7 @@ def logs(request: Request) -> Response:
         request,
         "logs.html",
         knowns=[names, *states],
+        tables=["logs"],
         states=[known.value for known in states],
         uncounted=len(names.value) - len(states),
     )

@@ -64,6 +64,7 @@ def queues(request: Request) -> Response:
         request,
         "queues.html",
         knowns=[names, *counted],
+        tables=["queues"],
         rows=rows[(page - 1) * SIZE : page * SIZE],
         found=len(rows),
         total=len(names.value),

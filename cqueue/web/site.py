@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote, urlencode
@@ -83,10 +83,11 @@ class Site:
         /,
         *,
         knowns: Iterable[Known[Any]] = (),
+        tables: Sequence[str] = (),
         status: int = 200,
         **values: Any,
     ) -> Response:
-        """Make a page. knowns: what it shows; the page says if any of that is old."""
+        """Make a page. It says if any of what it shows, `knowns`, is old, or rows of `tables` are damaged."""
         person: Person | None = request.scope.get("cqueue.person")
         old = [known for known in knowns if known.trouble is not None and known.age_s > REFRESH_S]
         base = request.scope.get("root_path", "")
@@ -100,6 +101,7 @@ class Site:
                 signed_in=self.access.asks and person is not None,
                 told=TOLD.get(request.query_params.get("told", "")),
                 old=max(old, key=lambda known: known.age_s, default=None),
+                damaged=inside(self.client).quarantine.of(*tables),
                 url=lambda *parts, **query: url_of(base, *parts, **query),
                 again=lambda **changes: _again(request, changes),
                 base=base,

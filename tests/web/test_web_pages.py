@@ -518,6 +518,25 @@ def test_what_is_damaged_is_not_said_to_be_away(web, monkeypatch):
     assert "column config" in answer.text
 
 
+@pytest.mark.parametrize(
+    ("path", "damage"),
+    [
+        ("/", Damage("queues", "broken", ("broken",), "config is <no> JSON object")),
+        (
+            "/schedules",
+            Damage("schedules", "mails@1", ("mails@1", "digest"), "definition is <no> JSON object"),
+        ),
+        ("/workers", Damage("workers", "", ("fleet", "w"), "info is <no> JSON object")),
+        ("/logs", Damage("logs", "broken", ("broken",), "config is <no> JSON object")),
+    ],
+)
+def test_rows_that_are_left_out_because_they_are_damaged_are_named(web, shop, path, damage):
+    assert "left out" not in web.get(path).text
+    inside(shop.client).quarantine.report(damage)
+    shown = text_of(web.get(path))
+    assert f"1 damaged row is left out. {damage.address}: {damage.reason}" in shown
+
+
 def test_what_a_page_says_after_a_change_cannot_be_forged(web):
     page = web.get("/queue/mails?told=Call+0190+and+give+your+token")
     assert "0190" not in page.text

@@ -21,7 +21,7 @@ GAP: Final = 2.5
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One figure over time. now: its last value, None if not known; path, area: of an SVG."""
+    """One figure over time. now: its value at the end, None if not known; path, area: of an SVG."""
 
     label: str
     now: float | None
@@ -72,7 +72,7 @@ def chart(
     begin_s: float,
     end_s: float,
 ) -> Chart:
-    """Draw figures from `begin_s` to `end_s`, in seconds since 1970.
+    """Draw figures of one time or more, from `begin_s` to `end_s`, in seconds since 1970.
 
     figures: (label, a value for each time). step_s: usual seconds between two times.
     """
@@ -82,19 +82,23 @@ def chart(
         x = (at_s - begin_s) / (end_s - begin_s) * WIDTH
         return min(max(x, 0.0), WIDTH), HEIGHT - value / top * HEIGHT
 
-    lines = [_line(label, times_s, values, place, step_s) for label, values in figures]
+    is_current = end_s - times_s[-1] <= GAP * step_s
+    lines = [
+        Line(label, values[-1] if is_current else None, *_drawn(times_s, values, place, step_s))
+        for label, values in figures
+    ]
     moments = [datetime.fromtimestamp(at_s, UTC) for at_s in times_s]
     values_then = zip(*(values for _, values in figures), strict=True)
     return Chart(title, lines, top, list(zip(moments, values_then, strict=True)))
 
 
-def _line(
-    label: str,
+def _drawn(
     times_s: Sequence[int],
     values: Sequence[float | None],
     place: Callable[[float, float], tuple[float, float]],
     step_s: int,
-) -> Line:
+) -> tuple[str, str]:
+    """Return the path of a figure, and that of the area below it."""
     runs: list[list[tuple[float, float]]] = []
     before_s: float | None = None
     for at_s, value in zip(times_s, values, strict=True):
@@ -107,7 +111,7 @@ def _line(
         before_s = at_s
     path = " ".join(_path(run) for run in runs)
     area = " ".join(f"{_path(run)} L{run[-1][0]:.1f} {HEIGHT} L{run[0][0]:.1f} {HEIGHT} Z" for run in runs)
-    return Line(label, next((value for value in reversed(values) if value is not None), None), path, area)
+    return path, area
 
 
 def _path(run: Sequence[tuple[float, float]]) -> str:

@@ -193,3 +193,22 @@ def test_a_chart_has_gaps_where_nothing_was_counted():
     assert drawn.lines[0].path.count("M") == 2
     assert drawn.lines[0].now == 4
     assert chart("Depth", [0], [("", [None])], step_s=60, begin_s=0, end_s=60).is_empty
+
+
+def test_a_chart_that_ended_an_hour_ago_tells_no_value_of_now():
+    from cqueue.web.charts import chart
+
+    drawn = chart("Depth", [0, 60], [("", [1, 2])], step_s=60, begin_s=0, end_s=3600)
+    assert drawn.lines[0].now is None
+    assert drawn.lines[0].path
+
+
+def test_that_no_history_is_kept_is_said_beside_the_charts_of_before(browse, settled):
+    web = browse()
+    site = web.app.state.site
+    site.history.count(NOW_S - 60)
+    settled()
+    site.history.trouble = "no <right> to append"
+    page = web.get("/queue/mails?span=1h").text
+    assert "<svg" in page
+    assert "No history is kept: no &lt;right&gt; to append" in page

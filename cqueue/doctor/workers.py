@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from cqueue.doctor.site import Site
 
 SUBJECT: Final = Subject("workers")
-LATE_S: Final = 1.5 * BEAT_EVERY_S
-"""Seconds after which a heartbeat is late: a half more than the time between two."""
 
 
 def check(site: Site) -> Iterator[Finding]:
@@ -24,7 +22,7 @@ def check(site: Site) -> Iterator[Finding]:
 
 def judged(workers: Sequence[Worker], now_s: float) -> Iterator[Finding]:
     """Judge the heartbeats. now_s: the cluster's time in seconds since 1970."""
-    late = [worker for worker in workers if now_s - worker.seen > LATE_S]
+    late = [worker for worker in workers if worker.is_late(now_s)]
     for worker in late:
         age_s = now_s - worker.seen
         yield SUBJECT.warning(

@@ -28,6 +28,8 @@ BEAT_EVERY_S: Final = 5.0
 """Seconds between two heartbeats: one small write and one read a worker."""
 TTL_S: Final = 15
 """Seconds for which a heartbeat counts: three beats, so that one may be lost and one late."""
+LATE_S: Final = 1.5 * BEAT_EVERY_S
+"""Seconds after which a heartbeat is late: a half more than the time between two."""
 GOODBYE_S: Final = 2.0
 """Longest wait for the removal of the worker's row at a stop, in seconds; the row expires anyway."""
 STOPPING: Final = "stopping"
@@ -100,6 +102,10 @@ class Worker:
     def polls(self, queue: str) -> bool:
         """Return whether the worker receives from this queue; a stopping worker does not."""
         return queue in self.queues and self.state != STOPPING
+
+    def is_late(self, now_s: float) -> bool:
+        """Return whether the last heartbeat is late: the process was killed, hangs, or is cut off."""
+        return now_s - self.seen > LATE_S
 
     def row(self) -> WorkerRow:
         """Return the row that is stored."""

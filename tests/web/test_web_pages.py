@@ -384,6 +384,13 @@ def test_workers_are_shown(web, shop):
     assert 'class="late"' not in page.text
 
 
+def test_a_worker_whose_heartbeat_is_late_stands_out(web, shop, monkeypatch):
+    shop.beat()
+    living, now_s = membership.listed(shop.client)
+    monkeypatch.setattr(membership, "listed", lambda _client: (living, now_s + 9))
+    assert '<b class="late">9s ago</b>' in web.get("/workers").text
+
+
 def test_logs_and_subscriptions_are_shown_and_paused(web, shop):
     assert "orders" in text_of(web.get("/logs"))
     assert "billing active" in text_of(web.get("/log/orders"))

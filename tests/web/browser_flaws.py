@@ -46,6 +46,8 @@ LOOK = """((small, large) => {
     const hidden = element.closest(".hidden, .skip") !== null || scrolls(element);
     if (!hidden && boxes.some((box) => box.left < 0 || box.right > innerWidth + 1))
       found.push(`"${says}" stands outside the window`);
+    if (boxes.length > 3 && text.data.trim().length < 4 * boxes.length)
+      found.push(`"${says}" is broken into ${boxes.length} lines`);
   }
   return found;
 })(%s, %s)"""

@@ -255,6 +255,7 @@ def message(request: Request, *, with_body: bool = False) -> Response:
         status=200 if found or events else 404,
         name=name,
         id=id_,
+        states=STATE_WORDS,
         message=found,
         body=shown.body(found.body) if found is not None and with_body else None,
         events=events,

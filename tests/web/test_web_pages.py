@@ -173,6 +173,14 @@ def test_messages_are_listed_by_state(web, shop, state, states):
     assert states or "There is none." in text_of(page)
 
 
+def test_a_message_s_state_is_called_as_the_figures_call_it(web, shop):
+    with shop.client.queue("mails").consumer() as consumer:
+        taken = consumer.receive(1)[0]
+        assert '<span class="state claimed">in flight</span>' in web.get("/queue/mails").text
+        message = text_of(web.get(f"/queue/mails/message/{taken.id}"))
+        assert f"Message {short(taken.id)} in flight" in message
+
+
 def test_messages_of_a_state_come_a_page_at_a_time(web, shop):
     shop.client.queue("idle").send_many([cqueue.Message(b"x", priority=n % 3) for n in range(45)])
     address, pages, seen = "?state=ready", [], []
@@ -215,7 +223,10 @@ def test_a_queue_s_limits_are_shown(web, shop):
     for told in ("deliveries 5, then the message is dead", "a body 1 MiB", "handlers at once 8 (workers: 1)"):
         assert told in shown
     assert "tasks known send" in shown
-    assert "handlers at once 0 (workers: 0)" in text_of(web.get("/queue/idle"))
+    assert "Workers 1 " in shown
+    idle = text_of(web.get("/queue/idle"))
+    assert "handlers at once 0 (workers: 0)" in idle
+    assert "Workers 0 " in idle
 
 
 def test_a_message_is_shown_without_its_body_until_somebody_asks(web, shop):

@@ -112,16 +112,17 @@ def _table_drift(state: State, migrations: Sequence[Migration]) -> Iterator[Drif
         if actual is None:
             yield Drift(f"table {name}", "does not exist, although its migration was applied.")
             continue
-        yield from _column_drift(name, table.columns, actual.columns)
+        yield from _column_drift(state.keyspace, name, table.columns, actual.columns)
 
 
 def _column_drift(
-    table: str, expected: Mapping[str, Column], actual: Mapping[str, Column]
+    keyspace: str, table: str, expected: Mapping[str, Column], actual: Mapping[str, Column]
 ) -> Iterator[Drift]:
     for name, column in expected.items():
         found = actual.get(name)
         if found is None:
-            cql = (f"ALTER TABLE {table} ADD {name} {column.type}",) if column.position < 0 else ()
+            add = f"ALTER TABLE {keyspace}.{table} ADD {name} {column.type}"
+            cql = (add,) if column.position < 0 else ()
             yield Drift(f"column {table}.{name}", "does not exist.", cql=cql)
         elif found != column:
             yield Drift(f"column {table}.{name}", f"is {_described(found)}, not {_described(column)}.")

@@ -236,9 +236,12 @@ def test_verify_names_what_is_missing():
             "config": Column("int"),
         },
     )
-    problems = {drift.where: drift.problem for drift in all_drift(complete_state(tables=tables), MIGRATIONS)}
+    found = {drift.where: drift for drift in all_drift(complete_state(tables=tables), MIGRATIONS)}
+    problems = {where: drift.problem for where, drift in found.items()}
     assert problems["table bodies"].startswith("does not exist")
     assert problems["column queues.state"] == "does not exist."
+    (cql,) = found["column queues.state"].cql
+    assert cql.startswith("ALTER TABLE shop.queues ADD state ")  # cqlsh has chosen no keyspace
     assert problems["column queues.config"] == "is int (regular), not text (regular)."
 
 

@@ -189,9 +189,11 @@ class QueueWriter:
             queue.index.trim(queue.first)
 
     def _may_go(self, segment: Segment, now_ms: int) -> bool:
-        retention = self._options.retention
-        is_old = retention is None or now_ms - segment.newest_ms >= retention.total_seconds() * 1000
+        retention, age_ms = self._options.retention, now_ms - segment.newest_ms
         is_consumed = segment.end <= self.queue.progress.offset
+        if is_consumed:  # also by a clock that was ahead: it would hold up all segments behind it until then
+            age_ms = abs(age_ms)
+        is_old = retention is None or age_ms >= retention.total_seconds() * 1000
         return is_old and (is_consumed or self._options.expire_unconsumed)
 
 

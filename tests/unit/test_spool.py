@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import wait
 from datetime import timedelta
 
@@ -193,6 +194,18 @@ def test_consumed_messages_stay_for_the_retention(root):
         with small(root, retention=retention) as spool:
             spool.append("other", b"").result(10)
             assert spool.status()[0].first == first
+
+
+def test_what_was_stored_while_the_clock_was_ahead_is_not_kept_for_years(root, monkeypatch):
+    """Nor all that is stored behind it; what is not consumed stays all the same."""
+    ahead_ns = time.time_ns() + 365 * 86_400 * 10**9
+    with monkeypatch.context() as patched, small(root) as spool:
+        patched.setattr(time, "time_ns", lambda: ahead_ns)
+        fill(spool, 500)
+        spool.commit(TOPIC, 250)
+    with small(root, retention=timedelta(hours=1), expire_unconsumed=True) as spool:
+        spool.append("other", b"").result(10)
+        assert 100 < spool.status()[0].first <= 250
 
 
 def test_unconsumed_messages_go_only_if_that_is_asked_for(root):

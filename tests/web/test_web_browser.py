@@ -422,6 +422,23 @@ def test_an_open_page_shows_that_somebody_else_has_paused_the_queue(look, shop):
 
 
 @pytest.mark.usefixtures("quick")
+def test_what_was_done_just_now_is_not_said_for_ever(look, shop):
+    """Somebody else may undo it, and a page stays open for hours; nor does a reload say it again."""
+    page = look("/queue/mails")
+    page.follow("button", "Pause")
+    assert page.js("location.search") == ""
+    page.js("""new Promise((done) => {
+        const told = document.getElementById("told");
+        const look = () => getComputedStyle(told).visibility === "hidden" && done(true);
+        new MutationObserver(look).observe(document, { subtree: true, attributes: true });
+        look();
+    })""")
+    shop.client.queue("mails").resume()
+    page.until("mails active")
+    assert "The queue is paused" not in page.text
+
+
+@pytest.mark.usefixtures("quick")
 def test_updates_leave_alone_what_somebody_has_opened(look, shop, settled):
     settled()
     page = look("/log/orders")

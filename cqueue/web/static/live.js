@@ -118,6 +118,16 @@ async function look() {
   later(look, 1000 * Number(tick.dataset.every));
 }
 
+// What was done just now is neither said for ever, as somebody else may undo it, nor again by a reload. The box
+// keeps its place, so that no button moves away from under a click.
+const told = document.getElementById("told");
+if (told !== null) {
+  const address = new URL(location.href);
+  address.searchParams.delete("told");
+  history.replaceState(null, "", address);
+  window.setTimeout(() => told.classList.add("over"), 3000 * Number(tick.dataset.every));
+}
+
 if (hasParts) {
   tick.hidden = false;
   say(at, isTrouble ? "Tries again every few seconds" : `Last look at ${new Date().toLocaleTimeString()}`);

@@ -49,6 +49,12 @@ LOOK = """((small, large) => {
     if (boxes.length > 3 && text.data.trim().length < 4 * boxes.length)
       found.push(`"${says}" is broken into ${boxes.length} lines`);
   }
+  for (const field of document.querySelectorAll("input[placeholder]")) {
+    context.font = getComputedStyle(field).font;
+    const { paddingLeft, paddingRight } = getComputedStyle(field);
+    const room = field.clientWidth - parseFloat(paddingLeft) - parseFloat(paddingRight);
+    if (context.measureText(field.placeholder).width > room) found.push(`"${field.placeholder}" is cut off`);
+  }
   return found;
 })(%s, %s)"""
 

@@ -148,11 +148,18 @@ def test_flaws_are_found(look):
         document.querySelector("h1").style.color = "#ccc";
         document.querySelector("main").append(document.createElement("button"));
         document.querySelector("h2").style.marginLeft = "5000px";
+        document.querySelector("#find").style = "width: 3em; flex: none";
         document.querySelector("main .below").style = "width: 1em; overflow-wrap: anywhere";
     """)
     said = " | ".join(flaws(page))
     assert "a button has no" in said
-    for part in ("has a contrast of 1.", "pixels wide, on 1280", "outside the window", "is broken into"):
+    for part in (
+        "has a contrast of 1.",
+        "pixels wide, on 1280",
+        "outside the window",
+        "is broken into",
+        "cut off",
+    ):
         assert part in said
 
 
@@ -173,7 +180,7 @@ def test_signing_in_and_out(look, site):
     from cqueue.web import Access
     from cqueue.web.access import Password, hashed
 
-    page = look("/queue/mails", app=site(Access(passwords=(Password("ada", hashed(PASSWORD)),))))
+    page = look("/queue/mails", app=site(Access(passwords=(Password("ada", hashed(PASSWORD)),))), width=400)
     assert "mails" not in page.text
     page.fill("textbox", "Name", "ada")
     page.fill("textbox", "Password", "wrong horse")
@@ -184,7 +191,8 @@ def test_signing_in_and_out(look, site):
     page.follow("button", "Sign in")
     assert page.js("location.pathname") == "/queue/mails"
     assert page.js("document.cookie") == ""  # no script reads it
-    assert "ada" in page.text
+    assert flaws(page) == []  # its head has a field and a button more than without a password
+    assert "ada" in page.js("document.querySelector('.who').textContent")
     page.follow("button", "Sign out")
     assert "Password" in page.text
     page.go(page.address + "/queue/mails")

@@ -7,9 +7,12 @@ from datetime import timedelta
 import pytest
 
 import cqueue
+from cqueue.client import Client
 from cqueue.dispatcher.schedules.triggers import Repeating, RunOnce
 from cqueue.errors import BatchTooLarge, DamagedRow, Unavailable
 from cqueue.queue import Queue
+from cqueue.store.control import ListSchedules
+from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
@@ -175,3 +178,25 @@ def test_a_queue_that_was_deleted_since_takes_no_firings_along(job, shop):
     listed = firings.schedules(shop.client)
     shop.client.delete_queue("jobs")
     assert set(firings.last(shop.client, listed)) == {("mails", "digest/daily")}
+
+
+def test_the_schedules_of_many_queues_are_read_side_by_side():
+    """One after the other, a page of 2,000 queues would show after three seconds that Cassandra is away."""
+    from cqueue.web import firings
+
+    rounds = []
+
+    class Counting(FaultyStore):
+        def together(self, operations):
+            rounds.append([type(operation) for operation in operations])
+            return super().together(operations)
+
+    with Client(Counting()) as client:
+        for number in range(130):
+            client.create_queue(f"jobs-{number:03}")
+        for name in ("jobs-007", "jobs-129"):
+            client.queue(name).schedules.add("nightly", Repeating(MINUTE), b"", task="job")
+        rounds.clear()
+        assert [one.queue for one in firings.schedules(client)] == ["jobs-007", "jobs-129"]
+        assert sum(kinds.count(ListSchedules) for kinds in rounds) == 130
+        assert len(rounds) < 20

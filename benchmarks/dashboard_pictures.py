@@ -8,6 +8,7 @@ the docs show. The shop is in memory, and its six hours take some seconds.
 
 from __future__ import annotations
 
+import base64
 import math
 import random
 import re
@@ -259,6 +260,12 @@ def main(folder: Path, docs: Path | None) -> None:
         door = stack.enter_context(serving(application(app.state.site.client, access=guarded)))
         profile = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         chromium = stack.enter_context(Browser(profile))
+        # First, while the last minute that was counted is still the present.
+        for target, (name, dark, most) in DOCS.items() if docs else ():
+            page = chromium.open(dark=dark)
+            page.go(address + pages[name])
+            (docs / target).write_bytes(_picture(page, most))
+            page.close()
         for dark in (False, True):
             for width in (1280, 400):
                 page = chromium.open(width=width, dark=dark)
@@ -272,18 +279,21 @@ def main(folder: Path, docs: Path | None) -> None:
                 page.follow("button", "Drop…")
                 _keep(page, folder, "settle", width, dark=dark)
                 page.close()
-        for target, (name, dark, most) in DOCS.items() if docs else ():
-            page = chromium.open(dark=dark)
-            page.go(address + pages[name])
-            (docs / target).write_bytes(page.shot(most))
-            page.close()
 
 
 def _keep(page: Any, folder: Path, name: str, width: int, *, dark: bool) -> None:
     path = folder / f"{name}-{width}-{'dark' if dark else 'light'}.png"
-    path.write_bytes(page.shot())
+    path.write_bytes(_picture(page))
     for flaw in flaws(page):
         print(f"{path.name}: {flaw}")
+
+
+def _picture(page: Any, most: int = 1 << 14) -> bytes:
+    """Return a picture of the whole page, or of its upper pixels, as PNG."""
+    height = page.js("Math.ceil(document.documentElement.getBoundingClientRect().height)")
+    clip = {"x": 0, "y": 0, "width": page.js("innerWidth"), "height": min(height, most), "scale": 1}
+    picture = page.call("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
+    return base64.b64decode(picture["data"])
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
-"""Counters of a dispatcher, without locks: each thread counts for itself, and readers add up.
+"""Counters of a dispatcher, its log events, and the depths of its queues.
 
-A counter shared by all threads would cost a lock, or lose an update, for every message. The depths of queues
-are estimated twice a minute by the thread that checks schedules, not at a scrape: a monitor that asks often
-costs nothing, and an outage of Cassandra delays no scrape.
+All threads share the counters. Counters of each thread's own would need no lock, but acks are counted on
+threads that end as soon as they have no work: those of a month would be added up at every probe.
+
+The depths of queues are estimated twice a minute by the thread that checks schedules, not at a scrape: a
+monitor that asks often costs nothing, and an outage of Cassandra delays no scrape.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -104,19 +105,15 @@ class Telemetry(Events):
 
     def __init__(self, on_event: OnEvent | None = None) -> None:
         super().__init__(on_event)
-        self._all: list[dict[tuple[str, str], int]] = []  # one for each thread
-        self._own = threading.local()
+        self._mutex = threading.Lock()
+        self._counts: dict[tuple[str, str], int] = {}  # by queue and name
         self.on_lost: Callable[[Delivery], None] | None = None  # the history of queues that keep one
 
     def count(self, queue: str, name: str, count: int = 1) -> None:
         """Add to a counter of the queue."""
-        try:
-            counts: dict[tuple[str, str], int] = self._own.counts
-        except AttributeError:
-            counts = self._own.counts = {}
-            self._all.append(counts)
         key = (queue, name)
-        counts[key] = counts.get(key, 0) + count
+        with self._mutex:
+            self._counts[key] = self._counts.get(key, 0) + count
 
     def settled(self, delivery: Delivery, settlement: Settlement) -> None:
         """Count a decision about a message, and log it unless the handler succeeded."""
@@ -141,12 +138,13 @@ class Telemetry(Events):
             self.on_lost(delivery)
 
     def by_queue(self, queues: Iterable[str]) -> dict[str, QueueCounts]:
-        """Return the sums, by queue."""
-        sums: dict[str, Counter[str]] = {queue: Counter() for queue in queues}
-        for counts in self._all.copy():
-            for (queue, name), count in counts.copy().items():
-                sums.setdefault(queue, Counter())[name] += count
-        return {queue: QueueCounts(**counts) for queue, counts in sums.items()}
+        """Return the counters of these queues, and of others that anything was counted of."""
+        found: dict[str, dict[str, int]] = {queue: {} for queue in queues}
+        with self._mutex:
+            counts = self._counts.copy()
+        for (queue, name), count in counts.items():
+            found.setdefault(queue, {})[name] = count
+        return {queue: QueueCounts(**each) for queue, each in found.items()}
 
 
 def total(counts: dict[str, QueueCounts]) -> QueueCounts:

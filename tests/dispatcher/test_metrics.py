@@ -1,5 +1,6 @@
 """Metrics of a daemon, and how those of several processes are added up."""
 
+import threading
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import cqueue
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
-from cqueue.dispatcher.execution.telemetry import Depth, Depths, QueueCounts, Stats
+from cqueue.dispatcher.execution.telemetry import Depth, Depths, QueueCounts, Stats, Telemetry
 from cqueue.dispatcher.service.metrics import LAG_S, ChildMetrics, Metrics, added, exposition
 from cqueue.spool import Spool
 from tests.fix_dispatcher import until
@@ -33,6 +34,24 @@ def metrics_of(**counts):
     metrics = Metrics("shop:app")
     metrics.watch(lambda: stats(**counts), lambda: {"mail": 3, "": 1})
     return metrics
+
+
+def test_threads_that_come_and_go_leave_nothing_but_their_counts():
+    """Acks are counted on a thread that ends after 0.1 s without work: ten a second, for months."""
+    telemetry, sizes = Telemetry(), set()
+    for _ in range(20):
+        thread = threading.Thread(target=telemetry.count, args=("mail", "acked"))
+        thread.start()
+        thread.join()
+        sizes.add(values_in(vars(telemetry)))
+    assert len(sizes) == 1
+    assert telemetry.by_queue(["mail", "idle"]) == {"mail": QueueCounts(acked=20), "idle": QueueCounts()}
+
+
+def values_in(value):
+    """How many values a container has, at any depth."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + sum(map(values_in, inside))
 
 
 def test_counters_and_gauges_of_the_dispatcher_are_shown():

@@ -69,7 +69,7 @@ class Inline:
         self._telemetry = Telemetry()
         self._options = Options(poll_interval=MS)
         self._history = HistoryWriter(self._telemetry)
-        self._history.close(0.0)  # starts no thread; `_run` appends
+        self._history.put = lambda entry: self._history.append([entry])  # on this thread
         self._telemetry.on_lost = self._history.lost
         # Delays count from the settlement, so the writer's clock may stand still
         self._settlement_writer = SettlementWriter(
@@ -163,5 +163,4 @@ class Inline:
             except FAILURES as exc:
                 delivery.error = exc
         self._runner.end(delivery)
-        self._history.flush()
         return Ran(poller.name, message, delivery.settlement, delivery.answer, delivery.error)

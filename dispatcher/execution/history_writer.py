@@ -1,8 +1,7 @@
 """Tells a queue's history of what became of its messages, for queues that keep one.
 
-Workers put events into a list that drops the oldest when it is full; a thread appends them twice a second.
-No worker waits for it, and what cannot be appended is dropped, counted and logged: a history must not delay
-messages.
+A batcher appends events twice a second. No worker waits for it, and what cannot be appended, or would be one
+event too many, is dropped, counted and logged: a history must not delay messages.
 
 A run that ends within about a second is one event. A longer one is told twice, as it runs and as it has
 ended, so that the history says who had a message whose worker was killed.
@@ -12,11 +11,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from threading import Event as Signal
-from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.dispatcher.execution.actions import Cancel
@@ -24,8 +20,10 @@ from cqueue.dispatcher.execution.delivery import RELEASED, SUCCEEDED, UNDECIDED,
 from cqueue.dispatcher.execution.events import Event, Events, Trouble
 from cqueue.dispatcher.execution.runner import trace_of
 from cqueue.dispatcher.schedules.definition import FiringId
+from cqueue.errors import Closed
 from cqueue.history import Told
 from cqueue.message import MessageId
+from cqueue.runtime.batcher import Batcher, Bounds
 from cqueue.runtime.logs import text_of
 from cqueue.runtime.rendezvous import own_name
 from cqueue.runtime.texts import storable
@@ -33,6 +31,9 @@ from cqueue.runtime.texts import storable
 if TYPE_CHECKING:
     from cqueue.dispatcher.execution.delivery import LeasedBatch
     from cqueue.queue import Queue
+
+Entry = tuple["Queue", tuple[Any, ...], dict[str, Any] | None]
+"""A queue, what was told of a message, and what is told besides."""
 
 EVERY_S: Final = 0.5
 """Seconds between two appends."""
@@ -51,15 +52,17 @@ class HistoryWriter:
 
     Args:
         events: log events.
+
+    Attributes:
+        put: takes an event, and returns at once.
     """
 
     def __init__(self, events: Events) -> None:
         self._trouble = Trouble(events, Event.HISTORY_LOST, Event.HISTORY_RESUMED)
-        self._waiting: deque[tuple[Queue, tuple[Any, ...], dict[str, Any] | None]] = deque(maxlen=MOST)
+        bounds = Bounds(FULL, linger_s=EVERY_S)
+        self._batcher: Batcher[Entry, None] = Batcher(self.append, bounds, name="cqueue-history", daemon=True)
+        self.put: Callable[[Entry], object] = self._batcher.put
         self._dropped = 0
-        self._starting = Lock()
-        self._thread: Thread | None = None
-        self._due, self._stop = Signal(), False
         self._watched_s = 0.0
 
     # ── on the threads of workers ──
@@ -91,9 +94,9 @@ class HistoryWriter:
                         self._tell(delivery, "running")
 
     def _tell(self, delivery: Delivery, state: str, decided: Settlement | None = None) -> None:
-        """Note an event. Whatever can be done later is left to the history's own thread."""
+        """Note an event. Whatever can be done later is left to the batcher's thread."""
         row, lease, poller = delivery.message.row, delivery.message.lease, delivery.poller
-        now_ms = poller.consumer.driver.clock.now_us() // 1000
+        now_ms = poller.consumer.driver.clock.guess_us() // 1000  # asks no node: a handler's thread waits
         began_ms = None
         if delivery.begun_s < math.inf:
             began_ms = now_ms - round((time.monotonic() - delivery.begun_s) * 1000)
@@ -103,43 +106,22 @@ class HistoryWriter:
             more = _more(delivery, decided, now_ms)
         place = (lease.wide_row, row.priority, row.id)
         told = (at_ms, state, place, row.task, row.key, lease.attempt, lease.fence, row.sent_at, began_ms)
-        if len(self._waiting) == MOST:
+        if self._batcher.pending >= MOST:
             self._dropped += 1
-        self._waiting.append((poller.queue, told, more))
-        if self._thread is None:
-            self._start()
-        elif len(self._waiting) >= FULL and not self._due.is_set():
-            self._due.set()
-
-    # ── on its own thread ──
-
-    def _start(self) -> None:
-        with self._starting, suppress(RuntimeError):  # too many threads just now: a later event starts it
-            if self._thread is None and not self._stop:
-                thread = Thread(target=self._run, name="cqueue-history", daemon=True)
-                thread.start()
-                self._thread = thread
+            return
+        with suppress(Closed):
+            self.put((poller.queue, told, more))
 
     def close(self, seconds: float) -> None:
         """Append what waits, for `seconds` at most."""
-        with self._starting:  # a thread that has been made is started as well
-            self._stop = True
-        self._due.set()
-        if self._thread is not None:
-            self._thread.join(seconds)
+        self._batcher.close(wait_s=seconds)
 
-    def _run(self) -> None:
-        while not self._stop:
-            self._due.wait(EVERY_S)
-            self._due.clear()
-            self.flush()
-        self.flush()
+    # ── on the batcher's thread ──
 
-    def flush(self) -> None:
-        """Append what waits. Never raises."""
+    def append(self, entries: Sequence[Entry]) -> list[None]:
+        """Append events. Never raises, so that none is tried again."""
         by_queue: dict[Queue, list[Told]] = {}
-        for _ in range(len(self._waiting)):
-            queue, (at_ms, state, place, *rest), more = self._waiting.popleft()
+        for queue, (at_ms, state, place, *rest), more in entries:
             told = Told(at_ms, state, MessageId.of(*place), *rest)
             by_queue.setdefault(queue, []).append(told if more is None else told._replace(**more))
         dropped, self._dropped = self._dropped, 0
@@ -154,6 +136,7 @@ class HistoryWriter:
                 dropped = 0
             else:
                 self._trouble.succeeded(queue.name, queue=queue.name)
+        return [None] * len(entries)
 
 
 def _more(delivery: Delivery, decided: Settlement | None, now_ms: int) -> dict[str, Any]:

@@ -291,8 +291,8 @@ def test_a_queue_without_a_history_has_no_log_and_no_thread(client):
     work.enqueue()
     with app.dispatcher() as dispatcher:
         assert dispatcher.drain(SOON)
-        assert dispatcher.engine.history._thread is None
-        assert not dispatcher.engine.history._waiting
+        assert dispatcher.engine.history._batcher.pending == 0
+        assert not dispatcher.engine.history._batcher._workers
     queue = client.queue(work.queue)
     assert queue.history() == []
     assert PREFIX + queue.name not in client.logs()

@@ -101,6 +101,10 @@ class RunQueue:
         seconds, mean_s = max(0.0, self._clock() - delivery.begun_s), self._mean_s
         self._mean_s = seconds if mean_s is None else mean_s + WEIGHT * (seconds - mean_s)
 
+    def called(self) -> list[Delivery]:
+        """Return the deliveries whose handlers are being called now. Needs no lock."""
+        return [delivery for delivery in self.running.copy().values() if delivery.is_called]
+
     def has_room_again(self) -> bool:
         """Return True, once, when a poller that found no room may have room now."""
         is_idle = not self.waiting and len(self.running) < self.size

@@ -12,6 +12,7 @@ from cqueue.dispatcher.execution.interrupt import Interruptible
 from cqueue.runtime.logs import describe, is_ours
 
 if TYPE_CHECKING:
+    from asyncio import Task
     from collections.abc import Callable
 
     from cqueue.consumer import ReceivedMessage
@@ -92,12 +93,12 @@ class Delivery(Interruptible):
     context: Context | None = None
     override: Action | None = None  # the schedule's action, in place of the handler's
     begun_s = math.inf  # when the handler was called, monotonic
-    is_ending = False  # the handler has answered or failed, or is not called
     answer: Any = None  # what the handler returned
     error: BaseException | None = None  # what the handler raised, or why no handler is called
     is_own_error = False  # the dispatcher has written the error's text
     is_told = False  # the history says that it runs
     is_lost = False  # another consumer may have the message
+    task: Task[Any] | None = None  # of a coroutine function, while it is called
     told_s: float | None = None  # when the handler was interrupted
     told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
     settler: object = None  # who settles the message; see `is_settled_by`
@@ -134,10 +135,18 @@ class Delivery(Interruptible):
         """Return whether the handler's time limit has passed, and nobody has interrupted it yet."""
         return self.told_s is None and self.limit_s is not None and now_s - self.begun_s >= self.limit_s
 
+    @property
+    def is_called(self) -> bool:
+        """Whether the handler is being called."""
+        return self.task is not None or super().is_called
+
     def end(self, why: str, now_s: float) -> bool:
-        """Interrupt the handler; return False if it does not run, or was interrupted before."""
+        """Interrupt the handler; return False if it does not run, or was interrupted before.
+
+        A coroutine is interrupted on the thread of its event loop.
+        """
         self.told = self.told or why  # written first: the worker may read it at once
-        if not self.interrupt():
+        if self.told_s is not None or not (self.interrupt() if self.task is None else self.task.cancel()):
             return False
         self.told_s = now_s
         return True

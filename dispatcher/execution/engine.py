@@ -232,5 +232,4 @@ class Engine:
             if self.backlog.wait_calm(LOOK_S):
                 return
         for delivery in self.backlog.started():
-            if not delivery.is_ending:  # else its own settlement is on its way
-                self.runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)
+            self.runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
 from cqueue.dispatcher.execution.backlog import Backlog
-from cqueue.dispatcher.execution.delivery import STOP, TIME_LIMIT, Delivery
+from cqueue.dispatcher.execution.delivery import STOP, Delivery
 from cqueue.dispatcher.execution.events import Event, Trouble
 from cqueue.dispatcher.execution.interrupt import Interrupted
-from cqueue.dispatcher.execution.runner import Runner, left_to_timeout
-from cqueue.dispatcher.execution.worker_threads import STUCK_S
+from cqueue.dispatcher.execution.runner import Runner
 from cqueue.errors import NotDone
 from cqueue.runtime.batcher import calls
 
@@ -37,7 +37,6 @@ class EventLoop:
         self._loop: asyncio.AbstractEventLoop
         self._thread = threading.Thread(target=self._run, name="cqueue-loop", daemon=True)
         self._tasks: dict[asyncio.Task[None], Delivery] = {}
-        self._called = set[asyncio.Task[Any]]()  # those whose handlers are being called
         self._asked_s: float | None = None  # when the loop was asked to answer; None once it has
         self._steps = calls("cqueue-firing", at_a_time=STEPS)
         self._trouble = Trouble(runner.telemetry, Event.LOOP_BLOCKED, Event.LOOP_RESUMED)
@@ -61,33 +60,21 @@ class EventLoop:
         self._call_soon(self._start_waiting)
 
     def watch(self, now_s: float) -> None:
-        """Log if a coroutine blocks the loop; if none does, give up those that outlast their time limits.
+        """Have the loop look at its time limits, or log that a coroutine blocks it.
 
         On a loop that is blocked no coroutine can be cancelled, and none could take the place of another.
         """
         if self._asked_s is None:
-            self._give_up_stuck(now_s)
             if self._tasks:
                 self._asked_s = now_s
-                self._call_soon(self._answer)
+                self._call_soon(self._look)
         elif now_s - self._asked_s >= BLOCKED_S:
             error = RuntimeError(f"the event loop has not come round for {now_s - self._asked_s:.0f} s")
             self._trouble.failed("loop", error, running=len(self._tasks))
 
-    def _give_up_stuck(self, now_s: float) -> None:
-        for delivery in self._backlog.coroutines.running.copy().values():
-            is_stuck = delivery.is_over(now_s - STUCK_S) and not delivery.is_ending
-            if is_stuck and self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
-                self._backlog.abandon(delivery)
-                self.wake()
-
-    def _answer(self) -> None:
-        self._asked_s = None
-        self._trouble.succeeded("loop")
-
     def interrupt_all(self) -> None:
         """Cancel all coroutines, because the dispatcher stops."""
-        self._call_soon(self._cancel_all)
+        self._call_soon(self._interrupt_all)
 
     def close(self, seconds: float) -> None:
         """End the thread. Coroutines that still run are not waited for."""
@@ -128,13 +115,18 @@ class EventLoop:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._start_waiting(id(self._tasks.pop(task)))
 
-    def _cancel_all(self) -> None:
+    def _look(self) -> None:
+        """Interrupt handlers whose time limit has passed, and start others for those that do not end."""
+        self._asked_s = None
+        self._trouble.succeeded("loop")
+        for delivery in self._runner.watch(self._backlog.coroutines.called(), monotonic()):
+            self._backlog.abandon(delivery)
+            self._start_waiting()
+
+    def _interrupt_all(self) -> None:
         """Cancel the handlers. What is done before and after them goes on, on a thread perhaps."""
         for delivery in self._tasks.values():
-            if not delivery.is_ending:
-                delivery.told = STOP
-        for task in self._called:
-            task.cancel()
+            delivery.end(STOP, monotonic())
 
     async def _handle(self, delivery: Delivery) -> None:
         """Run one delivery, as a worker thread does."""
@@ -145,7 +137,7 @@ class EventLoop:
                 if delivery.is_abandoned:  # as in a worker
                     return
                 if call is not None:
-                    delivery.answer = await self._limited(delivery, call)
+                    delivery.answer = await self._called(delivery, call)
             except BaseException as exc:  # noqa: BLE001 - as in a worker
                 delivery.error = exc
             settlement = self._runner.decide(delivery)
@@ -154,23 +146,22 @@ class EventLoop:
         except BaseException as exc:  # noqa: BLE001 - as in a worker
             self._runner.broken(delivery, exc)
 
-    async def _limited(self, delivery: Delivery, call: Callable[[], Any]) -> Any:
-        """Call the handler, and cancel it when its time limit passes, or the dispatcher stops."""
-        if delivery.told == STOP:
+    async def _called(self, delivery: Delivery, call: Callable[[], Any]) -> Any:
+        """Call the handler, which is cancelled when its time limit passes, or the dispatcher stops."""
+        if delivery.told:  # before it was called
             raise Interrupted
-        task: Any = asyncio.current_task()
-        self._called.add(task)
+        limit_s, delivery.task = delivery.limit_s, asyncio.current_task()
+        timer = self._loop.call_later(limit_s, self._look) if limit_s is not None else None
         try:
-            async with asyncio.timeout(delivery.limit_s) as scope:
-                return await call()
-        except TimeoutError as exc:
-            if not scope.expired():
+            return await call()
+        except asyncio.CancelledError as exc:
+            if not delivery.told:
                 raise
-            delivery.told = TIME_LIMIT
-            self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
             raise Interrupted from exc
         finally:
-            self._called.remove(task)
+            delivery.task = None
+            if timer is not None:
+                timer.cancel()
 
     async def _off_the_loop_if_firing(self, delivery: Delivery, step: Callable[[], object]) -> None:
         """Do the step here; for a firing, which needs Cassandra, on a thread, unless there are too many.

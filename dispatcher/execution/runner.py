@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from asyncio import CancelledError
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
@@ -24,6 +23,7 @@ from cqueue.dispatcher.execution.delivery import (
     RUN,
     STOP,
     SUCCEEDED,
+    TIME_LIMIT,
     UNDECIDED,
     Delivery,
     Settlement,
@@ -41,6 +41,8 @@ NEVER_DIES: Final = timedelta(minutes=10)
 
 10 min: an operator has to act, and a more frequent delivery would only use up handlers.
 """
+STUCK_S: Final = 3.0
+"""Seconds after an interrupt for which a handler may go on before it is given up."""
 _TRACE: Final = "\nTraceback (most recent call last)"
 """Where the traceback begins in the text of an error."""
 _ACTIONS: Final = (Retry, Snooze, Cancel, Dead)
@@ -184,6 +186,22 @@ class Runner:
         if deliveries:
             self.telemetry.say(Event.RELEASED, messages=len(deliveries))
 
+    def watch(self, called: Iterable[Delivery], now_s: float) -> list[Delivery]:
+        """Interrupt handlers whose time limit has passed; give up, and return, those that do not end.
+
+        Args:
+            called: deliveries whose handlers are being called.
+            now_s: monotonic seconds.
+        """
+        given_up = []
+        for delivery in called:
+            if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
+                if self.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
+                    given_up.append(delivery)
+            elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
+                self.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
+        return given_up
+
     def give_up(self, delivery: Delivery, settlement: Settlement, event: Event) -> bool:
         """Stop waiting for a handler that cannot be ended, and settle its message.
 
@@ -214,10 +232,10 @@ class Runner:
 
     def decide(self, delivery: Delivery) -> Settlement:
         """Call the hooks after the run. Return the decision about the message, apart from its schedule."""
-        delivery.is_ending = True
+        delivery.is_settled_by(RUN)  # unless it was given up: from now on it is not
         if delivery.override is not None:
             return self._of_verdict(delivery, delivery.override)
-        is_stopped = delivery.told == STOP and isinstance(delivery.error, Interrupted | CancelledError)
+        is_stopped = delivery.told == STOP and isinstance(delivery.error, Interrupted)
         if not is_stopped and (delivery.error is not None or delivery.answer is not None):
             delivery.error = _error_of(delivery)
         for after in self._after:

@@ -5,15 +5,10 @@ from __future__ import annotations
 import itertools
 import threading
 from contextlib import suppress
-from typing import Final
 
 from cqueue.dispatcher.execution.backlog import Backlog
-from cqueue.dispatcher.execution.delivery import RUN, STOP, TIME_LIMIT, Delivery
-from cqueue.dispatcher.execution.events import Event
-from cqueue.dispatcher.execution.runner import Runner, left_to_timeout
-
-STUCK_S: Final = 3.0
-"""Seconds after an interrupt for which a handler may go on before its thread is replaced."""
+from cqueue.dispatcher.execution.delivery import RUN, STOP, Delivery
+from cqueue.dispatcher.execution.runner import Runner
 
 
 class WorkerThreads:
@@ -58,23 +53,15 @@ class WorkerThreads:
 
     # ── handlers that take too long ──
 
-    def called(self) -> list[Delivery]:
-        """Return the deliveries whose handlers are being called now."""
-        return [delivery for delivery in self._backlog.threads.running.copy().values() if delivery.is_called]
-
     def watch(self, now_s: float) -> None:
         """Interrupt handlers whose time limit has passed, and replace threads whose handlers do not end."""
-        for delivery in self.called():
-            if delivery.told_s is not None and now_s - delivery.told_s >= STUCK_S:
-                if self._runner.give_up(delivery, left_to_timeout(delivery), Event.STUCK):
-                    self._backlog.abandon(delivery)
-                    self._count -= 1
-            elif delivery.is_over(now_s) and delivery.end(TIME_LIMIT, now_s):
-                self._runner.telemetry.of(Event.TIMED_OUT, delivery, limit_s=delivery.limit_s)
+        for delivery in self._runner.watch(self._backlog.threads.called(), now_s):
+            self._backlog.abandon(delivery)
+            self._count -= 1
         with suppress(RuntimeError):  # the process has too many threads just now: at the next look, then
             self.start()
 
     def interrupt_all(self, now_s: float) -> None:
         """Interrupt all running handlers, because the dispatcher stops."""
-        for delivery in self.called():
+        for delivery in self._backlog.threads.called():
             delivery.end(STOP, now_s)

@@ -18,7 +18,7 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.dispatcher.execution import engine, event_loop, firing, runner, worker_threads
+from cqueue.dispatcher.execution import engine, event_loop, firing, runner
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.handlers import bind
@@ -710,7 +710,7 @@ def test_a_log_quotes_an_error_only_if_its_text_is_the_dispatchers_own():
 @pytest.mark.usefixtures("clock")  # the timeout of the message does not pass
 def test_a_thread_that_cannot_be_ended_is_replaced(work, dispatch, monkeypatch):
     """The thread's message is left to its timeout, and other messages are handled meanwhile."""
-    monkeypatch.setattr(worker_threads, "STUCK_S", 0.2)
+    monkeypatch.setattr(runner, "STUCK_S", 0.2)
     stuck = threading.Event()
     events = []
 

@@ -11,15 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 import cqueue
-from cqueue.dispatcher.execution import firing
+from cqueue.dispatcher.execution import event_loop, firing
 from cqueue.dispatcher.execution.backlog import Backlog, RunQueue
 from cqueue.dispatcher.execution.delivery import INTERRUPTED, SUCCEEDED, Delivery, Settlement, Verb
 from cqueue.dispatcher.execution.event_loop import EventLoop
 from cqueue.dispatcher.execution.events import Event
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
-from cqueue.dispatcher.execution.runner import Runner
+from cqueue.dispatcher.execution.runner import STUCK_S, Runner
 from cqueue.dispatcher.execution.telemetry import Telemetry
-from cqueue.dispatcher.execution.worker_threads import STUCK_S, WorkerThreads
+from cqueue.dispatcher.execution.worker_threads import WorkerThreads
 from cqueue.runtime.batcher import calls
 from tests.fix_dispatcher import SOON_S
 
@@ -113,17 +113,17 @@ def stuck(runner):
     workers.start()
     assert begun.wait(SOON_S)
     delivery.told_s = 0.0
-    yield SimpleNamespace(workers=workers, delivery=delivery, go_on=go_on, done=done)
+    yield SimpleNamespace(workers=workers, line=backlog.threads, delivery=delivery, go_on=go_on, done=done)
     backlog.close()
 
 
 def test_a_thread_whose_handler_ends_as_it_is_looked_at_is_not_replaced(stuck, settled, monkeypatch):
     """The thread goes on with other messages, so a second one would be one too many."""
-    seen = stuck.workers.called()
+    seen = stuck.line.called()
     assert seen == [stuck.delivery]
     stuck.go_on.set()
     assert stuck.done.wait(SOON_S)  # the thread has ended with the first, and handles the second
-    monkeypatch.setattr(stuck.workers, "called", lambda: seen)
+    monkeypatch.setattr(stuck.line, "called", lambda: seen)
     monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread too many"))
     stuck.workers.watch(STUCK_S)
     assert settled[0] is SUCCEEDED
@@ -266,7 +266,38 @@ def test_a_firing_whose_handler_is_cancelled_once_it_has_ended_is_settled(
     assert settled == [SUCCEEDED]
 
 
-def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop, runner, settled):
+@pytest.fixture
+def look_at(monkeypatch):
+    """Have a loop look at its time limits at a monotonic time."""
+
+    def look(loop, at_s):
+        monkeypatch.setattr(event_loop, "monotonic", lambda: at_s)
+        loop.watch(at_s)
+        turn(loop, 5)
+
+    return look
+
+
+def test_a_coroutine_is_cancelled_before_it_is_given_up(start_loop, runner, settled, look_at):
+    """Though the process stood still when the time was over, and for long after that."""
+    loop, backlog = start_loop(runner)
+    begun = threading.Event()
+
+    async def wait(*_):
+        begun.set()
+        await asyncio.Event().wait()
+
+    late = make_coroutine(wait)
+    late.binding = replace(late.binding, timeout=timedelta(hours=1))
+    backlog.put([late])
+    assert begun.wait(SOON_S)
+    look_at(loop, late.begun_s + 2 * 3600)
+    backlog.close()
+    assert backlog.wait_calm(SOON_S)
+    assert [one.outcome for one in settled] == ["retried"]
+
+
+def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop, runner, settled, look_at):
     """The next one takes its place, as with threads."""
     loop, backlog = start_loop(runner)
     begun, done = threading.Event(), threading.Event()
@@ -286,17 +317,14 @@ def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop,
         done.set()
 
     stuck = make_coroutine(go_on)
-    stuck.binding = replace(stuck.binding, timeout=timedelta(seconds=1))
+    stuck.binding = replace(stuck.binding, timeout=timedelta(hours=1))
     backlog.put([stuck, make_coroutine(finish)])
     assert begun.wait(SOON_S)
-    unblocked = threading.Event()
-    loop._call_soon(unblocked.wait)
-    loop.watch(stuck.begun_s + 1 + STUCK_S - 0.001)
-    loop.watch(stuck.begun_s + 1 + STUCK_S)  # the loop has not answered: nobody can be cancelled there
-    unblocked.set()
-    turn(loop, 1)
+    over_s = stuck.begun_s + 3600
+    look_at(loop, over_s)
+    look_at(loop, over_s + STUCK_S - 0.001)
     assert settled == []
-    loop.watch(stuck.begun_s + 1 + STUCK_S)
+    look_at(loop, over_s + STUCK_S)
     assert settled[0] == LEFT
     assert done.wait(SOON_S)
     ((inside, ended),) = ends

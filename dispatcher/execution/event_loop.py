@@ -90,11 +90,13 @@ class EventLoop:
     def _run(self) -> None:
         loop = self._loop
         asyncio.set_event_loop(loop)
-        while not self._closed:
+        while True:  # also if it was closed before it began: the stop that waits for it must be used up
             try:
                 loop.run_forever()
             except BaseException as exc:  # noqa: BLE001 - SystemExit of a task that a handler started
                 self._runner.telemetry.say(Event.BROKEN, error=exc)
+            if self._closed:
+                break
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))

@@ -21,7 +21,7 @@ from cqueue.dispatcher.execution.runner import STUCK_S, Runner
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.dispatcher.execution.worker_threads import WorkerThreads
 from cqueue.runtime.batcher import calls
-from tests.fix_dispatcher import SOON_S
+from tests.fix_dispatcher import SOON_S, until
 
 LEFT = Settlement(Verb.NACK, "left", timedelta(seconds=4))
 
@@ -217,6 +217,22 @@ def turn(loop, times):
         turned = threading.Event()
         loop._call_soon(turned.set)
         assert turned.wait(SOON_S)
+
+
+def test_a_loop_that_is_closed_before_it_runs_ends_in_order(start_loop, runner, monkeypatch):
+    """As when the system starts no further thread, and the start is undone."""
+    closed, ends = threading.Event(), []
+
+    def wait(_):
+        ends.append(threading.current_thread())
+        assert closed.wait(SOON_S)
+
+    monkeypatch.setattr(asyncio, "set_event_loop", wait)
+    loop, _ = start_loop(runner)
+    loop.close(0)
+    closed.set()
+    until(lambda: ends)[0].join(SOON_S)
+    assert loop._loop.is_closed()
 
 
 @pytest.mark.parametrize(("where", "outcome"), [("after", "retried"), ("before", "interrupted")])

@@ -290,6 +290,11 @@ class Batcher(Generic[Entry, Outcome]):
         return bool(self._waiting)
 
     @property
+    def is_repeating(self) -> bool:
+        """Whether entries wait to be stored again."""
+        return bool(self._retries)
+
+    @property
     def pending(self) -> int:
         """Number of entries that are not stored: queued, being stored, failed, or given up."""
         with self._mutex:

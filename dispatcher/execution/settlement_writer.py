@@ -137,8 +137,16 @@ class SettlementWriter:
             _, alike = groups.setdefault(self._likeness(delivery, settlement.verb), (settlement, []))
             alike.append(delivery)
         failed: Failures = {}
-        for settlement, alike in groups.values():
-            failed |= self._tell(alike, settlement)
+        try:
+            for settlement, alike in groups.values():
+                failed |= self._tell(alike, settlement)
+        except Closed:  # the client is closed: the messages come again when their timeouts pass
+            for delivery in deliveries:
+                delivery.is_left = True
+        else:  # a wide row that cannot be reached lets others be stored meanwhile
+            for verb in {settlement.verb for settlement, _ in groups.values()}:
+                if not failed and not self._batchers[verb].is_repeating:
+                    self._trouble.succeeded(verb, verb=verb)
         self.stored_s = time.monotonic()
         return [failed.get(delivery) for delivery in deliveries] if failed else [None] * len(deliveries)
 
@@ -156,9 +164,8 @@ class SettlementWriter:
         """Settle like deliveries with one call; afterwards each message knows whether it is still held."""
         try:
             unkept = self._call(alike, settlement)
-        except Closed:  # the client is closed: the messages come again when their timeouts pass
-            for delivery in alike:
-                delivery.is_left = True
+        except Closed:
+            raise
         except CqueueError as exc:
             return self._failed(alike, settlement.verb, exc)
         except Exception as exc:  # noqa: BLE001 - nobody else would report it
@@ -211,7 +218,6 @@ class SettlementWriter:
                 self._telemetry.of(Event.RESULT_UNKEPT, delivery, error=error)
 
     def _done(self, alike: list[Delivery], verb: Verb) -> None:
-        self._trouble.succeeded(verb, verb=verb)
         for batch in {delivery.batch for delivery in alike}:
             if batch is not None and not batch.lease.is_held:
                 batch.end()  # frees the bodies now, not at the next check

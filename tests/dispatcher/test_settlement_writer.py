@@ -210,6 +210,30 @@ def test_an_ack_whose_outcome_is_unknown_is_sent_again(troubled, writer, poller,
     assert work.peek() == []
 
 
+def test_a_failure_that_goes_on_is_told_once_though_others_are_stored(shop, troubled, poller, work):
+    """As where one partition has lost its quorum: an end that is told is one."""
+    told = []
+    writer = writer_of(Options(ack_interval=timedelta(0)), on_event=lambda event, _: told.append(event))
+    other = Poller(shop.create_queue("other"), PollSchedule(lambda *_: 1, 0.005, 1.0), OPTIONS)
+    (lost,), found = deliveries(poller, work, 1), deliveries(other, other.queue, 3)
+    error = Unavailable("this partition has lost its quorum")
+    place = lost.message.lease.wide_row
+    troubled.trouble = lambda operation: error if getattr(operation, "wide_row", None) == place else None
+    later = Settlement(Verb.NACK, "retried", timedelta(seconds=30))
+    writer.settle(lost, later)
+    for delivery in found:
+        until(lambda: Event.SETTLE_FAILED in told)
+        writer.settle(delivery, later)
+        until(lambda delivery=delivery: not delivery.message.is_held)
+    until(lambda: writer.pending == 1)
+    assert told == [Event.SETTLE_FAILED]
+    troubled.trouble = lambda _: None
+    assert writer.flush(SOON_S)
+    assert told == [Event.SETTLE_FAILED, Event.SETTLE_RESUMED]
+    writer.close()
+    other.consumer.close()
+
+
 def test_a_nack_whose_lease_is_lost_is_dropped(writer, poller, work, clock):
     """The message belongs to somebody else."""
     (delivery,) = deliveries(poller, work, 1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.dispatcher.execution.actions import Snooze
 from cqueue.dispatcher.execution.events import Event, Events
@@ -35,6 +35,8 @@ REMEMBERED: Final = 1000
 Beyond this limit the wait is measured from when the message is due or was sent. No known name makes room for
 a new one: all of them come again and again, and each would count as new again.
 """
+_ANY_OTHER: Final = ("", "", "")
+"""Stands for all tasks and schedules beyond this limit."""
 
 
 def is_too_new(message: ReceivedMessage, error: BaseException, binding: Binding | None) -> bool:
@@ -71,8 +73,6 @@ class UnknownTasks:
         events: where each unknown task is logged once.
     """
 
-    _is_full = False
-
     def __init__(self, wait: timedelta, events: Events) -> None:
         self._wait = wait
         self._events = events
@@ -96,25 +96,16 @@ class UnknownTasks:
         """Return when the task was first met, and log it then; beyond REMEMBERED, when it was sent."""
         subject = (delivery.poller.name, delivery.name, schedule or "")
         with self._mutex:
-            known = self._since.get(subject)
-            if known is not None:
-                return known
-            is_remembered = len(self._since) < REMEMBERED
-            if is_remembered:
-                self._since[subject] = now
-            is_told = is_remembered or not self._is_full
-            self._is_full = not is_remembered
-        if is_told:
-            self._tell(delivery, error, schedule, is_remembered=is_remembered)
-        return now if is_remembered else delivery.message.sent_at
-
-    def _tell(
-        self, delivery: Delivery, error: BaseException, schedule: str | None, *, is_remembered: bool
-    ) -> None:
-        if not is_remembered:
-            self._events.of(Event.UNTOLD, delivery, error=error, remembered=REMEMBERED)
+            if len(self._since) >= REMEMBERED and subject not in self._since:
+                subject = _ANY_OTHER
+            is_new = subject not in self._since
+            since = self._since.setdefault(subject, now)
+        fields: dict[str, Any] = {"wait_s": self._wait.total_seconds()}
+        event = Event.UNKNOWN if delivery.binding is None else Event.MISMATCH
+        if subject is _ANY_OTHER:
+            since, event, fields = delivery.message.sent_at, Event.UNTOLD, {"remembered": REMEMBERED}
         elif schedule is not None:
-            self._events.of(Event.UNFIRED, delivery, error=error, schedule=schedule)
-        else:
-            event = Event.UNKNOWN if delivery.binding is None else Event.MISMATCH
-            self._events.of(event, delivery, error=error, wait_s=self._wait.total_seconds())
+            event, fields = Event.UNFIRED, {"schedule": schedule}
+        if is_new:
+            self._events.of(event, delivery, error=error, **fields)
+        return since

@@ -66,7 +66,8 @@ def _restart(store: ScheduleStore, key: str) -> bool:
     if row is None or not _is_overdue(store, row):
         return False
     if store.is_live(row):
-        store.send_again(row)
+        if not store.is_old(row):  # who sent it may have died before consumers could find it
+            store.send_next(row)
         return False
     if store.read(key) != row:  # it fired, and was acked, between the two reads
         return False

@@ -151,24 +151,15 @@ class ScheduleStore:
         message = _next_message(row)
         if message is None:
             return
-        if self._is_old(row):
+        if self.is_old(row):
             # The store may have forgotten that the firing's id was used. If another process changes the row
             # first, that process sends the firing.
             self.go_on(row)
         else:
             self._producer.send(message)
 
-    def send_again(self, row: ScheduleRow) -> None:
-        """Send a firing that is stored once more: who sent it may have died before consumers could find it.
-
-        Raises:
-            NotDone, SendUnknown: as `send_next`.
-        """
-        message = _next_message(row)
-        if message is not None and not self._is_old(row):
-            self._producer.send(message)
-
-    def _is_old(self, row: ScheduleRow) -> bool:
+    def is_old(self, row: ScheduleRow) -> bool:
+        """Return whether the row's firing was due so long ago that `send_next` would make it another one."""
         return self.now_us() - due_ms(row) * 1000 > self.spec.gc_grace_us // 2
 
     def go_on(self, row: ScheduleRow) -> ScheduleRow | None:

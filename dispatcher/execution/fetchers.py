@@ -117,6 +117,6 @@ def delivery_of(resolver: Resolver, poller: Poller, message: ReceivedMessage) ->
             delivery.is_async = True
         poller.kinds.add(binding.is_async)
         delivery.binding = binding
-    except Exception as exc:  # noqa: BLE001 - the resolver is the application's code; its error fails the message
+    except BaseException as exc:  # noqa: BLE001 - also SystemExit: the resolver is the application's code
         delivery.error = exc
     return delivery

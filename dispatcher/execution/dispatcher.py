@@ -112,6 +112,9 @@ class Dispatcher:
             if self._state != "new":
                 raise Closed(f"the dispatcher is {self._state}; make a new one")
             self._state = "starting"
+            if not self._graces.empty():  # a `stop` that has seen it new says that it has stopped
+                self._end()
+                raise Closed("the dispatcher is stopped; make a new one")
             try:
                 pollers = self.engine.make_pollers(self._sources)
             except BaseException:
@@ -151,7 +154,7 @@ class Dispatcher:
         if self._state == "new":
             self._end()
         if wait and not self._mutex.is_held():  # in a signal handler within `start`, which then could not end
-            self._stopped.wait()
+            self.join()
 
     def join(self, timeout: timedelta | None = None) -> bool:
         """Wait until the dispatcher has stopped; return False if `timeout` (0 to 365 days) passes first."""

@@ -979,6 +979,29 @@ def test_a_dispatcher_is_started_once(work):
         dispatcher.start()
 
 
+def test_a_start_that_meets_a_stop_starts_nothing(work):
+    """The stop ends what has not begun, and a program that waits for it may close the client."""
+    dispatcher = Dispatcher(work, fail)
+    end, ending, go_on = dispatcher._end, threading.Event(), threading.Event()
+
+    def end_late():
+        ending.set()
+        assert go_on.wait(SOON_S)
+        end()
+
+    dispatcher._end = end_late
+    stopping = threading.Thread(target=dispatcher.stop)
+    stopping.start()
+    assert ending.wait(SOON_S)
+    dispatcher._end = end
+    with pytest.raises(cqueue.Closed):
+        dispatcher.start()
+    go_on.set()
+    stopping.join()
+    assert not dispatcher.engine.fetchers.threads
+    assert dispatcher.state == "stopped"
+
+
 def test_a_stop_during_the_start_is_waited_for(troubled, work):
     """A program that closes its client after `stop` or `join` leaves nothing held behind."""
     reading, go_on = threading.Event(), threading.Event()

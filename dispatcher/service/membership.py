@@ -18,6 +18,7 @@ from cqueue.client import Client, inside
 from cqueue.dispatcher.service import logs
 from cqueue.errors import CqueueError
 from cqueue.protocol.poll import Share
+from cqueue.runtime.logs import describe
 from cqueue.runtime.rendezvous import Names
 from cqueue.runtime.sequences import grouped
 from cqueue.store.control import Heartbeat, ReadWorkers, RemoveWorker, WorkerRow
@@ -225,7 +226,7 @@ class Membership:
         try:
             self._ask(RemoveWorker(self._describe().name))
         except CqueueError as exc:
-            self._log.info(logs.DaemonEvent.HEARTBEAT_FAILED, error=str(exc))
+            self._log.info(logs.DaemonEvent.HEARTBEAT_FAILED, error=describe(exc))
 
     def beat(self) -> None:
         """Send a heartbeat, and read the other workers; after a failure everything stays as it was."""
@@ -233,9 +234,9 @@ class Membership:
             me = replace(self._describe(), seen=self._now_s())
             self._ask(Heartbeat(me.row(), TTL_S))
             self._see(me, [parse(row) for row in self._ask(ReadWorkers())])
-        except CqueueError as exc:
+        except Exception as exc:  # noqa: BLE001 - without its heartbeat nobody would know of the worker
             if not self._failing:  # log once for each outage
-                self._log.warning(logs.DaemonEvent.HEARTBEAT_FAILED, error=str(exc))
+                self._log.warning(logs.DaemonEvent.HEARTBEAT_FAILED, error=describe(exc))
             self._failing = True
         else:
             self._failing = False

@@ -1,5 +1,7 @@
 """Workers of a queue divide its wide rows, and say that they are there."""
 
+import threading
+
 import pytest
 import structlog
 from hypothesis import given
@@ -14,6 +16,7 @@ from cqueue.errors import Unavailable
 from cqueue.store.control import Heartbeat, ReadWorkers, WorkerRow
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import WideRow
+from tests.fix_dispatcher import SOON_S
 
 names = st.text(min_size=1, max_size=20)
 fleets = st.sets(names, min_size=1, max_size=8)
@@ -156,6 +159,24 @@ def test_an_outage_leaves_the_shares_as_they_are():
     member.beat()
     member.beat()
     assert not told
+
+
+def test_an_error_of_the_library_ends_no_heartbeat(monkeypatch):
+    """The worker would be missing in every list, and its share would be nobody's to look at first."""
+    monkeypatch.setattr(membership, "BEAT_EVERY_S", 0.001)
+    asked, beaten = [], threading.Event()
+
+    def breaks_once(_operation):
+        asked.append(1)
+        if len(asked) == 1:
+            raise RuntimeError("dictionary changed size during iteration")
+        beaten.set()
+        return []
+
+    member = Membership(breaks_once, worker, lambda *_: None, now_s=lambda: 0.0)
+    member.start()
+    assert beaten.wait(SOON_S)
+    member.stop()
 
 
 @pytest.mark.parametrize(

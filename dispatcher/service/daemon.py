@@ -100,12 +100,8 @@ class Ordered:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Attempted:
-    """An attempt to start the dispatcher has ended, whichever way."""
-
-
-Notice = Signalled | Stopped | Ordered | Attempted
+Notice = Signalled | Stopped | Ordered | Future["Launched"]
+"""A future: an attempt to start the dispatcher has ended, whichever way."""
 Inbox = queue.SimpleQueue[Notice]
 
 
@@ -197,10 +193,10 @@ class Daemon:
                 attempt.set_result(launch())
             except BaseException as exc:  # noqa: BLE001 - raised below
                 attempt.set_exception(exc)
-            self._inbox.put(Attempted())
+            self._inbox.put(attempt)
 
         threading.Thread(target=run, name="cqueue-launch", daemon=True).start()
-        if not isinstance(self._next(math.inf), Attempted):
+        if self._next(math.inf) is not attempt:
             leave(Exit.DRAINED)
         return attempt.result()
 

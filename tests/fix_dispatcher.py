@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partialmethod
 from socketserver import BaseServer
@@ -78,6 +79,26 @@ class Gate:
     def wait_begun(self, count=1):
         for _ in range(count):
             assert self.begun.acquire(timeout=SOON_S)
+
+
+class Compared(str):
+    """A name that counts how often it is compared."""
+
+    __slots__ = ()
+    __hash__ = str.__hash__
+    times = 0
+
+    def __eq__(self, other):
+        Compared.times += 1
+        return str.__eq__(self, other)
+
+    @classmethod
+    @contextmanager
+    def few(cls, count):
+        """Give a function that makes `count` names; fails if the block compares each with each."""
+        cls.times = 0
+        yield lambda: tuple(cls(f"q{number}") for number in range(count))
+        assert cls.times < 10 * count
 
 
 @pytest.fixture(autouse=True)

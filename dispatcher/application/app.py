@@ -286,10 +286,11 @@ class App:
         options.setdefault("unknown_task_wait", self.unknown_task_wait)
         checked_options(**options)
         hooks = (*self.middleware, *checked_middleware(middleware))
-        own = list(self._registry.queues())
+        own = self._registry.queues()
         if queues is not None and not isinstance(queues, Iterable):
             raise ConfigError(f"queues is {queues!r}; it takes names of queues")
-        names = [queues] if isinstance(queues, str) else list(own if queues is None else queues)
+        asked = [queues] if isinstance(queues, str) else own if queues is None else queues
+        names = [check_queue_name(name) for name in asked]
         others = {name: self.client.queue(name) for name in names if name not in own}
         check_once(names)
         opened = others | {queue.name: queue for queue in self.setup()}

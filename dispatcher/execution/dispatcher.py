@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -269,7 +270,7 @@ def _checked(queues: Source | Iterable[Source]) -> list[Source]:
 
 def check_once(names: Sequence[str]) -> None:
     """Raise `ConfigError` if a queue is given twice."""
-    if twice := {name for name in names if names.count(name) > 1}:
+    if twice := [name for name, times in Counter(names).items() if times > 1]:
         raise ConfigError(f"queues are given twice: {', '.join(sorted(twice))}")
 
 

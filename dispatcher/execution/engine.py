@@ -150,7 +150,7 @@ class Engine:
         """Return counters since the start, and the current load."""
         backlog, trouble, pollers = self.backlog, self.fetchers.trouble, self.poll_schedule.pollers
         counts = self.runner.telemetry.by_queue([poller.name for poller in pollers])
-        by_client = {id(poller.sender): poller.queue.hints for poller in pollers}
+        by_client = {id(poller.sender): poller.queue for poller in pollers}
         return Stats(
             total=total(counts),
             queues=counts,
@@ -160,7 +160,7 @@ class Engine:
             state=state,
             failing=trouble.subjects,
             stuck=trouble.stuck,
-            hints=added(by_client.values()),
+            hints=added(queue.hints for queue in by_client.values()),
         )
 
     def quarantined(self) -> dict[str, int]:

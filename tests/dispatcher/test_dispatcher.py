@@ -20,7 +20,7 @@ import cqueue
 from cqueue.config import QueueConfig
 from cqueue.dispatcher.execution import engine, event_loop, firing, runner
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery
-from cqueue.dispatcher.execution.dispatcher import Dispatcher
+from cqueue.dispatcher.execution.dispatcher import Dispatcher, check_once
 from cqueue.dispatcher.execution.handlers import bind
 from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
@@ -35,7 +35,7 @@ from cqueue.store.operations import (
     ReadSlice,
     RemoveQueue,
 )
-from tests.fix_dispatcher import SOON, SOON_S, Gate, until
+from tests.fix_dispatcher import SOON, SOON_S, Compared, Gate, until
 from tests.unit.ctrl_c import ctrl_c_at, on_a_thread
 
 HOUR = timedelta(hours=1)
@@ -1456,6 +1456,12 @@ def test_handlers_are_checked(work, handler):
     """An object that cannot be called is refused at once."""
     with pytest.raises(cqueue.ConfigError):
         Dispatcher(work, handler)
+
+
+def test_many_queues_are_checked_without_comparing_each_with_each():
+    """The start of 20,000 would take many seconds longer."""
+    with Compared.few(300) as names:
+        check_once(names())
 
 
 def test_a_queue_is_given_once(shop, work):

@@ -45,8 +45,6 @@ STUCK_S: Final = 3.0
 """Seconds after an interrupt for which a handler may go on before it is given up."""
 _TRACE: Final = "\nTraceback (most recent call last)"
 """Where the traceback begins in the text of an error."""
-_ACTIONS: Final = (Retry, Snooze, Cancel, Dead)
-"""Classes of actions, for a quick check."""
 
 
 class _RunContext(Context):
@@ -262,7 +260,7 @@ class Runner:
     def _of_answer(self, delivery: Delivery, answer: Any) -> Settlement:
         if answer is False and (delivery.binding is None or delivery.binding.keeping is None):
             return left_to_timeout(delivery)
-        if answer is None or not isinstance(answer, _ACTIONS):
+        if answer is None or not isinstance(answer, Action):
             return SUCCEEDED
         try:
             if isinstance(answer, Retry) and delivery.binding is not None:

@@ -183,10 +183,13 @@ class Depths:
 
     def refresh(self) -> None:
         """Estimate anew. A queue that cannot be read has no depth, because an old one would look current."""
-        if self.wanted:
-            self.latest = {
-                queue.name: depth for queue in self._queues if (depth := _depth(queue)) is not None
-            }
+        found: dict[str, Depth] = {}
+        for queue in self._queues if self.wanted else ():
+            try:
+                found[queue.name] = depth_of(queue)
+            except Exception as exc:  # noqa: BLE001 - the thread must survive every error
+                logger(DISPATCHER).info("depth_unknown", queue=queue.name, error=describe(exc))
+        self.latest = found
 
 
 def depth_of(queue: Queue) -> Depth:
@@ -200,11 +203,3 @@ def depth_of(queue: Queue) -> Depth:
     return Depth(
         stats.ready, stats.claimed, stats.dead, max(0.0, age_s), delayed=stats.delayed, waiting=stats.waiting
     )
-
-
-def _depth(queue: Queue) -> Depth | None:
-    try:
-        return depth_of(queue)
-    except Exception as exc:  # noqa: BLE001 - the thread must survive every error
-        logger(DISPATCHER).info("depth_unknown", queue=queue.name, error=describe(exc))
-        return None

@@ -74,9 +74,5 @@ def unfinished_runs(number: int) -> list[dict[str, Any]]:
     with mmap.mmap(number, SLOTS * SIZE, access=mmap.ACCESS_READ) as memory:
         used = [(begin, int.from_bytes(memory[begin : begin + 2])) for begin in range(0, SLOTS * SIZE, SIZE)]
         texts = [memory[begin + 2 : begin + 2 + length] for begin, length in used if length]
-    return [_fields(text.decode(errors="ignore")) for text in texts]
-
-
-def _fields(text: str) -> dict[str, Any]:
-    message_id, attempt, queue, task = text.split("\0", 3)
-    return {"task": task, "message_id": message_id, "attempt": int(attempt), "queue": queue}
+    runs = [text.decode(errors="ignore").split("\0", 3) for text in texts]
+    return [{"task": run[3], "message_id": run[0], "attempt": int(run[1]), "queue": run[2]} for run in runs]

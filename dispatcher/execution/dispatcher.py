@@ -23,7 +23,7 @@ from cqueue.dispatcher.execution.engine import LOOK_S, Engine
 from cqueue.dispatcher.execution.handlers import known_tasks
 from cqueue.dispatcher.execution.middleware import Middleware, checked_middleware
 from cqueue.dispatcher.execution.options import Options
-from cqueue.dispatcher.execution.pollers import Poller, Source, queue_of
+from cqueue.dispatcher.execution.pollers import Source, queue_of
 from cqueue.dispatcher.execution.telemetry import Stats, Telemetry
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
@@ -206,11 +206,6 @@ class Dispatcher:
         """Return the names of threads that have ended, though they live as long as the dispatcher runs."""
         vital = (self._stopper, *self.engine.threads)
         return tuple(thread.name for thread in vital if not thread.is_alive())
-
-    @property
-    def pollers(self) -> Sequence[Poller]:
-        """Used inside the library: the pollers, to tell each consumer which wide rows are its share."""
-        return self.engine.poll_schedule.pollers
 
     # ── the stopping thread ──
 

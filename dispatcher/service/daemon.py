@@ -44,6 +44,7 @@ from cqueue.runtime.rendezvous import own_name
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.execution.dispatcher import Dispatcher
+    from cqueue.dispatcher.execution.pollers import Poller
     from cqueue.dispatcher.service.launch import Launched
     from cqueue.protocol.poll import Share
 
@@ -217,23 +218,17 @@ class Daemon:
         return launched
 
     def _work(self, dispatcher: Dispatcher) -> int:
-        engine = dispatcher.engine
-        depths = engine.depths
-        self._metrics.watch(
-            dispatcher.stats,
-            engine.quarantined,
-            lambda: depths.latest,
-            threads=dispatcher.options.threads,
-        )
-        if depths.wanted:
-            for poller in dispatcher.pollers:
+        pollers = dispatcher.engine.poll_schedule.pollers
+        self._metrics.watch(dispatcher)
+        if dispatcher.engine.depths.wanted:
+            for poller in pollers:
                 poller.consumer.driver.meter = self._metrics.calls
         self._dispatcher = dispatcher
         members = Membership(
-            dispatcher.pollers[0].consumer.driver.ask,
+            pollers[0].consumer.driver.ask,
             lambda: self._described(dispatcher),
-            lambda names, share: _give_share(dispatcher, names, share),
-            now_s=lambda: dispatcher.pollers[0].now_ms() / 1000,
+            lambda names, share: _give_share(pollers, names, share),
+            now_s=lambda: pollers[0].now_ms() / 1000,
         )
         members.start()
         self._notifier.ready()
@@ -352,9 +347,9 @@ class Daemon:
         )
 
 
-def _give_share(dispatcher: Dispatcher, names: Sequence[str], share: Share | None) -> None:
+def _give_share(pollers: Sequence[Poller], names: Sequence[str], share: Share | None) -> None:
     wanted = frozenset(names)
-    for poller in dispatcher.pollers:
+    for poller in pollers:
         if poller.name in wanted:
             poller.divide(share)
 

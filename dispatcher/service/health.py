@@ -59,13 +59,14 @@ def of(dispatcher: Dispatcher) -> Health:
     thread that has ended, or a poll that does not return although every call in it has a time limit, needs a
     new process. Nothing is counted: a daemon asks once a second, perhaps of 20,000 queues.
     """
-    state, trouble = dispatcher.state, dispatcher.engine.fetchers.trouble
+    state, engine = dispatcher.state, dispatcher.engine
+    failing = set(engine.fetchers.trouble.subjects)
     return judge(
         state,
         dead_threads=dispatcher.dead_threads() if state == "running" else (),
-        stalled_s=dispatcher.engine.poll_schedule.stalled_s(),
-        failing={poller.name for poller in dispatcher.pollers} <= set(trouble.subjects),
-        stuck=trouble.stuck,
+        stalled_s=engine.poll_schedule.stalled_s(),
+        failing=all(poller.name in failing for poller in engine.poll_schedule.pollers),
+        stuck=engine.fetchers.trouble.stuck,
     )
 
 

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -25,6 +25,9 @@ from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.telemetry import OUTCOMES, Depth, Stats
 from cqueue.message import to_datetime
 from cqueue.runtime.call_metrics import CallMetrics
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.execution.dispatcher import Dispatcher
 
 FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
 """Label and counter of calls that failed."""
@@ -81,25 +84,12 @@ class Metrics(Middleware):
         ProcessCollector(registry=self.registry)
         self.registry.register(self.calls)
 
-    def watch(
-        self,
-        stats: Callable[[], Stats],
-        quarantined: Callable[[], Mapping[str, int]],
-        depths: Callable[[], Mapping[str, Depth]] = dict,
-        *,
-        threads: int = 0,
-    ) -> None:
-        """Show a dispatcher's counters as well; the functions are called at each scrape.
-
-        Args:
-            stats: return the dispatcher's counters.
-            quarantined: return how many rows cannot be read, by queue or log.
-            depths: return the latest depths of queues; a queue that could not be read is left out.
-            threads: how many threads run handlers.
-        """
-        self._is_idle = lambda: _is_idle(stats())
-        self.registry.register(_From(lambda: _counted(stats(), quarantined(), threads)))
-        self.registry.register(_From(lambda: held(depths())))
+    def watch(self, dispatcher: Dispatcher) -> None:
+        """Show a dispatcher's counters as well, as they are at each scrape."""
+        engine, threads = dispatcher.engine, dispatcher.options.threads
+        self._is_idle = lambda: _is_idle(dispatcher.stats())
+        self.registry.register(_From(lambda: _counted(dispatcher.stats(), engine.quarantined(), threads)))
+        self.registry.register(_From(lambda: held(engine.depths.latest)))
         self.registry.register(_From(_spooled))
 
     def families(self) -> Families:

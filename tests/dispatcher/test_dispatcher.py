@@ -1298,7 +1298,7 @@ def test_idle_queues_cost_little_and_a_send_wakes_the_right_one(shop, dispatch):
     queues = [shop.create_queue(f"q{number}") for number in range(20)]
     seen = threading.Semaphore(0)
     dispatcher = dispatch(queues, lambda *_: seen.release())
-    until(lambda: all(poller.state.pause_s >= 1 for poller in dispatcher.pollers))
+    until(lambda: all(poller.state.pause_s >= 1 for poller in dispatcher.engine.poll_schedule.pollers))
     for queue in queues[::2]:
         queue.send(b"x")
         assert seen.acquire(timeout=SOON_S)

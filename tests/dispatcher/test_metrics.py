@@ -30,9 +30,17 @@ def samples(families):
     }
 
 
+def watched(stats, depths=None, *, quarantined=None):
+    """A dispatcher as its metrics see it."""
+    engine = SimpleNamespace(
+        quarantined=lambda: quarantined or {}, depths=depths or SimpleNamespace(latest={})
+    )
+    return SimpleNamespace(stats=stats, engine=engine, options=SimpleNamespace(threads=8))
+
+
 def metrics_of(**counts):
     metrics = Metrics("shop:app")
-    metrics.watch(lambda: stats(**counts), lambda: {"mail": 3, "": 1})
+    metrics.watch(watched(lambda: stats(**counts), quarantined={"mail": 3, "": 1}))
     return metrics
 
 
@@ -134,9 +142,7 @@ def test_the_lag_goes_back_to_zero_where_nothing_is_left_to_do():
     """An alert on it ends: the last message of a burst must not look late for ever."""
     now, load = [100.0], {"running": 0, "unstarted": 1}
     metrics = Metrics("shop:app", lambda: now[0])
-    metrics.watch(
-        lambda: Stats(QueueCounts(), {}, load["running"], load["unstarted"], 0, "running"), dict, threads=8
-    )
+    metrics.watch(watched(lambda: Stats(QueueCounts(), {}, load["running"], load["unstarted"], 0, "running")))
     metrics.started_late("mail", 7.0)
     now[0] += LAG_S
     assert samples(metrics.families())["cqueue_lag_seconds",] == 7  # messages wait here still
@@ -217,7 +223,7 @@ def test_what_queues_hold_is_shown_and_of_several_processes_taken_once():
     processes = []
     for depth in (Depth(10, 3, 2, 60.0), Depth(12, 3, 2, 61.5)):
         metrics = Metrics("shop:app")
-        metrics.watch(stats, dict, lambda depth=depth: {"mail": depth})
+        metrics.watch(watched(stats, SimpleNamespace(latest={"mail": depth})))
         processes.append(metrics.families())
     assert held(samples(processes[0])) == [10, 60.0, 3, 2]
     assert held(samples(added(processes))) == [12, 61.5, 3, 2]
@@ -273,7 +279,7 @@ def test_a_scrape_reads_nothing(mail, monkeypatch):
     depths.wanted = True
     depths.refresh()
     metrics = Metrics("shop:app")
-    metrics.watch(stats, dict, lambda: depths.latest)
+    metrics.watch(watched(stats, depths))
     monkeypatch.setattr(type(mail), "stats", lambda _self: pytest.fail("was read"))
     assert held(samples(metrics.families()))[0] == 5
 

@@ -715,7 +715,7 @@ def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
     dispatcher.start()
     try:
         until(lambda: dispatcher.stats().hints == HintCounts() and store.seen.rings)
-        poller = dispatcher.pollers[0]
+        poller = dispatcher.engine.poll_schedule.pollers[0]
         until(lambda: poller.state.began_s is None and poller.state.pause_s)  # longer than this test
         sender.queue("orders").send(b"x")
         until(lambda: dispatcher.stats().total.acked)

@@ -7,6 +7,7 @@ import json
 import queue
 import re
 from configparser import ConfigParser
+from types import SimpleNamespace
 
 import kubernetes_validate
 import promql_parser as promql
@@ -44,7 +45,9 @@ def exported(tmp_path_factory):
     """Labels by series, as Prometheus reads them of daemon, parent and `cqueue metrics`; all have a value."""
     metrics = Metrics("shop:app")
     counts = Stats(QueueCounts(), {"mail": QueueCounts()}, 0, 0, 0, "running")
-    metrics.watch(lambda: counts, lambda: {"mail": 1}, lambda: {"mail": Depth(1, 1, 1, 1.0)})
+    held = SimpleNamespace(latest={"mail": Depth(1, 1, 1, 1.0)})
+    engine = SimpleNamespace(quarantined=lambda: {"mail": 1}, depths=held)
+    metrics.watch(SimpleNamespace(stats=lambda: counts, engine=engine, options=SimpleNamespace(threads=8)))
     metrics.handling.labels("mail", "shop:send").observe(1)
     metrics.started_late("mail", 1)
     for what in ("sent", "claimed", "acked", "returned", "buried", "expired"):

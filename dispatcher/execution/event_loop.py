@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
@@ -118,10 +118,13 @@ class EventLoop:
         self._start_waiting(id(self._tasks.pop(task)))
 
     def _look(self) -> None:
-        """Interrupt handlers whose time limit has passed, and start others for those that do not end."""
         self._asked_s = None
         self._trouble.succeeded("loop")
-        for delivery in self._runner.watch(self._backlog.coroutines.called(), monotonic()):
+        self._look_at(self._backlog.coroutines.called())
+
+    def _look_at(self, called: Iterable[Delivery]) -> None:
+        """Interrupt handlers whose time limit has passed, and start others for those that do not end."""
+        for delivery in self._runner.watch(called, monotonic()):
             self._backlog.abandon(delivery)
             self._start_waiting()
 
@@ -153,7 +156,7 @@ class EventLoop:
         if delivery.told:  # before it was called
             raise Interrupted
         limit_s, delivery.task = delivery.limit_s, asyncio.current_task()
-        timer = self._loop.call_later(limit_s, self._look) if limit_s is not None else None
+        timer = self._loop.call_later(limit_s, self._look_at, [delivery]) if limit_s is not None else None
         try:
             return await call()
         except asyncio.CancelledError as exc:

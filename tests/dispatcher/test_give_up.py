@@ -282,6 +282,16 @@ def test_a_firing_whose_handler_is_cancelled_once_it_has_ended_is_settled(
     assert settled == [SUCCEEDED]
 
 
+def test_a_coroutine_is_cancelled_as_its_time_is_over(start_loop, runner, settled):
+    """Without a look at all that run, which comes ten times a second."""
+    _, backlog = start_loop(runner)
+    brief = make_coroutine(lambda *_: asyncio.sleep(3600))
+    brief.binding = replace(brief.binding, timeout=timedelta(milliseconds=1))
+    backlog.put([brief])
+    until(lambda: settled)
+    assert [one.outcome for one in settled] == ["retried"]
+
+
 @pytest.fixture
 def look_at(monkeypatch):
     """Have a loop look at its time limits at a monotonic time."""

@@ -130,9 +130,13 @@ class Telemetry(Events):
         self.of(Event(f"message_{settlement.outcome}"), delivery, **fields)
 
     def lost(self, delivery: Delivery, **fields: Any) -> None:
-        """Count and log a lost lease; the message's handler is told, if it runs."""
+        """Count and log a lost lease; the message's handler is told, if it runs.
+
+        It may be noticed twice, while the handler runs and as its decision is stored; it is counted once.
+        """
+        if not delivery.is_lost:
+            self.count(delivery.poller.name, "lost")
         delivery.lose()
-        self.count(delivery.poller.name, "lost")
         self.of(Event.LOST, delivery, **fields)
         if self.on_lost is not None and delivery.poller.keeps_history:
             self.on_lost(delivery)

@@ -671,6 +671,16 @@ def test_a_week_of_hours_takes_a_moment():
 # ── Schedules ──
 
 
+def test_a_result_is_of_the_blocks_time():
+    """As everything that is stored there."""
+    own = cqueue.App()
+    double = own.task(queue="work", result_ttl=timedelta(hours=1))(lambda value: 2 * value)
+    with own.testing(now=NOON) as t:
+        handle = double.enqueue(2)
+        t.drain()
+        assert own.client.queue("work").result(handle).at == NOON
+
+
 def test_a_queue_keeps_its_history():
     """As with a dispatcher; what was told within one millisecond stays in the order in which it was told."""
     own = cqueue.App()

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from functools import partialmethod
 from socketserver import BaseServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,6 +52,13 @@ def until(condition, seconds=120.0, why="waited in vain"):
         assert waited_s < seconds, why() if callable(why) else why
         time.sleep(min(0.002 + waited_s / 20, 0.1))
     return found
+
+
+def watched(stats, depths=None, *, quarantined=None):
+    """A dispatcher as its metrics see it."""
+    depths = depths or SimpleNamespace(latest={})
+    engine = SimpleNamespace(quarantined=lambda: quarantined or {}, depths=depths)
+    return SimpleNamespace(stats=stats, engine=engine, options=SimpleNamespace(threads=8))
 
 
 class Gate:

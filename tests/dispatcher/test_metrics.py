@@ -12,7 +12,7 @@ from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.telemetry import Depth, Depths, QueueCounts, Stats, Telemetry
 from cqueue.dispatcher.service.metrics import LAG_S, ChildMetrics, Metrics, added, exposition
 from cqueue.spool import Spool
-from tests.fix_dispatcher import until
+from tests.fix_dispatcher import until, watched
 
 
 def stats(**counts):
@@ -28,14 +28,6 @@ def samples(families):
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-
-
-def watched(stats, depths=None, *, quarantined=None):
-    """A dispatcher as its metrics see it."""
-    engine = SimpleNamespace(
-        quarantined=lambda: quarantined or {}, depths=depths or SimpleNamespace(latest={})
-    )
-    return SimpleNamespace(stats=stats, engine=engine, options=SimpleNamespace(threads=8))
 
 
 def metrics_of(**counts):

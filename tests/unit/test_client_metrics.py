@@ -6,6 +6,7 @@ import time
 import urllib.request
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -38,7 +39,7 @@ from cqueue.store.operations import (
     WideRow,
 )
 from tests.faulty_store import FaultyStore
-from tests.fix_dispatcher import until
+from tests.fix_dispatcher import until, watched
 from tests.fix_store import brief_store
 
 pytestmark = pytest.mark.usefixtures("brief_pauses")
@@ -318,11 +319,8 @@ def all_metrics(client):
     """Every family of every collector, as name and type."""
     daemon = Metrics("shop:app")
     counts = QueueCounts()
-    daemon.watch(
-        lambda: Stats(counts, {"mail": counts}, 0, 0, 0, "running"),
-        dict,
-        lambda: {"mail": Depth(0, 0, 0, 0.0)},
-    )
+    held = SimpleNamespace(latest={"mail": Depth(0, 0, 0, 0.0)})
+    daemon.watch(watched(lambda: Stats(counts, {"mail": counts}, 0, 0, 0, "running"), held))
     exporter = Exporter(client, subscriptions=True)
     collectors = (daemon.registry, client.metrics, exporter, SpoolCollector())
     found = {family.name: family.type for one in collectors for family in one.collect()}

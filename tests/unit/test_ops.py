@@ -25,6 +25,7 @@ from cqueue.dispatcher.service.parent import ParentProcess
 from cqueue.dispatcher.service.supervisor import BEYOND_GRACE_S
 from cqueue.spool import Spool
 from cqueue.store.operations import IdSlice, LockRow, LockState, Mutate, ReadIds, WideRow
+from tests.fix_dispatcher import watched
 from tests.unit import markdown_pages as markdown
 
 OPS = markdown.ROOT / "ops"
@@ -46,8 +47,7 @@ def exported(tmp_path_factory):
     metrics = Metrics("shop:app")
     counts = Stats(QueueCounts(), {"mail": QueueCounts()}, 0, 0, 0, "running")
     held = SimpleNamespace(latest={"mail": Depth(1, 1, 1, 1.0)})
-    engine = SimpleNamespace(quarantined=lambda: {"mail": 1}, depths=held)
-    metrics.watch(SimpleNamespace(stats=lambda: counts, engine=engine, options=SimpleNamespace(threads=8)))
+    metrics.watch(watched(lambda: counts, held, quarantined={"mail": 1}))
     metrics.handling.labels("mail", "shop:send").observe(1)
     metrics.started_late("mail", 1)
     for what in ("sent", "claimed", "acked", "returned", "buried", "expired"):

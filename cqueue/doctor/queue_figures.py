@@ -11,7 +11,7 @@ from typing import Final
 
 from cqueue import ids
 from cqueue.protocol import shards
-from cqueue.protocol.inspection import END, Walk, first_wide_rows, states_of, wide_rows
+from cqueue.protocol.inspection import END, Walk, first_wide_rows, wide_rows
 from cqueue.protocol.parallel import together
 from cqueue.protocol.plausibility import AHEAD_US, is_lost, is_overdue
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -121,14 +121,14 @@ def _note_slots(found: Figures, wide_row: WideRow, head: Head) -> Proto[None]:
 
 
 def _note_ids(found: Figures, spec: QueueSpec, wide_row: WideRow, priority: int, head: Head) -> Proto[None]:
-    states = states_of(head, priority)
+    listing = head.listing(priority)
     cursor = _cursor(wide_row, head.cursors.get(priority), found.now_us)
     walk = Walk(spec, wide_row, priority, last=ids.highest_at(found.now_us - LATE_US))
     while found.reads < MAX_READS:
         found.reads += 1
         page = yield from walk.next_ids()
         for id_ in page.ids:
-            if id_ not in states and not ids.is_any_of_row(id_, page.damaged):
+            if id_ not in listing and not ids.is_any_of_row(id_, page.damaged):
                 found.note_late(wide_row, ids.time_us(id_))
                 found.stragglers += id_ <= cursor
         if walk.done:

@@ -19,7 +19,7 @@ from cqueue.protocol import lock as locks
 from cqueue.protocol import plausibility, policy
 from cqueue.protocol.ack import SHARED_MS
 from cqueue.protocol.claim_draft import MAX_LISTED, STAY_MS, free_number, freed
-from cqueue.protocol.inspection import discard, is_expired, slots_of
+from cqueue.protocol.inspection import discard, is_expired
 from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, tally_share, unlock
 from cqueue.protocol.plausibility import is_held, is_retired
 from cqueue.protocol.row_memory import RowMemory, fence_of, remember_row
@@ -105,7 +105,7 @@ class Edit:
 
     def by_slot(self, ids_: Iterable[int]) -> list[tuple[SlotRow | None, list[int]]]:
         """Group ids by the slot that lists them, None if no slot does."""
-        numbers = {id_: slot.number for id_, slot in slots_of(self._head, self._priority).items()}
+        numbers = {id_: slot.number for id_, slot in self._head.listing(self._priority).items()}
         groups = grouped((numbers.get(id_), id_) for id_ in sorted(ids_))
         return [(None if number is None else self._slots[number], some) for number, some in groups.items()]
 
@@ -172,7 +172,7 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
     now_us = yield from Now()
     head, _ = yield from locks.read_whole(wide_row)
     rows: list[MessageRow] = yield from ReadMessages(wide_row, priority, tuple(ids_))
-    listing, changed = slots_of(head, priority), Changed()
+    listing, changed = head.listing(priority), Changed()
     for row in rows:
         slot = listing.get(row.id)
         if slot is not None and slot.died_at_ms is not None:

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import shards
-from cqueue.protocol.inspection import END, Counts, count_one, count_slots, first_wide_rows, states_of
+from cqueue.protocol.inspection import END, Counts, count_one, count_slots, first_wide_rows
 from cqueue.protocol.parallel import together
 from cqueue.protocol.plausibility import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
-from cqueue.store.operations import Head, IdSlice, Now, ReadHead, ReadIds, SlotState, Together, WideRow
+from cqueue.store.operations import Head, IdSlice, Now, ReadHead, ReadIds, SlotRow, Together, WideRow
 
 PAGE = 1000
 """Ids that one read asks for: few enough for a quick answer, so that 16 reads side by side are light."""
@@ -36,12 +36,12 @@ AT_ONCE = 16
 
 
 class _Scan(NamedTuple):
-    """The next page of ids to read, of one priority of a wide row. states: of the slots that list them."""
+    """The next page of ids to read, of one priority of a wide row. listing: see `Head.listing`."""
 
     wide_row: WideRow
     priority: int
     after: int
-    states: Mapping[int, SlotState]
+    listing: Mapping[int, SlotRow]
 
 
 def estimate(spec: QueueSpec) -> Proto[Counts]:
@@ -81,7 +81,7 @@ def _heads(counts: Counts, rows: Sequence[tuple[WideRow, frozenset[int]]], now_u
             count_slots(counts, head)
             for priority in sorted(priorities):
                 after = _boundary(row, head, priority, now_us)
-                scans.append(_Scan(row, priority, after, states_of(head, priority)))
+                scans.append(_Scan(row, priority, after, head.listing(priority)))
     return scans
 
 
@@ -116,5 +116,5 @@ def _ids(counts: Counts, scans: list[_Scan], now_us: int) -> Proto[None]:
 def _count(counts: Counts, scan: _Scan, page: IdSlice, now_us: int) -> None:
     counts.quarantined += len(page.damaged)
     for id_ in page.ids:
-        if id_ not in scan.states and not ids.is_any_of_row(id_, page.damaged):
+        if id_ not in scan.listing and not ids.is_any_of_row(id_, page.damaged):
             count_one(counts, None, ids.time_us(id_), now_us)

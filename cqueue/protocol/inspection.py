@@ -209,45 +209,27 @@ def _count_ids(
 ) -> Proto[None]:
     now_us = yield from Now()
     for priority in sorted(priorities):
-        states = states_of(head, priority)
+        listing = head.listing(priority)
         walk = Walk(spec, wide_row, priority)
         while not walk.done:
             page = yield from walk.next_ids()
             counts.quarantined += len(page.damaged)
             for id_ in page.ids:
                 if not ids.is_any_of_row(id_, page.damaged):
-                    count_one(counts, states.get(id_), ids.time_us(id_), now_us)
+                    count_one(counts, listing.get(id_), ids.time_us(id_), now_us)
 
 
-def count_one(counts: Counts, state: SlotState | None, due_us: int, now_us: int) -> None:
-    """Add one message to `counts`. state: of the slot that lists it; None if no slot does."""
+def count_one(counts: Counts, slot: SlotRow | None, due_us: int, now_us: int) -> None:
+    """Add one message to `counts`. slot: the one that lists it; None if no slot does."""
     counts.live += 1
-    if state is SlotState.CLAIMED:
-        counts.claimed += 1
-    elif state is SlotState.WAITING:
-        counts.waiting += 1
-    elif state is SlotState.QUARANTINED:
-        pass  # no consumer may claim it
+    if slot is not None:
+        counts.claimed += slot.state is SlotState.CLAIMED
+        counts.waiting += slot.state is SlotState.WAITING  # no consumer may claim a quarantined one
     elif due_us > now_us:
         counts.delayed += 1
     else:
         counts.ready += 1
         counts.oldest_us = min(counts.oldest_us or due_us, due_us)
-
-
-def states_of(head: Head, priority: int) -> dict[int, SlotState]:
-    """Return, by message id, the state of the slot that lists the message."""
-    return {id_: slot.state for id_, slot in slots_of(head, priority).items()}
-
-
-def slots_of(head: Head, priority: int) -> dict[int, SlotRow]:
-    """Return, by message id, the slot that lists the message."""
-    return {
-        id_: slot
-        for slot in head.slots
-        if slot.priority == priority and slot.state is not SlotState.FREE
-        for id_ in slot.ids
-    }
 
 
 def peek(spec: QueueSpec, limit: int) -> Proto[list[Found]]:
@@ -260,7 +242,7 @@ def peek(spec: QueueSpec, limit: int) -> Proto[list[Found]]:
             if len(found) >= limit:
                 return found
             rows = yield from _first_rows(spec, wide_row, priority, limit - len(found))
-            found += as_found(wide_row, rows, slots_of(head, priority), now_us)
+            found += as_found(wide_row, rows, head.listing(priority), now_us)
     return found
 
 
@@ -269,7 +251,7 @@ def look(wide_row: WideRow, priority: int, ids_: tuple[int, ...]) -> Proto[list[
     now_us = yield from Now()
     head = yield from ReadHead(wide_row)
     rows = yield from ReadMessages(wide_row, priority, ids_)
-    return as_found(wide_row, rows, slots_of(head, priority), now_us)
+    return as_found(wide_row, rows, head.listing(priority), now_us)
 
 
 def as_found(

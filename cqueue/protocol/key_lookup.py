@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import inspection
-from cqueue.protocol.inspection import Found
+from cqueue.protocol.inspection import Found, as_found
 from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import grouped, parts
@@ -55,8 +54,7 @@ def _messages_of(spec: QueueSpec, rows: Iterable[KeyRow], now_us: int) -> Proto[
         heads = yield from together(*(ReadHead(wide_row) for (wide_row, _), _ in some))
         answers = yield from together(*(ReadMessages(*place, tuple(ids_)) for place, ids_ in some))
         for ((wide_row, priority), _), head, messages in zip(some, heads, answers, strict=True):
-            slots = inspection.slots_of(head, priority)
-            found += inspection.as_found(wide_row, messages, slots, now_us)
+            found += as_found(wide_row, messages, head.listing(priority), now_us)
     return sorted(found, key=lambda one: (one.row.id, one.row.priority))
 
 

@@ -15,7 +15,6 @@ from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import listed_above
 from cqueue.protocol.disposition import Disposition, of_slot
-from cqueue.protocol.inspection import slots_of
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.parallel import some_of
 from cqueue.protocol.plausibility import is_held, is_lost, is_retired
@@ -155,7 +154,7 @@ def _shows_work(memory: RowMemory, spec: QueueSpec, read: ReadIds, answer: Any, 
     many = answer.tombstones > TARGET_TOMBSTONES and not memory.open
     if many and head.cursor(read.priority).boundary <= read.after < policy.horizon(spec, now_us):
         return True
-    listed = slots_of(head, read.priority)
+    listed = head.listing(read.priority)
     return len(answer.ids) >= read.limit or any(id_ not in listed for id_ in answer.ids)
 
 

@@ -41,9 +41,7 @@ def messages(driver: BlockingDriver, spec: QueueSpec) -> Iterator[Found]:
         for wide_row, priorities in beside:
             head = driver.ask(ReadHead(wide_row))
             streams += [
-                _messages(
-                    driver, Walk(spec, wide_row, priority), wide_row, inspection.slots_of(head, priority)
-                )
+                _messages(driver, Walk(spec, wide_row, priority), wide_row, head.listing(priority))
                 for priority in priorities
             ]
         yield from heapq.merge(*streams, key=lambda found: found.row.id)
@@ -163,7 +161,7 @@ def some(
         if wide_row != last:
             head, last = driver.ask(ReadHead(wide_row)), wide_row
             told.reads += 1
-        slots = inspection.slots_of(head, at.priority)
+        slots = head.listing(at.priority)
         walk = Walk(spec, wide_row, at.priority, at.after)
         while not walk.done:
             if told.is_spent():

@@ -167,6 +167,15 @@ class Head:
         """Return the slots by their places."""
         return {slot.place: slot for slot in self.slots}
 
+    def listing(self, priority: int) -> dict[int, SlotRow]:
+        """Return, by message id, the slot that lists the message."""
+        return {
+            id_: slot
+            for slot in self.slots
+            if slot.priority == priority and slot.state is not SlotState.FREE
+            for id_ in slot.ids
+        }
+
     @property
     def is_whole(self) -> bool:
         """Whether the read shows each mutation of several rows wholly or not at all.

@@ -10,7 +10,7 @@ from cqueue import ids
 from cqueue.client import Client, inside
 from cqueue.message import to_datetime
 from cqueue.protocol import shards
-from cqueue.protocol.inspection import END, first_wide_rows, states_of
+from cqueue.protocol.inspection import END, first_wide_rows
 from cqueue.protocol.parallel import together
 from cqueue.store.decode import LAST_MS
 from cqueue.store.operations import LockState, Now, ReadHead, ReadIds, SlotState
@@ -87,7 +87,7 @@ def _unclaimed(wide_row: WideRow, priorities: Sequence[int], head: Head) -> Prot
     cursors = [ids.START if (at := head.cursors.get(one)) is None else at.cursor for one in priorities]
     reads = [ReadIds(wide_row, one, at, END, MOST_IDS) for one, at in zip(priorities, cursors, strict=True)]
     pages: list[IdSlice] = yield from together(*reads)
-    slots = [states_of(head, one) for one in priorities]
+    slots = [head.listing(one) for one in priorities]
     return [
         ([id_ for id_ in page.ids if id_ not in of], len(page.ids) == MOST_IDS)
         for page, of in zip(pages, slots, strict=True)

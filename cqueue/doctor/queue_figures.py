@@ -12,7 +12,6 @@ from typing import Final
 from cqueue import ids
 from cqueue.protocol import shards
 from cqueue.protocol.inspection import END, Walk, first_wide_rows, wide_rows
-from cqueue.protocol.parallel import together
 from cqueue.protocol.plausibility import AHEAD_US, is_lost, is_overdue
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
@@ -25,6 +24,7 @@ from cqueue.store.operations import (
     ReadIds,
     ReadMessages,
     WideRow,
+    together,
 )
 
 LATE_US: Final = 60_000_000

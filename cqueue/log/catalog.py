@@ -14,7 +14,6 @@ from cqueue.log.protocol.shards import existing
 from cqueue.log.protocol.spec import EarlierTtl, LogSpec
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name, is_queue_name
-from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.protocol.unknown import looking_again, unknown_if_not_done
 from cqueue.runtime.catalog import ACTIVE, DELETING
@@ -33,7 +32,7 @@ from cqueue.store.log_operations import (
     RemoveLog,
     UnregisterLogShard,
 )
-from cqueue.store.operations import DeploymentRow, Now, RandomBits
+from cqueue.store.operations import DeploymentRow, Now, RandomBits, together
 from cqueue.store.quarantine import Damage
 from cqueue.store.subscriptions import ListSubscriptions
 

@@ -15,7 +15,6 @@ from cqueue.protocol import keys, policy, shards
 from cqueue.protocol.ack import Placement, ack, place
 from cqueue.protocol.bodies import look_everywhere, without_body
 from cqueue.protocol.lease import Lease, Taken
-from cqueue.protocol.parallel import together
 from cqueue.protocol.shards import registration
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.texts import storable
@@ -28,6 +27,7 @@ from cqueue.store.operations import (
     ReadBodies,
     SlotState,
     WideRow,
+    together,
 )
 
 HEADER_REASON = "cqueue-dead-reason"

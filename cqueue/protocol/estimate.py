@@ -15,11 +15,20 @@ from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import shards
 from cqueue.protocol.inspection import END, Counts, count_one, count_slots, first_wide_rows
-from cqueue.protocol.parallel import together
 from cqueue.protocol.plausibility import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
-from cqueue.store.operations import Head, IdSlice, Now, ReadHead, ReadIds, SlotRow, Together, WideRow
+from cqueue.store.operations import (
+    Head,
+    IdSlice,
+    Now,
+    ReadHead,
+    ReadIds,
+    SlotRow,
+    Together,
+    WideRow,
+    together,
+)
 
 PAGE = 1000
 """Ids that one read asks for: few enough for a quick answer, so that 16 reads side by side are light."""

@@ -14,7 +14,6 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import keys, shards
 from cqueue.protocol.budget import TARGET_TOMBSTONES
-from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
@@ -35,6 +34,7 @@ from cqueue.store.operations import (
     SlotState,
     UnregisterShard,
     WideRow,
+    together,
 )
 
 PAGE = 1000

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.inspection import Found, as_found
-from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import grouped, parts
 from cqueue.store.keys import DeleteKeys, KeyPlace, KeyRow, KeyWrite, ReadKey
-from cqueue.store.operations import Now, ReadHead, ReadMessages
+from cqueue.store.operations import Now, ReadHead, ReadMessages, together
 
 READ_AT_ONCE = 32
 """Wide rows whose messages a look-up reads side by side."""

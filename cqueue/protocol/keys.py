@@ -10,11 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import grouped, parts
 from cqueue.store.keys import DeleteKeys, DropKey, InsertKeys, KeyPlace, KeyRow, KeyWrite, ScanKeys
-from cqueue.store.operations import MessageRow, Now, Operation, Together, WideRow
+from cqueue.store.operations import MessageRow, Now, Operation, Together, WideRow, together
 
 AT_ONCE = 32
 """Batches of writes side by side, at most."""

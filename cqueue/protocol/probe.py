@@ -16,7 +16,6 @@ from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import listed_above
 from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.parallel import some_of
 from cqueue.protocol.plausibility import is_held, is_lost, is_retired
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.row_memory import RowMemory
@@ -27,6 +26,7 @@ from cqueue.store.operations import (
     Head,
     IdSlice,
     Now,
+    Operation,
     ReadHead,
     ReadIds,
     SlotRow,
@@ -51,7 +51,7 @@ def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> 
         NotDone: all reads failed.
     """
     now_us = yield from Now()
-    heads = yield from some_of(tuple(ReadHead(memory.wide_row) for memory in memories))
+    heads = yield from _some_of([ReadHead(memory.wide_row) for memory in memories])
     busy: list[RowMemory] = []
     ask: list[RowMemory] = []
     for memory, head in zip(memories, heads, strict=True):
@@ -64,6 +64,14 @@ def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> 
                 has_work = memory.reads.budget.is_refused or head_has_work(memory, spec, gate, now_us)
                 (busy if has_work else ask).append(memory)
     return (yield from _with_fresh(busy, ask, spec, now_us))
+
+
+def _some_of(reads: Sequence[Operation[Any]]) -> Proto[list[Any]]:
+    """Run reads side by side; return results and errors. Raise the first error if all reads failed."""
+    answers = yield from Together(tuple(reads), retried=False)  # the next poll reads again anyway
+    if all(isinstance(answer, Exception) for answer in answers):
+        raise answers[0]
+    return answers
 
 
 def head_has_work(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:

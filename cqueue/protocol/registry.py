@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cqueue.protocol import policy, shards
-from cqueue.protocol.parallel import together
 from cqueue.protocol.row_memory import MessageSizes, RowMemory, remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
@@ -22,6 +21,7 @@ from cqueue.store.operations import (
     ShardRow,
     UnregisterShard,
     WideRow,
+    together,
 )
 
 EPOCHS_AT_ONCE = 32

@@ -10,7 +10,6 @@ from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import lock, policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import Draft
-from cqueue.protocol.parallel import together
 from cqueue.protocol.row_memory import RowMemory
 from cqueue.protocol.shards import epoch_of
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -23,6 +22,7 @@ from cqueue.store.operations import (
     ReadSlice,
     SlotState,
     UnregisterShard,
+    together,
 )
 
 PRIORITIES = range(10)

@@ -19,7 +19,6 @@ from cqueue.errors import TooManyTombstones
 from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import MAX_CLAIM_BYTES, MAX_LISTED, Draft, listed_above, within_bytes
-from cqueue.protocol.parallel import together
 from cqueue.protocol.plausibility import is_lost
 from cqueue.protocol.row_memory import ReadAhead, RowMemory
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -31,6 +30,7 @@ from cqueue.store.operations import (
     ReadIds,
     ReadMessages,
     ReadSlice,
+    together,
 )
 
 READ_BYTES = 4 << 20

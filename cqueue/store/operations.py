@@ -595,6 +595,17 @@ class Together(Operation[list[Any]]):
     retried: bool = True
 
 
+def together(*operations: Operation[Any]) -> Generator[Operation[Any], Any, list[Any]]:
+    """Run operations side by side; return their results, or raise the first error."""
+    if len(operations) == 1:
+        return [(yield from operations[0])]
+    results = (yield from Together(operations)) if operations else []
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
 class Answers(list[Any]):
     """The results of a `Together`, from a store that notes when each came; a plain list came as a whole.
 

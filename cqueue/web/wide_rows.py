@@ -11,9 +11,8 @@ from cqueue.client import Client, inside
 from cqueue.message import to_datetime
 from cqueue.protocol import shards
 from cqueue.protocol.inspection import END, first_wide_rows
-from cqueue.protocol.parallel import together
 from cqueue.store.decode import LAST_MS
-from cqueue.store.operations import LockState, Now, ReadHead, ReadIds, SlotState
+from cqueue.store.operations import LockState, Now, ReadHead, ReadIds, SlotState, together
 
 if TYPE_CHECKING:
     from cqueue.protocol.inspection import Registered

@@ -21,7 +21,7 @@ PLAIN = """
     duration error estimate event execute execution exists expired exporter failed fanout found frame full
     garbage health http id import index input inspection interface interrupt invalid known large last late
     launch level limiter loop lost main many merge metrics migrations mismatch model name no not old once
-    options out owned ownership page parallel parent plan plugin progress protocol pytest range reader
+    options out owned ownership page parent plan plugin progress protocol pytest range reader
     recovery refused rejected render repeating request result role runtime schema service settings socket
     source spark state sequences statement stats string suggestions systemd testing text thread too
     unavailable urls version web wire wrong

@@ -11,9 +11,9 @@ from functools import partial
 from cqueue.log.protocol.shards import ShardMap
 from cqueue.log.protocol.source import SLICE_BYTES, Read, Source, Stretch
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.store.log_operations import PeekRecords
+from cqueue.store.operations import together
 
 SOURCES_AT_ONCE = 32
 """Sources that one round reads side by side at most."""

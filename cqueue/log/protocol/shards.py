@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import Proto
 from cqueue.runtime.sequences import parts
 from cqueue.store.log_operations import ReadLogShards
+from cqueue.store.operations import together
 
 SHARDS_AT_ONCE = 64
 """Time shards of the registry that one statement reads: each is a Cassandra partition of its own."""

@@ -19,9 +19,8 @@ from cqueue import ids
 from cqueue.client import Client, inside
 from cqueue.errors import BadInput, DamagedRow
 from cqueue.log.protocol.subscription_definition import definition_of, origin_of
-from cqueue.protocol import inspection
+from cqueue.protocol import inspection, policy
 from cqueue.protocol.lock import mutate_once
-from cqueue.protocol.plausibility import next_fence
 from cqueue.protocol.spec import Proto
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode
@@ -239,7 +238,7 @@ def _give_back(wide_row: WideRow, priority: int, id_: int, stored: dict[str, Any
         due_ms=now_us // 1000,
         attempt=max(0, aside.attempt - 1),
         owner=owner.to_bytes(16, "big"),
-        rev=next_fence(stored.get("rev"), now_us),
+        rev=policy.next_fence(stored.get("rev"), now_us),
         tally=aside.tally,
     )
     return (yield from mutate_once(Mutate(wide_row, slots=(SlotChange(stored.get("rev"), row),))))

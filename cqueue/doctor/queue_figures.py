@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cqueue import ids
-from cqueue.protocol import shards
+from cqueue.protocol import policy, shards
 from cqueue.protocol.inspection import END, Walk, first_wide_rows, wide_rows
-from cqueue.protocol.plausibility import AHEAD_US, is_lost, is_overdue
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
@@ -102,13 +101,13 @@ def read(spec: QueueSpec) -> Proto[Figures]:
 
 def _note_head(found: Figures, wide_row: WideRow, head: Head) -> None:
     now_us = found.now_us
-    if head.lock is not None and head.lock.fence <= now_us + AHEAD_US:
+    if head.lock is not None and head.lock.fence <= now_us + policy.AHEAD_US:
         found.claims[wide_row] = head.lock.fence
     locks = [head.lock] if head.lock is not None and head.lock.state is LockState.LOCKED else []
     found.implausible += sum(lock.until_ms * 1000 > now_us + 24 * 3_600_000_000 for lock in locks)
     if not shards.is_open(wide_row):
-        found.implausible += sum(is_lost(at, now_us) for at in head.cursors.values())
-    found.implausible += sum(is_overdue(slot, now_us) for slot in head.slots if slot.in_use)
+        found.implausible += sum(policy.is_lost(at, now_us) for at in head.cursors.values())
+    found.implausible += sum(policy.is_overdue(slot, now_us) for slot in head.slots if slot.in_use)
 
 
 def _note_slots(found: Figures, wide_row: WideRow, head: Head) -> Proto[None]:
@@ -138,7 +137,7 @@ def _note_ids(found: Figures, spec: QueueSpec, wide_row: WideRow, priority: int,
 
 def _cursor(wide_row: WideRow, at: CursorRow | None, now_us: int) -> int:
     """Return the id up to which consumers have taken everything, as far as they know."""
-    return ids.START if at is None or shards.is_open(wide_row) or is_lost(at, now_us) else at.cursor
+    return ids.START if at is None or shards.is_open(wide_row) or policy.is_lost(at, now_us) else at.cursor
 
 
 def letters_since(spec: QueueSpec, since_us: int) -> Proto[tuple[int, bool]]:

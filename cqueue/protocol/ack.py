@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol import keys, plausibility, policy
+from cqueue.protocol import keys, policy
 from cqueue.protocol.claim_draft import free_number, freed
 from cqueue.protocol.lease import Change, Lease, Taken
 from cqueue.protocol.lock import mutate_once, new_owner, tally_share
@@ -262,6 +262,6 @@ def _add(change: SlotChange, number: int) -> SlotChange:
 
 def _stamped(changes: Iterable[SlotChange], owner: bytes, now_us: int) -> tuple[SlotChange, ...]:
     return tuple(
-        SlotChange(expect, row._replace(rev=plausibility.next_fence(expect, now_us), owner=owner))
+        SlotChange(expect, row._replace(rev=policy.next_fence(expect, now_us), owner=owner))
         for expect, row in changes
     )

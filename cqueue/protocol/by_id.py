@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 
 from cqueue.errors import CqueueError, DamagedRow, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.protocol import lock as locks
-from cqueue.protocol import plausibility, policy
+from cqueue.protocol import policy
 from cqueue.protocol.ack import SHARED_MS
 from cqueue.protocol.claim_draft import MAX_LISTED, STAY_MS, free_number, freed
 from cqueue.protocol.inspection import discard, is_expired
 from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, tally_share, unlock
-from cqueue.protocol.plausibility import is_held, is_retired
 from cqueue.protocol.row_memory import RowMemory, fence_of, remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import grouped
@@ -143,11 +142,11 @@ class Edit:
         for row, add in zip(self._rows.values(), adds, strict=False):
             stored = self._slots.get(row.number)
             expect, tally = (stored.rev, stored.tally) if stored else (None, 0)
-            rev = plausibility.next_fence(expect, self.now_us)
+            rev = policy.next_fence(expect, self.now_us)
             changes.append(SlotChange(expect, row._replace(rev=rev, tally=wrapped(tally + add))))
         if not self.needs_fence or lock is None:
             return Mutate(wide_row, slots=tuple(changes))
-        fence = plausibility.next_fence(lock.fence, self.now_us)
+        fence = policy.next_fence(lock.fence, self.now_us)
         new = LockRow(LockState.FREE, self._owner, 0, fence, wrapped(lock.tally + adds[-1]))
         return Mutate(wide_row, lock=new, expect_fence=lock.fence, slots=tuple(changes))
 
@@ -303,7 +302,7 @@ def _mutate(
         owner, pick, now_us = (yield from new_owner()), (yield from RandomBits(16)), (yield from Now())
         head, _ = yield from locks.read_whole(wide_row)
         memory.remembered.note_read(head, now_us)
-        if is_retired(head, memory.end_us, now_us):
+        if policy.is_retired(head, memory.end_us, now_us):
             return Changed(fence=fence_of(head))
         if live:
             ids_ = [row.id for row in (yield from ReadMessages(wide_row, priority, tuple(ids_)))]
@@ -313,7 +312,7 @@ def _mutate(
             if head.lock is None or tries >= LOCK_AFTER:
                 yield from _get_lock(memory, spec, now_us, tries, pick)
                 continue  # the head is read again
-            if is_held(head.lock, spec, now_us) and head.lock.fence != seen_fence:
+            if policy.is_held(head.lock, spec, now_us) and head.lock.fence != seen_fence:
                 # A lock that overtook writes no tally, so the slots may be older than it. They are not in a
                 # read that begins once it was seen.
                 seen_fence = head.lock.fence
@@ -333,7 +332,7 @@ def _mutate(
 def _get_lock(memory: RowMemory, spec: QueueSpec, now_us: int, tries: int, pick: int) -> Proto[None]:
     """Take the lock of the head just read, or wait a while for one that another change holds."""
     lock = memory.remembered.head.lock if memory.remembered.head is not None else None
-    is_free = lock is None or not is_held(lock, spec, now_us)
+    is_free = lock is None or not policy.is_held(lock, spec, now_us)
     if lock is None or (is_free and tries < FREE_TAKE_OVER_AFTER):
         yield from acquire(memory, spec)
     elif is_free or lock.until_ms <= now_us // 1000 + STAY_MS or tries >= TAKE_OVER_AFTER:

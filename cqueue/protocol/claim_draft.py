@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 from itertools import accumulate, count
 
 from cqueue import ids
-from cqueue.protocol import plausibility, policy
+from cqueue.protocol import policy
 from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lease import Lease, SuspectGate, Taken
 from cqueue.protocol.lock import tally_share
-from cqueue.protocol.plausibility import is_lost, restarted
 from cqueue.protocol.row_memory import ReadAhead, RowMemory
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
@@ -84,8 +83,8 @@ class HeadDraft:
         self.listed: dict[int, set[int]] = {}
         self.skip_listed(head)
         for at in () if memory.open else head.cursors.values():
-            if is_lost(at, now_us):
-                self._place(restarted(at, now_us))
+            if policy.is_lost(at, now_us):
+                self._place(policy.restarted(at, now_us))
 
     def _finished(self, leases: Iterable[Lease]) -> dict[tuple[int, int], Lease]:
         """Return this consumer's slots with only acked messages, unless another client has changed them."""
@@ -153,7 +152,7 @@ class HeadDraft:
         stored = self.slots.get(row.place)
         expect = stored.rev if stored else None
         tally = wrapped(self._tally(row.place) + tally_share(self.owner))
-        row = row._replace(rev=plausibility.next_fence(expect, self.now_us), owner=self.owner, tally=tally)
+        row = row._replace(rev=policy.next_fence(expect, self.now_us), owner=self.owner, tally=tally)
         self.changes[row.place] = SlotChange(expect, row)
         self.finished.pop(row.place, None)
         return row
@@ -240,7 +239,7 @@ class Draft:
     @property
     def fence(self) -> int:
         """Return the fence that the mutation sets."""
-        return plausibility.next_fence(self.memory.remembered.fence, self.now_us)
+        return policy.next_fence(self.memory.remembered.fence, self.now_us)
 
     @property
     def is_empty(self) -> bool:

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone
-from cqueue.protocol import shards
+from cqueue.protocol import policy, shards
 from cqueue.protocol.inspection import END, Counts, count_one, count_slots, first_wide_rows
-from cqueue.protocol.plausibility import is_lost
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
@@ -97,7 +96,7 @@ def _heads(counts: Counts, rows: Sequence[tuple[WideRow, frozenset[int]]], now_u
 def _boundary(row: WideRow, head: Head, priority: int, now_us: int) -> int:
     """Return the id above which unclaimed messages stand: the start in an open wide row."""
     at = head.cursors.get(priority)
-    return ids.START if at is None or shards.is_open(row) or is_lost(at, now_us) else at.boundary
+    return ids.START if at is None or shards.is_open(row) or policy.is_lost(at, now_us) else at.boundary
 
 
 def _ids(counts: Counts, scans: list[_Scan], now_us: int) -> Proto[None]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.protocol import plausibility, policy
-from cqueue.protocol.plausibility import is_held, is_retired
+from cqueue.protocol import policy
 from cqueue.protocol.row_memory import RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
@@ -59,11 +58,11 @@ def prepare_fence(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
         now_us = yield from Now()
         remembered.note_read((yield from ReadHead(memory.wide_row)), now_us)
     head, now_us = remembered.head or Head(), (yield from Now())
-    if is_retired(head, memory.end_us, now_us):
+    if policy.is_retired(head, memory.end_us, now_us):
         memory.retired = True
     if memory.retired:
         return False
-    if is_held(head.lock, spec, now_us):
+    if policy.is_held(head.lock, spec, now_us):
         remembered.head = None  # the lock's holder will have changed the head by the time it lets go
         return False
     if policy.locks_first(head, has_rival=not remembered.expects_no_rival(now_us)):
@@ -95,7 +94,7 @@ def _write(memory: RowMemory, lock: LockRow, now_us: int, *, overtakes: bool = F
     """Write `lock` with the next fence, of `now_us` at least; return whether it was applied."""
     head = memory.remembered.head or Head()
     stored, tally = (head.lock.fence, head.lock.tally) if head.lock else (None, 0)
-    lock = lock._replace(fence=plausibility.next_fence(stored, now_us), tally=tally)
+    lock = lock._replace(fence=policy.next_fence(stored, now_us), tally=tally)
     memory.remembered.forget()
     mutation = Mutate(memory.wide_row, lock=lock, expect_fence=stored, overtakes=overtakes)
     if not (yield from mutate_once(mutation)):

@@ -16,7 +16,6 @@ from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import listed_above
 from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.plausibility import is_held, is_lost, is_retired
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.row_memory import RowMemory
 from cqueue.protocol.spec import Proto, QueueSpec
@@ -57,10 +56,10 @@ def probe(memories: Sequence[RowMemory], spec: QueueSpec, gate: SuspectGate) -> 
     for memory, head in zip(memories, heads, strict=True):
         if isinstance(head, Head):
             memory.remembered.note_read(head, now_us)
-            if is_retired(head, memory.end_us, now_us):
+            if policy.is_retired(head, memory.end_us, now_us):
                 memory.retired = True
                 yield from finish_retirement(memory, spec)
-            elif not is_held(head.lock, spec, now_us):
+            elif not policy.is_held(head.lock, spec, now_us):
                 has_work = memory.reads.budget.is_refused or head_has_work(memory, spec, gate, now_us)
                 (busy if has_work else ask).append(memory)
     return (yield from _with_fresh(busy, ask, spec, now_us))
@@ -82,7 +81,9 @@ def head_has_work(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, now_us:
         return True
     if memory.open:
         return now_us >= memory.reads.floors.pass_at_us or (not used and now_us >= memory.retire_at_us(spec))
-    if any(is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values()):
+    if any(
+        policy.is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values()
+    ):
         return True
     return not used and now_us >= memory.retire_at_us(spec)
 

@@ -7,9 +7,9 @@ time: a message that kills its worker cannot use up the attempts of others.
 
 from __future__ import annotations
 
+from cqueue.protocol import policy
 from cqueue.protocol.claim_draft import Draft
 from cqueue.protocol.disposition import Disposition, of_slot
-from cqueue.protocol.plausibility import AHEAD_US, is_overdue
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import ReadMessages, SlotRow, SlotState
 
@@ -22,7 +22,7 @@ a row to the claim's mutation."""
 
 def is_slot_due(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
     """Return whether a slot's messages may be taken."""
-    return slot.in_use and (now_us >= slot_due_at_us(slot, spec) or is_overdue(slot, now_us))
+    return slot.in_use and (now_us >= slot_due_at_us(slot, spec) or policy.is_overdue(slot, now_us))
 
 
 def slot_due_at_us(slot: SlotRow, spec: QueueSpec) -> int:
@@ -111,6 +111,6 @@ def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
 def kept_time_of_death(slot: SlotRow, spec: QueueSpec, now_ms: int) -> int:
     """Return the slot's time of death, or now if it has none, or one ahead or older than half of gc_grace."""
     died_at_ms = slot.died_at_ms
-    if died_at_ms is None or not -AHEAD_US // 1000 <= now_ms - died_at_ms <= spec.gc_grace_us // 2000:
+    if died_at_ms is None or not -policy.AHEAD_US // 1000 <= now_ms - died_at_ms <= spec.gc_grace_us // 2000:
         return now_ms
     return died_at_ms

@@ -19,7 +19,6 @@ from cqueue.errors import TooManyTombstones
 from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import MAX_CLAIM_BYTES, MAX_LISTED, Draft, listed_above, within_bytes
-from cqueue.protocol.plausibility import is_lost
 from cqueue.protocol.row_memory import ReadAhead, RowMemory
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
@@ -234,7 +233,7 @@ def beside_head(memory: RowMemory, spec: QueueSpec, now_us: int, want: int) -> P
         return None
     priority = _order(memory)[0]
     at = head.cursor(priority)
-    if is_lost(at, now_us) or (ahead is not None and ahead[:2] == (at.priority, at.boundary)):
+    if policy.is_lost(at, now_us) or (ahead is not None and ahead[:2] == (at.priority, at.boundary)):
         return None
     if at.cursor < at.boundary:
         memory.reads.budget.restart()

@@ -32,7 +32,7 @@ BEYOND_ALL_IDS = 1 << 124
 stored."""
 _NEVER_MS = 253_402_300_799_999
 """The end of the year 9999 in ms since 1970, in place of a timeout that `datetime` cannot hold. Consumers
-take either for expired (cqueue.protocol.plausibility); people are shown this one."""
+take either for expired (cqueue.protocol.policy); people are shown this one."""
 _LOCK_STATES = frozenset(LockState)
 _SLOT_STATES = frozenset({SlotState.FREE, SlotState.CLAIMED, SlotState.WAITING})
 Report = Callable[[tuple[int, int, int], str], None]
@@ -118,7 +118,7 @@ def head(rows: Iterable[tuple[Any, ...]], report: Report) -> Head:
     """Decode the head of a wide row from its rows with kind < 3.
 
     A damaged lock becomes one that nobody holds. A damaged cursor becomes one past every message, which
-    cqueue.protocol.plausibility replaces. The next claim overwrites both. A damaged slot is quarantined. A
+    cqueue.protocol.policy replaces. The next claim overwrites both. A damaged slot is quarantined. A
     row under a key that no claim writes is ignored: taken for the lock, it would make all claims fail.
     """
     lock: LockRow | None = None

@@ -28,7 +28,6 @@ from cqueue.protocol import (
     dead,
     flush,
     lock,
-    plausibility,
     policy,
     poll,
     probe,
@@ -77,8 +76,8 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "bodies dropped at": ((policy, "bodies_dropped_at_us"),),
     "probing": ((policy, "probes_on"),),
     "letter id": ((policy, "letter_id"),),
+    "fence": ((policy, "next_fence"),),
     # functions in the room where they belong
-    "fence": ((plausibility, "next_fence"),),
     "epoch closed": ((shards, "closed_at_us"),),
     "epoch length": ((QueueConfig, "epoch_ms"),),
     "open row": ((shards, "open_row"),),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from cqueue import ids
 from cqueue.message import to_datetime
 from cqueue.protocol.ack import Shared, nack
-from cqueue.protocol.plausibility import AHEAD_US, LAST_FENCE, is_lost, next_fence, restarted
+from cqueue.protocol.policy import AHEAD_US, LAST_FENCE, is_lost, next_fence, restarted
 from cqueue.protocol.retire import QUARANTINE_REST_US
 from cqueue.store import codec
 from cqueue.store.operations import (

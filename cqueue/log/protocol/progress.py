@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.log.protocol.subscription_definition import is_gone, no_such
+from cqueue.protocol import policy
 from cqueue.protocol.lock import OUTCOME_PAUSES_S
-from cqueue.protocol.plausibility import next_fence
 from cqueue.protocol.spec import Proto
 from cqueue.runtime.sequences import parts
 from cqueue.store import decode
@@ -36,7 +36,7 @@ MOVE_TRIES = 20
 
 def changed(row: PositionRow, now_us: int, position: int, owner: str) -> PositionChange:
     """Return the change of a stored row to another position or owner, under a new fence."""
-    fence = next_fence(row.fence, now_us)
+    fence = policy.next_fence(row.fence, now_us)
     return PositionChange(row.fence, row._replace(position=position, owner=owner, fence=fence))
 
 
@@ -44,7 +44,7 @@ def taken(row: PositionRow | None, partition: int, now_us: int, position: int, o
     """As `changed`, for a row that may not exist yet."""
     if row is not None:
         return changed(row, now_us, position, owner)
-    return PositionChange(None, PositionRow(partition, position, next_fence(None, now_us), owner, 0))
+    return PositionChange(None, PositionRow(partition, position, policy.next_fence(None, now_us), owner, 0))
 
 
 def change(key: SubscriptionKey, wanted: Sequence[PositionChange]) -> Proto[dict[int, PositionRow | None]]:
@@ -137,7 +137,7 @@ def _moved(rows: SubscriptionRows, partition: int, now_us: int, position: int) -
     if partition in rows.lost:
         seen = rows.lost[partition]
         usable = seen if seen is not None and 0 <= seen < decode.MOST else None
-        mended = PositionRow(partition, position, next_fence(usable, now_us), NOBODY, now_us)
+        mended = PositionRow(partition, position, policy.next_fence(usable, now_us), NOBODY, now_us)
         return PositionChange(seen, mended)
     row = rows.positions.get(partition)
     to = taken(row, partition, now_us, position, NOBODY if row is None else row.owner)

@@ -15,6 +15,10 @@ stands, all ids listed now were listed in each head read with that fence. That a
   what other consumers gave back.
 - Messages that a hint names may be claimed by an earlier head alone, and read beside the mutation. A claim by
   name moves neither cursor nor boundary, so later reads find what no hint has named.
+
+Messages that were nacked, snoozed or released are taken in batches. A message that a holder let expire may
+have killed that holder. So each such message gets a slot of its own, and a process holds one of them at a
+time: a message that kills its worker cannot use up the attempts of others.
 """
 
 from __future__ import annotations
@@ -22,18 +26,18 @@ from __future__ import annotations
 from contextlib import suppress
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol import ack, claim_draft, lock, retire, unclaimed
+from cqueue.protocol import ack, claim_draft, lock, policy, retire, unclaimed
 from cqueue.protocol.claim_draft import Claim, Draft, HeadDraft
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import mutate_once, mutate_once_beside, new_owner, prepare_fence
+from cqueue.protocol.policy import Disposition
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.row_memory import ReadAhead, RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.timeouts import is_slot_due, take_due_slots
 from cqueue.protocol.unclaimed import beside_head, next_slice
 from cqueue.protocol.unknown import unknown_if_not_done
-from cqueue.store.operations import Mutate, Now, ReadMessages
+from cqueue.store.operations import Mutate, Now, ReadMessages, SlotRow, SlotState
 
 TRIES = 3
 """Most tries of a claim that other consumers outrun: a retry reads the head again, and the next one also
@@ -41,6 +45,12 @@ takes the lock, so a third failure means that the wide row is contended."""
 
 MAX_SLOTS_BY_NAME = 16
 """Slots of one priority that claims by name make at most: every read of the head reads them."""
+
+BURIED_AT_ONCE = 10
+"""Messages that one claim takes to bury from a slot: each needs its own slot, and several requests."""
+FREED_AT_ONCE = 20
+"""Slots without a live message that one claim frees at most: a holder that died may leave many, and each adds
+a row to the claim's mutation."""
 
 
 def claim(
@@ -85,7 +95,7 @@ def _claim_named(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, hint: Hi
         return Claim()  # claimed already, by this consumer or by another one
     # Claims that read the wide row have probably taken what lies below the boundary.
     is_new = len(unlisted) == len(named) and named[0] > head_draft.cursor(priority).boundary
-    is_first = not any(is_slot_due(slot, spec, now_us) for slot in head_draft.in_use())
+    is_first = not head_draft.due_slots(spec)
     if not (is_new and is_first and head_draft.free_number(priority) < MAX_SLOTS_BY_NAME):
         return None
     memory.remembered.fence = fence_of(head)
@@ -103,9 +113,7 @@ def _claim_on(
     if head is None or not memory.remembered.is_usable(now_us):
         return None
     head_draft = HeadDraft(head, memory, (yield from new_owner()), now_us)
-    if any(is_slot_due(slot, spec, now_us) for slot in head_draft.in_use()) or not memory.is_boundary_current(
-        now_us
-    ):
+    if head_draft.due_slots(spec) or not memory.is_boundary_current(now_us):
         return None
     draft = Draft(spec=spec, memory=memory, gate=gate, now_us=now_us, head=head_draft, want=want, stay=stay)
     yield from unclaimed.take_unclaimed(draft)
@@ -145,6 +153,82 @@ def _claim(
     finally:
         if draft.reserved:
             gate.end_reservation()
+
+
+# ── slots whose timeout has passed ──
+
+
+def take_due_slots(draft: Draft) -> Proto[None]:
+    """Take over due slots, the longest due first; take a suspect alone.
+
+    A slot without a live message is freed, and the claim goes on to the next one.
+    """
+    for slot in sorted(draft.head.due_slots(draft.spec), key=lambda slot: slot.due_ms):
+        if draft.listable <= 0:
+            draft.more = True
+            return
+        goes = policy.disposition_of(slot, draft.spec)
+        if goes is Disposition.BURY:
+            yield from _take_dead(draft, slot)
+        elif goes is Disposition.DELIVER:
+            yield from _take_waiting(draft, slot)
+        elif _looks_for_suspect(draft) and (draft.reserved or draft.gate.reserve(draft.now_us // 1000)):
+            draft.reserved = True  # reserved until the claim is over, for the first one that lives
+            yield from take_suspect(draft, slot)
+
+
+def _looks_for_suspect(draft: Draft) -> bool:
+    """Return whether the claim may still take a suspect: it has taken nothing, and freed few slots."""
+    return not draft.grants and len(draft.head.changes) < FREED_AT_ONCE
+
+
+def _take_waiting(draft: Draft, slot: SlotRow) -> Proto[None]:
+    chunk, rest = slot.ids[: draft.listable], slot.ids[draft.listable :]
+    rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, chunk)
+    if rows:
+        within = None if rest else slot
+        draft.grant(slot.priority, rows, slot.attempt + 1, within=within, due_again_ms=slot.due_ms)
+    if rest or not rows:
+        draft.head.keep(slot, rest)
+        draft.more = draft.more or bool(rest)
+
+
+def take_suspect(draft: Draft, slot: SlotRow) -> Proto[None]:
+    """Take the first live message of a slot alone. Ids before it are dead; those behind it stay listed."""
+    rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, slot.ids, limit=1)
+    if not rows:
+        draft.head.keep(slot, ())
+        return
+    draft.more = True
+    rest = [id_ for id_ in slot.ids if id_ > rows[0].id]
+    had = policy.alone_before(slot, draft.spec)
+    within = None if rest else slot
+    draft.grant(slot.priority, rows, had + 1, within=within, suspect=True, due_again_ms=slot.due_ms)
+    if rest:
+        draft.head.keep(slot._replace(attempt=had), rest)
+
+
+def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
+    """Take messages to bury, each in a slot of its own with its time of death.
+
+    A consumer that takes the slot over later keeps that time and so derives the same letter id, unless the
+    time is so old that tombstones could swallow the insert.
+    """
+    chunk, rest = slot.ids[:BURIED_AT_ONCE], slot.ids[BURIED_AT_ONCE:]
+    rows = yield from ReadMessages(draft.memory.wide_row, slot.priority, chunk)
+    died_at_ms = policy.kept_time_of_death(slot, draft.spec, draft.now_us // 1000)
+    abandoned = slot.state is SlotState.CLAIMED and slot.died_at_ms is None  # else the burial was cut off
+    for index, row in enumerate(rows):
+        last = index == len(rows) - 1 and not rest
+        within = slot if last else None
+        draft.grant(
+            slot.priority, [row], slot.attempt, within=within, died_at_ms=died_at_ms, abandoned=abandoned
+        )
+    if rest or not rows:
+        draft.head.keep(slot, rest)
+
+
+# ── the mutation ──
 
 
 def _nothing(draft: Draft) -> Claim:

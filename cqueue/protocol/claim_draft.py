@@ -14,9 +14,9 @@ from itertools import accumulate, count
 
 from cqueue import ids
 from cqueue.protocol import policy
-from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lease import Lease, SuspectGate, Taken
 from cqueue.protocol.lock import tally_share
+from cqueue.protocol.policy import Disposition
 from cqueue.protocol.row_memory import ReadAhead, RowMemory
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
@@ -130,6 +130,14 @@ class HeadDraft:
     def in_use(self) -> list[SlotRow]:
         """Return the slots that list messages, without this consumer's finished ones."""
         return [slot for key, slot in self.slots.items() if slot.in_use and key not in self.finished]
+
+    def due_slots(self, spec: QueueSpec) -> list[SlotRow]:
+        """Return the slots whose messages may be taken."""
+        return [
+            slot
+            for place, slot in self.slots.items()
+            if slot.in_use and place not in self.finished and policy.is_slot_due(slot, spec, self.now_us)
+        ]
 
     # ── slots ──
 
@@ -341,7 +349,7 @@ class Draft:
                 continue
             for row in grant.rows:
                 expired = row.expires is not None and row.expires <= self.now_us // 1000
-                goes = disposition(self.spec, expired=expired, dying=dying)
+                goes = policy.disposition(self.spec, expired=expired, dying=dying)
                 lists[goes].append(Taken(row, lease))
         return claim
 

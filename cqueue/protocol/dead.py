@@ -40,6 +40,8 @@ HEADER_FENCE = "cqueue-dead-fence"
 HEADER_ABANDONED = "cqueue-dead-abandoned"
 HEADER_REDRIVES = "cqueue-redrives"
 """How often the message was redriven. It stays on the message; the other headers are the letter's only."""
+BODY_LOST = "its body is lost: no replica has it"
+"""The reason in the dead letter of a message whose body is lost."""
 MAX_REASON = 2000
 """Characters kept of a reason: enough for an error message, and little beside the 16 KiB of headers."""
 PAUSES_S = (0.05, 0.2, 0.5, 1.0)
@@ -79,6 +81,11 @@ def why_dead(reason: str, queue: str, attempts: int, message_id: str) -> dict[st
         HEADER_ATTEMPTS: str(attempts),
         HEADER_ID: message_id,
     }
+
+
+def spent(attempts: int) -> str:
+    """Return the reason in the dead letter of a message without an attempt left."""
+    return f"not acked in {attempts} attempts"
 
 
 def _die(spec: QueueSpec, taken: Taken) -> Proto[Lease]:

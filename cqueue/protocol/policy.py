@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from cqueue import ids
@@ -185,6 +186,93 @@ def seen_upto(rows: Sequence[MessageRow], wanted: Sequence[int]) -> int:
 def probes_on(probed: int, *, found_enough: bool) -> bool:
     """Return whether a search probes on: until it has enough work, but always some wide rows."""
     return not (probed and found_enough)
+
+
+# ── where a message goes ──
+
+
+class Disposition(Enum):
+    """The four places that a message can go to."""
+
+    DELIVER = "deliver"
+    ALONE = "deliver alone"  # a suspect: a process holds one at a time
+    BURY = "dead-letter"
+    DELETE = "delete"
+
+
+def disposition(
+    spec: QueueSpec,
+    *,
+    left: SlotRow | None = None,
+    expired: bool = False,
+    dying: bool = False,
+    body_lost: bool = False,
+    refused: bool = False,
+) -> Disposition:
+    """Return where a message goes, by the first line of this table that is true of it.
+
+    | the message                               | goes                      | in a dead-letter queue  |
+    |-------------------------------------------|---------------------------|-------------------------|
+    | has outlived its own time to live         | nowhere: it is deleted    | the same                |
+    | has a burial begun, which was cut off     | to the dead-letter queue  | (none begins)           |
+    | was refused by its holder, as by `dead`   | to the dead-letter queue  | nowhere: it stays       |
+    | has its body on no replica any more       | to the dead-letter queue  | to a consumer, empty    |
+    | has no attempt left, and came back alone  | to the dead-letter queue  | (as many as it takes)   |
+    | was let expire by its holder              | to a consumer, alone      | the same                |
+    | is new, or was given back                 | to a consumer             | the same                |
+
+    "Came back alone" means given back, or let expire with no other message in its slot. When a holder let
+    several messages expire together, only one of them need have killed it, so each gets its last attempt
+    alone.
+
+    left: the slot that lists the message, as its last holder left it; None for a new or a held message.
+    dying: the message's slot has a time of death.
+    """
+    if expired:
+        return Disposition.DELETE
+    if dying:
+        return Disposition.BURY
+    if refused or body_lost:
+        return Disposition.DELIVER if spec.is_dead_letter else Disposition.BURY
+    if left is None:
+        return Disposition.DELIVER
+    was_let_expire = left.state is SlotState.CLAIMED
+    if spec.max_attempts and left.attempt >= spec.max_attempts:
+        return Disposition.ALONE if was_let_expire and len(left.ids) > 1 else Disposition.BURY
+    return Disposition.ALONE if was_let_expire else Disposition.DELIVER
+
+
+def disposition_of(slot: SlotRow, spec: QueueSpec) -> Disposition:
+    """Return where the messages of a due slot go."""
+    return disposition(spec, left=slot, dying=slot.died_at_ms is not None)
+
+
+# ── timeouts ──
+
+
+def is_slot_due(slot: SlotRow, spec: QueueSpec, now_us: int) -> bool:
+    """Return whether a slot's messages may be taken."""
+    return slot.in_use and (now_us >= slot_due_at_us(slot, spec) or is_overdue(slot, now_us))
+
+
+def slot_due_at_us(slot: SlotRow, spec: QueueSpec) -> int:
+    """Return when a slot's messages may be taken: waiting ones when they are due, claimed ones ε later."""
+    return slot.due_ms * 1000 + (spec.skew_us if slot.state is SlotState.CLAIMED else 0)
+
+
+def alone_before(slot: SlotRow, spec: QueueSpec) -> int:
+    """Return the attempts used by messages of an expired slot, so that each has its last attempt alone."""
+    if spec.max_attempts and len(slot.ids) > 1:
+        return min(slot.attempt, spec.max_attempts - 1)
+    return slot.attempt
+
+
+def kept_time_of_death(slot: SlotRow, spec: QueueSpec, now_ms: int) -> int:
+    """Return the slot's time of death, or now if it has none, or one ahead or older than half of gc_grace."""
+    died_at_ms = slot.died_at_ms
+    if died_at_ms is None or not -AHEAD_US // 1000 <= now_ms - died_at_ms <= spec.gc_grace_us // 2000:
+        return now_ms
+    return died_at_ms
 
 
 # ── dead letters ──

@@ -14,12 +14,11 @@ from cqueue.errors import TooManyTombstones
 from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import listed_above
-from cqueue.protocol.disposition import Disposition, of_slot
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.policy import Disposition
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.row_memory import RowMemory
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.timeouts import is_slot_due, slot_due_at_us
 from cqueue.protocol.unclaimed import look_back
 from cqueue.store.operations import (
     Head,
@@ -91,15 +90,15 @@ def head_has_work(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, now_us:
 def has_suspect(memory: RowMemory, spec: QueueSpec, now_us: int) -> bool:
     """Return whether the head, as last read, shows a suspect: a message to be tried again alone."""
     head = memory.remembered.head or Head()
-    due = [slot for slot in head.slots if is_slot_due(slot, spec, now_us)]
-    return any(of_slot(slot, spec) is Disposition.ALONE for slot in due)
+    due = [slot for slot in head.slots if policy.is_slot_due(slot, spec, now_us)]
+    return any(policy.disposition_of(slot, spec) is Disposition.ALONE for slot in due)
 
 
 def can_take(slot: SlotRow, spec: QueueSpec, gate: SuspectGate, now_us: int) -> bool:
     """Return whether a slot is work: its timeout has passed, and this process may hold its messages."""
-    if not is_slot_due(slot, spec, now_us):
+    if not policy.is_slot_due(slot, spec, now_us):
         return False
-    return of_slot(slot, spec) is not Disposition.ALONE or not gate.busy(now_us // 1000)
+    return policy.disposition_of(slot, spec) is not Disposition.ALONE or not gate.busy(now_us // 1000)
 
 
 def _with_fresh(
@@ -176,13 +175,13 @@ def _rest_until(memory: RowMemory, spec: QueueSpec, now_us: int) -> int:
     if now_us < memory.end_us + spec.settle_us + spec.skew_us:
         return 0
     used = [slot for slot in (memory.remembered.head or Head()).slots if slot.in_use]
-    if any(is_slot_due(slot, spec, now_us) for slot in used):
+    if any(policy.is_slot_due(slot, spec, now_us) for slot in used):
         return 0  # a suspect that may be taken as soon as this process has finished another one
     is_held_by_some = any(slot.state is SlotState.CLAIMED for slot in used)
     longest_us = MAX_REST_US if is_held_by_some or not used else MAX_WAITING_REST_US
     wake_us = [
         memory.retire_at_us(spec),
-        *(slot_due_at_us(slot, spec) for slot in used),
+        *(policy.slot_due_at_us(slot, spec) for slot in used),
     ]
     if memory.open:
         wake_us.append(memory.reads.floors.pass_at_us)

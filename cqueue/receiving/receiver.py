@@ -9,13 +9,14 @@ from functools import partial
 from typing import Final
 
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown
-from cqueue.protocol import bodies
+from cqueue.protocol import bodies, policy
 from cqueue.protocol.claim import claim
 from cqueue.protocol.claim_draft import Claim
-from cqueue.protocol.disposition import BODY_LOST, Disposition, disposition, spent
+from cqueue.protocol.dead import BODY_LOST, spent
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate, Taken
 from cqueue.protocol.lock import unlock
+from cqueue.protocol.policy import Disposition
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.work import Reason
@@ -295,7 +296,7 @@ class ClaimedMessages:
             bare = Taken(bodies.without_body(one.row), one.lease)
             if body is not None:
                 found.append(ReceivedMessage(settler, one, body))
-            elif disposition(spec, body_lost=True) is Disposition.BURY:
+            elif policy.disposition(spec, body_lost=True) is Disposition.BURY:
                 settler.bury(bare, spec, BODY_LOST)
             else:
                 found.append(ReceivedMessage(settler, bare, b""))

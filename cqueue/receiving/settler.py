@@ -16,9 +16,10 @@ from cqueue.config import to_ms
 from cqueue.errors import AckUnknown, BadInput, CqueueError, LeaseLost, NotDone, OutcomeUnknown
 from cqueue.message import MessageId, check_extension, delay_us, fitting
 from cqueue.protocol import ack as acks
+from cqueue.protocol import policy
 from cqueue.protocol.dead import HEADER_ABANDONED, HEADER_FENCE, HEADER_HOLDER, bury, why_dead
-from cqueue.protocol.disposition import Disposition, disposition
 from cqueue.protocol.lease import Lease, Taken
+from cqueue.protocol.policy import Disposition
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.received import Messages, Received, listed
 from cqueue.runtime.batcher import Calls
@@ -271,7 +272,7 @@ class Settler:
     def dead(self, messages: Messages, reason: str, headers: Mapping[str, str] | None = None) -> None:
         """See `Consumer.dead`."""
         spec = self._catalog.entry(self.name).spec
-        if disposition(spec, refused=True) is not Disposition.BURY:
+        if policy.disposition(spec, refused=True) is not Disposition.BURY:
             raise BadInput(f"{self.name!r} is a dead-letter queue itself; ack the message instead")
         if not isinstance(reason, str):
             raise BadInput(f"reason is {reason!r}; it takes text")

@@ -36,7 +36,6 @@ from cqueue.protocol import (
     row_memory,
     send,
     shards,
-    timeouts,
     unclaimed,
     writing,
 )
@@ -76,6 +75,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "bodies dropped at": ((policy, "bodies_dropped_at_us"),),
     "probing": ((policy, "probes_on"),),
     "letter id": ((policy, "letter_id"),),
+    "time of death": ((policy, "kept_time_of_death"),),
     "fence": ((policy, "next_fence"),),
     # functions in the room where they belong
     "epoch closed": ((shards, "closed_at_us"),),
@@ -87,8 +87,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "messages taken": ((unclaimed, "take_unclaimed"),),
     "unanswered": ((lock, "read_outcome"),),
     "work of a slot": ((probe, "can_take"),),
-    "suspect taken": ((timeouts, "take_suspect"),),
-    "time of death": ((timeouts, "kept_time_of_death"),),
+    "suspect taken": ((claim, "take_suspect"),),
     "retirement": ((retire, "try_retire"),),
     "nack": ((ack, "nack"),),
     "release": ((ack, "release"),),
@@ -134,7 +133,6 @@ MODULES = (
     ranges,
     registry,
     retire,
-    timeouts,
     send,
     row_memory,
     writing,

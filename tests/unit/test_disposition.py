@@ -2,7 +2,7 @@
 
 import pytest
 
-from cqueue.protocol.disposition import Disposition, disposition, of_slot
+from cqueue.protocol.policy import Disposition, disposition, disposition_of
 from cqueue.store.operations import SlotRow, SlotState
 from tests.simulation.hand import Table
 
@@ -48,14 +48,14 @@ def test_what_is_known_of_a_message_decides(fact, goes, goes_as_letter):
 )
 def test_attempts_and_how_they_ended_decide_what_is_taken_over(slot, goes):
     """What expired together gets its last attempt one by one; what was given back is taken as it was."""
-    assert of_slot(slot, QUEUE) is goes
+    assert disposition_of(slot, QUEUE) is goes
 
 
 @pytest.mark.parametrize("spec", [FOR_EVER, LETTERS])
 def test_without_a_limit_attempts_never_end(spec):
     """Neither in a queue without one, nor in a dead-letter queue."""
-    assert of_slot(left(SlotState.WAITING, 1_000_000), spec) is Disposition.DELIVER
-    assert of_slot(left(SlotState.CLAIMED, 1_000_000), spec) is Disposition.ALONE
+    assert disposition_of(left(SlotState.WAITING, 1_000_000), spec) is Disposition.DELIVER
+    assert disposition_of(left(SlotState.CLAIMED, 1_000_000), spec) is Disposition.ALONE
 
 
 def test_a_new_message_is_delivered():

@@ -5,9 +5,10 @@ import pytest
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack, by_id, shards
+from cqueue.protocol.claim import FREED_AT_ONCE
 from cqueue.protocol.lease import SuspectGate
+from cqueue.protocol.policy import kept_time_of_death
 from cqueue.protocol.probe import probe
-from cqueue.protocol.timeouts import FREED_AT_ONCE, kept_time_of_death
 from cqueue.store.operations import Mutate, ReadHead, ReadIds, ReadSlice, SlotRow, SlotState, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Table, ids_of
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cqueue.config import QueueConfig
-from cqueue.protocol.disposition import Disposition, of_slot
+from cqueue.protocol.policy import Disposition, disposition_of
 from cqueue.protocol.spec import spec_of
 from cqueue.store.memory import DEPLOYMENT
 from cqueue.store.operations import PACKS_SINCE, QueueRow, SlotRow, SlotState
@@ -23,7 +23,7 @@ def queue(name: str) -> QueueRow:
 def test_a_dead_letter_does_not_die_again(name, goes):
     """It has as many attempts as it takes, whatever the configuration says."""
     spec = spec_of(queue(name), CONFIG, DEPLOYMENT)
-    assert of_slot(SlotRow(0, 0, SlotState.WAITING, (7,), 0, 3, b"x", 7), spec) is goes
+    assert disposition_of(SlotRow(0, 0, SlotState.WAITING, (7,), 0, 3, b"x", 7), spec) is goes
 
 
 def test_packs_are_written_only_where_all_clients_can_read_them():

@@ -14,7 +14,7 @@ from cassandra.cluster import Session
 
 from cqueue import ids
 from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
-from cqueue.store import codec, decode, driver, packs, tombstones
+from cqueue.store import codec, decode, driver, packs
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.cassandra_control import CassandraControl
@@ -25,7 +25,7 @@ from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.connection import level
 from cqueue.store.operations import Pending
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
-from cqueue.store.ranges import Density, Part, joined_items, ranged
+from cqueue.store.ranges import Density, Part, joined_items, ranged, silence_warnings
 from cqueue.store.requests import (
     ManyRequests,
     Request,
@@ -86,7 +86,7 @@ class CassandraStore(Sender):
         consistency: Consistency | None = None,
     ) -> None:
         session.client_protocol_handler = driver.used().protocol_handler
-        tombstones.silence()
+        silence_warnings()
         levels = (level(consistency or CONSISTENCY_OF[serial_consistency]), level(serial_consistency))
         super().__init__(Requests(session, *levels), Quarantine())
         self._session = session

@@ -1,14 +1,21 @@
-"""Read a range of messages: estimate how many rows hold the messages, and read on if too few did."""
+"""Read a range of messages: estimate how many rows hold the messages, and read on if too few did.
+
+Cassandra tells how many tombstones a read crossed only in a warning to the client, above
+`tombstone_warn_threshold` (1,000). The driver logs every warning. cqueue uses these as part of the answer,
+and keeps them out of the log, where each read of a busy wide row would add one.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Final, TypeVar
 
 from cqueue.errors import CqueueError, NotDone
-from cqueue.store import limits, packs, tombstones
+from cqueue.store import limits, packs
 from cqueue.store.operations import Range, ReadIds
 from cqueue.store.requests import Job, Request, Steps, Window
 
@@ -24,6 +31,9 @@ LEAST_IDS: Final = 64
 """Rows of one read of ids, at least, unless fewer messages are wanted: rows without bodies are cheap."""
 MOST_ROWS: Final = 512
 """Rows of one read with bodies, at most: 16 MiB if all are packs of 32 KiB."""
+
+# The coordinator's own read, or what it was told by replicas (`read_thresholds_enabled`).
+_WARNING = re.compile(r"Read \d+ live rows and (\d+) tombstone cells|scanned up to (\d+) tombstones")
 
 Item = TypeVar("Item")
 
@@ -93,7 +103,7 @@ def ranged(
         density.saw(queue, row_ids)
         items += islice(found, limit - len(items))
         damaged += broken
-        crossed += tombstones.crossed(request.warnings)
+        crossed += tombstones(request.warnings)
         if len(items) == limit or is_complete(row_ids, rows, upto):
             return items, crossed, tuple(damaged)
         if limits.is_over():
@@ -132,3 +142,21 @@ def joined_items(jobs: Sequence[Job[list[Item]]], in_flight: int, limit: int) ->
         if limit and len(items) >= limit:
             return items[:limit]
     return items
+
+
+# ── tombstones ──
+
+
+def tombstones(warnings: Iterable[str] | None) -> int:
+    """Return the largest number of tombstones in an answer's warnings, or 0."""
+    found = (_WARNING.search(warning) for warning in warnings or ())
+    return max((int(match[1] or match[2]) for match in found if match), default=0)
+
+
+def silence_warnings() -> None:
+    """Keep the warnings of tombstones, and no others, out of the driver's log."""
+    logging.getLogger("cassandra.protocol").addFilter(_is_other)  # adding it again does nothing
+
+
+def _is_other(record: logging.LogRecord) -> bool:
+    return _WARNING.search(record.getMessage()) is None

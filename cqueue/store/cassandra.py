@@ -14,29 +14,35 @@ from cassandra.cluster import Session
 
 from cqueue import ids
 from cqueue.settings import CONSISTENCY_OF, Consistency, SerialConsistency
-from cqueue.store import codec, decode, driver, packs
+from cqueue.store import (
+    cassandra_control,
+    cassandra_keys,
+    cassandra_log,
+    cassandra_reservations,
+    cassandra_subscriptions,
+    codec,
+    decode,
+    driver,
+    packs,
+)
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
-from cqueue.store.cassandra_control import CassandraControl
-from cqueue.store.cassandra_keys import CassandraKeys
-from cqueue.store.cassandra_log import CassandraLogs
-from cqueue.store.cassandra_reservations import CassandraReservations
-from cqueue.store.cassandra_subscriptions import CassandraSubscriptions
 from cqueue.store.connection import level
 from cqueue.store.operations import Pending
-from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage, Quarantine
+from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage
 from cqueue.store.ranges import Density, Part, joined_items, ranged, silence_warnings
 from cqueue.store.requests import (
     ManyRequests,
     Request,
     Requests,
+    Starters,
     Steps,
     Window,
+    applied,
     collected,
     results_of,
     sent_or_error,
 )
-from cqueue.store.sender import Sender, Starters, applied
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us
 
@@ -68,7 +74,7 @@ PACK_READS_IN_FLIGHT: Final = 2
 """Reads by ids that one operation has under way at a time."""
 
 
-class CassandraStore(Sender):
+class CassandraStore:
     """A `Store` on an open session. `close` closes the session.
 
     Args:
@@ -88,7 +94,8 @@ class CassandraStore(Sender):
         session.client_protocol_handler = driver.used().protocol_handler
         silence_warnings()
         levels = (level(consistency or CONSISTENCY_OF[serial_consistency]), level(serial_consistency))
-        super().__init__(Requests(session, *levels), Quarantine())
+        self._requests = requests = Requests(session, *levels)
+        self.quarantine = requests.quarantine
         self._session = session
         self._known = packs.Known()
         self._density = Density()
@@ -96,26 +103,26 @@ class CassandraStore(Sender):
             ops.ReadHead: self._read_head,
             ops.ReadSlice: self._read_slice,
             ops.ReadIds: self._read_ids,
-            ops.HasMessages: lambda op: self._requests.send(cql.HAS_MESSAGES, op.wide_row, bool),
+            ops.HasMessages: lambda op: requests.send(cql.HAS_MESSAGES, op.wide_row, bool),
             ops.ReadMessages: self._read_messages,
             ops.ReadBodies: self._read_bodies,
             ops.InsertMessages: self._insert_messages,
             ops.DeleteMessages: self._delete_messages,
             ops.InsertBodies: self._insert_bodies,
-            ops.DeleteBodies: lambda op: self._write(
+            ops.DeleteBodies: lambda op: requests.write(
                 cql.DELETE_BODIES, _delete_us(op.ids), *op.wide_row, op.ids
             ),
-            ops.DropBodies: lambda op: self._write(cql.DROP_BODIES, op.at_us, *op.wide_row),
-            ops.Mutate: lambda op: self._requests.send_batch(Kind.CONDITIONAL, _mutation(op), applied),
-            ops.DropSlot: lambda op: self._change(cql.DROP_SLOT, *op.wide_row, op.priority, op.id),
-            ops.DumpRow: lambda op: self._requests.send(
+            ops.DropBodies: lambda op: requests.write(cql.DROP_BODIES, op.at_us, *op.wide_row),
+            ops.Mutate: lambda op: requests.send_batch(Kind.CONDITIONAL, _mutation(op), applied),
+            ops.DropSlot: lambda op: requests.change(cql.DROP_SLOT, *op.wide_row, op.priority, op.id),
+            ops.DumpRow: lambda op: requests.send(
                 cql.DUMP_ROW[op.table], op.key, lambda rows: next((row[0] for row in rows), None)
             ),
-            **CassandraControl(self._requests, self.quarantine).starters(),
-            **CassandraKeys(self._requests, self.quarantine).starters(),
-            **CassandraLogs(self._requests, self.quarantine).starters(),
-            **CassandraSubscriptions(self._requests, self.quarantine).starters(),
-            **CassandraReservations(self._requests, self.quarantine).starters(),
+            **cassandra_control.starters(requests),
+            **cassandra_keys.starters(requests),
+            **cassandra_log.starters(requests),
+            **cassandra_subscriptions.starters(requests),
+            **cassandra_reservations.starters(requests),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:
@@ -191,7 +198,7 @@ class CassandraStore(Sender):
         if rows:
             rows = rows[:REAPED_AT_ONCE]
             values = (_delete_us(rows), *op.wide_row, op.priority, rows)
-            sent_or_error(lambda: self._write(cql.DELETE_MESSAGES, *values))
+            sent_or_error(lambda: self._requests.write(cql.DELETE_MESSAGES, *values))
 
     def _ranged(
         self,
@@ -265,7 +272,7 @@ class CassandraStore(Sender):
         place = (*op.wide_row, op.priority)
         if op.at_us is not None:
             rows = sorted({*packs.row_ids(op.ids), *op.ids})  # a damaged row may have any id
-            return self._write(cql.DELETE_MESSAGES, max(op.at_us, _delete_us(rows)), *place, rows)
+            return self._requests.write(cql.DELETE_MESSAGES, max(op.at_us, _delete_us(rows)), *place, rows)
         rows, marks = self._known.deletion(op.wide_row, op.priority, op.ids)
 
         def deleted(_rows: list[Any]) -> None:

@@ -7,64 +7,58 @@ from __future__ import annotations
 from functools import partial
 from zlib import crc32
 
-from cqueue.store import control, decode
+from cqueue.store import codec, control, decode
 from cqueue.store import operations as ops
 from cqueue.store import statements as cql
-from cqueue.store.sender import Sender, Starters, change_values
+from cqueue.store.requests import Requests, Starters
 
 
-class CassandraControl(Sender):
-    """Starts the requests of all operations on tables other than `messages` and `bodies`."""
-
-    def starters(self) -> Starters:
-        """Return, by operation type, the function that sends it."""
-        write, change, one, all_ = self._write, self._change, self._one, self._all
-        return {
-            ops.ReadShards: lambda op: all_(
-                cql.READ_SHARDS, (op.queue, op.epoch, op.from_time_shard), partial(decode.shards, op)
-            ),
-            ops.RegisterShard: lambda op: write(
-                cql.REGISTER_SHARD, *_shard(op), op.priorities, op.time_shard * 1000
-            ),
-            ops.UnregisterShard: lambda op: write(
-                cql.UNREGISTER_SHARD, op.at_us or op.time_shard * 1000 + 1, *_shard(op)
-            ),
-            ops.ReadQueue: lambda op: one(cql.READ_QUEUE, (op.name,), decode.queues, as_stored=op.as_stored),
-            ops.ListQueues: lambda _: all_(cql.LIST_QUEUES, (), decode.queues),
-            ops.CreateQueue: lambda op: change(cql.CREATE_QUEUE, *op.row),
-            ops.ChangeQueue: lambda op: change(cql.CHANGE_QUEUE, *change_values(op)),
-            ops.RemoveQueue: lambda op: change(cql.REMOVE_QUEUE, op.name, op.incarnation),
-            ops.AdvanceEpoch: lambda op: change(
-                cql.ADVANCE_OPEN_EPOCH if op.open else cql.ADVANCE_EPOCH,
-                *(op.to, op.name, op.expect, op.incarnation),
-            ),
-            ops.ReadDeployment: lambda _: self._requests.send(cql.READ_DEPLOYMENT, (), decode.deployment),
-            ops.BumpDeployment: lambda op: change(cql.BUMP_DEPLOYMENT, op.expect + 1, op.expect),
-            control.ReadSchedule: lambda op: one(
-                cql.READ_SCHEDULE, (op.queue, op.key), decode.schedules, as_stored=op.as_stored
-            ),
-            control.ListSchedules: lambda op: all_(
-                cql.LIST_SCHEDULES, (op.queue,), decode.schedules, as_stored=op.as_stored
-            ),
-            control.CreateSchedule: lambda op: change(cql.CREATE_SCHEDULE, *op.row),
-            control.ChangeSchedule: lambda op: change(
-                cql.CHANGE_SCHEDULE,
-                *(decode.next_version(op.expect_version), *op.row[3:], *op.row[:2], op.expect_version),
-            ),
-            control.RemoveSchedule: lambda op: change(
-                cql.REMOVE_SCHEDULE, op.queue, op.key, op.expect_version
-            ),
-            control.Heartbeat: lambda op: write(cql.HEARTBEAT, *op.row, op.ttl_s),
-            control.ReadWorkers: lambda _: all_(cql.READ_WORKERS, (), decode.workers),
-            control.RemoveWorker: lambda op: write(cql.REMOVE_WORKER, op.worker),
-            control.Listen: lambda op: write(cql.LISTEN, *op.row, op.row.digest, op.ttl_s),
-            control.ReadDigests: lambda _: self._requests.send(cql.READ_DIGESTS, (), decode.digests),
-            control.ReadListeners: lambda op: self._requests.send(
-                cql.READ_LISTENERS, (list(op.listeners),), decode.listeners
-            ),
-            control.KeepResult: lambda op: write(cql.KEEP_RESULT, *op.row, _decided_us(op.row), op.ttl_s),
-            control.ReadResult: lambda op: one(cql.READ_RESULT, (op.message,), decode.results),
-        }
+def starters(requests: Requests) -> Starters:
+    """Return, by operation type, the function that sends it."""
+    send, write, change = requests.send, requests.write, requests.change
+    one, all_ = requests.row, requests.rows
+    return {
+        ops.ReadShards: lambda op: all_(
+            cql.READ_SHARDS, (op.queue, op.epoch, op.from_time_shard), partial(decode.shards, op)
+        ),
+        ops.RegisterShard: lambda op: write(
+            cql.REGISTER_SHARD, *_shard(op), op.priorities, op.time_shard * 1000
+        ),
+        ops.UnregisterShard: lambda op: write(
+            cql.UNREGISTER_SHARD, op.at_us or op.time_shard * 1000 + 1, *_shard(op)
+        ),
+        ops.ReadQueue: lambda op: one(cql.READ_QUEUE, (op.name,), decode.queues, as_stored=op.as_stored),
+        ops.ListQueues: lambda _: all_(cql.LIST_QUEUES, (), decode.queues),
+        ops.CreateQueue: lambda op: change(cql.CREATE_QUEUE, *op.row),
+        ops.ChangeQueue: lambda op: change(cql.CHANGE_QUEUE, *codec.change_values(op)),
+        ops.RemoveQueue: lambda op: change(cql.REMOVE_QUEUE, op.name, op.incarnation),
+        ops.AdvanceEpoch: lambda op: change(
+            cql.ADVANCE_OPEN_EPOCH if op.open else cql.ADVANCE_EPOCH,
+            *(op.to, op.name, op.expect, op.incarnation),
+        ),
+        ops.ReadDeployment: lambda _: send(cql.READ_DEPLOYMENT, (), decode.deployment),
+        ops.BumpDeployment: lambda op: change(cql.BUMP_DEPLOYMENT, op.expect + 1, op.expect),
+        control.ReadSchedule: lambda op: one(
+            cql.READ_SCHEDULE, (op.queue, op.key), decode.schedules, as_stored=op.as_stored
+        ),
+        control.ListSchedules: lambda op: all_(
+            cql.LIST_SCHEDULES, (op.queue,), decode.schedules, as_stored=op.as_stored
+        ),
+        control.CreateSchedule: lambda op: change(cql.CREATE_SCHEDULE, *op.row),
+        control.ChangeSchedule: lambda op: change(
+            cql.CHANGE_SCHEDULE,
+            *(decode.next_version(op.expect_version), *op.row[3:], *op.row[:2], op.expect_version),
+        ),
+        control.RemoveSchedule: lambda op: change(cql.REMOVE_SCHEDULE, op.queue, op.key, op.expect_version),
+        control.Heartbeat: lambda op: write(cql.HEARTBEAT, *op.row, op.ttl_s),
+        control.ReadWorkers: lambda _: all_(cql.READ_WORKERS, (), decode.workers),
+        control.RemoveWorker: lambda op: write(cql.REMOVE_WORKER, op.worker),
+        control.Listen: lambda op: write(cql.LISTEN, *op.row, op.row.digest, op.ttl_s),
+        control.ReadDigests: lambda _: send(cql.READ_DIGESTS, (), decode.digests),
+        control.ReadListeners: lambda op: send(cql.READ_LISTENERS, (list(op.listeners),), decode.listeners),
+        control.KeepResult: lambda op: write(cql.KEEP_RESULT, *op.row, _decided_us(op.row), op.ttl_s),
+        control.ReadResult: lambda op: one(cql.READ_RESULT, (op.message,), decode.results),
+    }
 
 
 def _decided_us(row: control.ResultRow) -> int:

@@ -7,33 +7,29 @@ from typing import Any
 
 from cqueue.store import decode, keys
 from cqueue.store import statements as cql
-from cqueue.store.requests import nothing
-from cqueue.store.sender import Sender, Starters
+from cqueue.store.requests import Requests, Starters, nothing
 from cqueue.store.statements import Kind
 
 
-class CassandraKeys(Sender):
-    """Starts the requests of all operations on the look-up table."""
-
-    def starters(self) -> Starters:
-        """Return, by operation type, the function that sends it."""
-        return {
-            keys.ReadKey: lambda op: self._all(
-                cql.READ_KEY, (*op.place, *op.after, op.limit), partial(decode.key_rows, op.place)
-            ),
-            keys.InsertKeys: lambda op: self._requests.send_batch(
-                Kind.WRITE,
-                [(cql.INSERT_KEY, (*place, *row, ttl_s)) for place, row, ttl_s in op.writes],
-                nothing,
-            ),
-            keys.DeleteKeys: lambda op: self._requests.send_batch(
-                Kind.WRITE,
-                [(cql.DELETE_KEY, (row.at_us, *place, *row[:2])) for place, row, _ in op.writes],
-                nothing,
-            ),
-            keys.ScanKeys: lambda op: self._requests.send(cql.SCAN_KEYS, (op.after, op.limit), _places),
-            keys.DropKey: lambda op: self._write(cql.DROP_KEY, op.at_us, *op.place),
-        }
+def starters(requests: Requests) -> Starters:
+    """Return, by operation type, the function that sends it."""
+    return {
+        keys.ReadKey: lambda op: requests.rows(
+            cql.READ_KEY, (*op.place, *op.after, op.limit), partial(decode.key_rows, op.place)
+        ),
+        keys.InsertKeys: lambda op: requests.send_batch(
+            Kind.WRITE,
+            [(cql.INSERT_KEY, (*place, *row, ttl_s)) for place, row, ttl_s in op.writes],
+            nothing,
+        ),
+        keys.DeleteKeys: lambda op: requests.send_batch(
+            Kind.WRITE,
+            [(cql.DELETE_KEY, (row.at_us, *place, *row[:2])) for place, row, _ in op.writes],
+            nothing,
+        ),
+        keys.ScanKeys: lambda op: requests.send(cql.SCAN_KEYS, (op.after, op.limit), _places),
+        keys.DropKey: lambda op: requests.write(cql.DROP_KEY, op.at_us, *op.place),
+    }
 
 
 def _places(rows: list[Any]) -> list[tuple[keys.KeyPlace, int]]:

@@ -12,91 +12,88 @@ from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
-from cqueue.store.requests import ManyRequests, Request, Steps
-from cqueue.store.sender import Sender, Starters, change_values
+from cqueue.store.requests import ManyRequests, Request, Requests, Starters, Steps
 
 
-class CassandraLogs(Sender):
-    """Starts the requests of all log operations."""
+def starters(requests: Requests) -> Starters:
+    """Return, by operation type, the function that sends it."""
+    write, change, one, all_ = requests.write, requests.change, requests.row, requests.rows
+    return {
+        ops.AppendRecords: lambda op: _append(requests, op),
+        ops.DeleteRecords: lambda op: write(
+            cql.DELETE_RECORDS, op.at_us or max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
+        ),
+        ReadRecordPage: lambda op: ManyRequests(_read_whole(requests, op)),
+        ops.ReadRecordIds: lambda op: requests.send(
+            cql.READ_RECORD_IDS,
+            (*op.shard, op.after, op.upto, op.limit),
+            lambda rows: [row[0] for row in rows],
+        ),
+        ops.PeekRecords: lambda op: requests.send(
+            cql.PEEK_RECORDS,
+            (op.log, op.partitions, op.time_shard, op.after, op.upto),
+            dict,
+        ),
+        ops.CountRecords: lambda op: requests.send(cql.COUNT_RECORDS, (*op.shard, op.after, op.upto), _span),
+        ops.DropRecords: lambda op: write(cql.DROP_RECORDS, op.at_us, *op.shard),
+        ops.RegisterLogShard: lambda op: write(
+            # One µs later without a ttl: at equal times, Cassandra prefers what expires.
+            cql.REGISTER_LOG_SHARD,
+            *op.shard,
+            op.ttl_s,
+            op.shard.time_shard * 1000 + (not op.ttl_s),
+        ),
+        ops.ReadLogShards: lambda op: all_(
+            cql.READ_LOG_SHARDS, (op.log, op.time_shards), partial(decode.log_shards, op.log)
+        ),
+        ops.ListLogShards: lambda op: requests.send(
+            cql.LIST_LOG_SHARDS, (), lambda rows: sorted(at for log, at in rows if log == op.log)
+        ),
+        ops.UnregisterLogShard: lambda op: write(cql.UNREGISTER_LOG_SHARD, *op.shard),
+        ops.ReadLog: lambda op: one(cql.READ_LOG, (op.name,), decode.logs, as_stored=op.as_stored),
+        ops.ListLogs: lambda _: all_(cql.LIST_LOGS, (), decode.logs),
+        ops.CreateLog: lambda op: change(cql.CREATE_LOG, *op.row),
+        ops.ChangeLog: lambda op: change(cql.CHANGE_LOG, *codec.change_values(op)),
+        ops.RemoveLog: lambda op: change(cql.REMOVE_LOG, op.name, op.incarnation),
+    }
 
-    def starters(self) -> Starters:
-        """Return, by operation type, the function that sends it."""
-        write, change, one, all_ = self._write, self._change, self._one, self._all
-        return {
-            ops.AppendRecords: self._append,
-            ops.DeleteRecords: lambda op: write(
-                cql.DELETE_RECORDS, op.at_us or max(map(ids.time_us, op.ids)) + 1, *op.shard, op.ids
-            ),
-            ReadRecordPage: lambda op: ManyRequests(self._read_whole(op)),
-            ops.ReadRecordIds: lambda op: self._requests.send(
-                cql.READ_RECORD_IDS,
-                (*op.shard, op.after, op.upto, op.limit),
-                lambda rows: [row[0] for row in rows],
-            ),
-            ops.PeekRecords: lambda op: self._requests.send(
-                cql.PEEK_RECORDS,
-                (op.log, op.partitions, op.time_shard, op.after, op.upto),
-                dict,
-            ),
-            ops.CountRecords: lambda op: self._requests.send(
-                cql.COUNT_RECORDS, (*op.shard, op.after, op.upto), _span
-            ),
-            ops.DropRecords: lambda op: write(cql.DROP_RECORDS, op.at_us, *op.shard),
-            ops.RegisterLogShard: lambda op: write(
-                # One µs later without a ttl: at equal times, Cassandra prefers what expires.
-                cql.REGISTER_LOG_SHARD,
-                *op.shard,
-                op.ttl_s,
-                op.shard.time_shard * 1000 + (not op.ttl_s),
-            ),
-            ops.ReadLogShards: lambda op: all_(
-                cql.READ_LOG_SHARDS, (op.log, op.time_shards), partial(decode.log_shards, op.log)
-            ),
-            ops.ListLogShards: lambda op: self._requests.send(
-                cql.LIST_LOG_SHARDS, (), lambda rows: sorted(at for log, at in rows if log == op.log)
-            ),
-            ops.UnregisterLogShard: lambda op: write(cql.UNREGISTER_LOG_SHARD, *op.shard),
-            ops.ReadLog: lambda op: one(cql.READ_LOG, (op.name,), decode.logs, as_stored=op.as_stored),
-            ops.ListLogs: lambda _: all_(cql.LIST_LOGS, (), decode.logs),
-            ops.CreateLog: lambda op: change(cql.CREATE_LOG, *op.row),
-            ops.ChangeLog: lambda op: change(cql.CHANGE_LOG, *change_values(op)),
-            ops.RemoveLog: lambda op: change(cql.REMOVE_LOG, op.name, op.incarnation),
-        }
 
-    def _append(self, op: ops.AppendRecords) -> Request[None]:
-        rows = codec.record_cells(op)
-        return self._requests.send_encoded(cql.APPEND_RECORD, codec.log_partition(op.shard), rows)
+def _append(requests: Requests, op: ops.AppendRecords) -> Request[None]:
+    rows = codec.record_cells(op)
+    return requests.send_encoded(cql.APPEND_RECORD, codec.log_partition(op.shard), rows)
 
-    def _read_whole(self, op: ReadRecordPage) -> Steps[RecordPage]:
-        """Read records, and read on for each one that is damaged and left out, until `limit` are found.
 
-        A page below `limit` tells the caller that no more records follow, so damaged ones must not shorten
-        it.
-        """
-        request = self._read(op)
-        yield
-        page = request.result()
-        if not page.broken:
-            return page
-        rows, limit = list(page.rows()), op.limit
-        while len(rows) < limit and len(page) + len(page.broken) == limit:
-            read = [page.id_at(place) for place in range(len(page))] + [each.id for each in page.broken]
-            op = replace(op, upto=min(read) - 1) if op.reverse else replace(op, after=max(read))
-            page = self._read(op).result()
-            rows += page.rows()
-        return RecordPage.of(rows[:limit])
+def _read_whole(requests: Requests, op: ReadRecordPage) -> Steps[RecordPage]:
+    """Read records, and read on for each one that is damaged and left out, until `limit` are found.
 
-    def _read(self, op: ReadRecordPage) -> Request[RecordPage]:
-        statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
+    A page below `limit` tells the caller that no more records follow, so damaged ones must not shorten
+    it.
+    """
+    request = _read(requests, op)
+    yield
+    page = request.result()
+    if not page.broken:
+        return page
+    rows, limit = list(page.rows()), op.limit
+    while len(rows) < limit and len(page) + len(page.broken) == limit:
+        read = [page.id_at(place) for place in range(len(page))] + [each.id for each in page.broken]
+        op = replace(op, upto=min(read) - 1) if op.reverse else replace(op, after=max(read))
+        page = _read(requests, op).result()
+        rows += page.rows()
+    return RecordPage.of(rows[:limit])
 
-        def decoded(rows: list[Any] | bytes) -> RecordPage:
-            page = _page(rows)
-            for broken in page.broken:
-                key = (*op.shard, broken.id)
-                self.quarantine.report(Damage("log", op.shard.log, key, broken.reason))
-            return page
 
-        return self._requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decoded)
+def _read(requests: Requests, op: ReadRecordPage) -> Request[RecordPage]:
+    statement = cql.READ_RECORDS_BACK if op.reverse else cql.READ_RECORDS
+
+    def decoded(rows: list[Any] | bytes) -> RecordPage:
+        page = _page(rows)
+        for broken in page.broken:
+            key = (*op.shard, broken.id)
+            requests.quarantine.report(Damage("log", op.shard.log, key, broken.reason))
+        return page
+
+    return requests.send(statement, (*op.shard, op.after, op.upto, op.limit), decoded)
 
 
 def _span(rows: list[Any]) -> ops.Span:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from cqueue import ids
-from cqueue.store import cells
-from cqueue.store.log_operations import AppendRecords, LogShard
+from cqueue.store import cells, decode
+from cqueue.store.log_operations import AppendRecords, ChangeLog, LogShard
 from cqueue.store.operations import (
+    ChangeQueue,
     CursorRow,
     Head,
     LockRow,
@@ -209,3 +210,9 @@ def overtaking_values(wide_row: WideRow, lock: LockRow) -> tuple[Any, ...]:
 def cursor_values(wide_row: WideRow, row: CursorRow) -> tuple[Any, ...]:
     """Return SET_CURSOR's values."""
     return (row.cursor, row.boundary, row.tally, *wide_row, row.priority, ids.START)
+
+
+def change_values(op: ChangeQueue | ChangeLog) -> tuple[Any, ...]:
+    """Return CHANGE_QUEUE's or CHANGE_LOG's values."""
+    row, seen = op.row, op.expect_version
+    return row.state, row.config, decode.next_version(seen), row.name, seen, row.incarnation

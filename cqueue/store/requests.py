@@ -1,4 +1,4 @@
-"""Requests to Cassandra: prepare each statement once, send at once, wait for the result later.
+"""Requests to Cassandra: prepare each statement once, send at once, wait for the result later, and decode it.
 
 Because sending and waiting are separate, several operations run side by side without threads. The calling
 thread sends a request, the driver's thread receives the answer, and the thread that waits for it decodes it.
@@ -26,9 +26,10 @@ from cassandra.query import (
 )
 
 from cqueue.errors import CqueueError, OutcomeUnknown
-from cqueue.store import driver, limits, outcome, waiting
+from cqueue.store import decode, driver, limits, outcome, waiting
 from cqueue.store.driver.errors import was_sent
-from cqueue.store.operations import Answers, Pending
+from cqueue.store.operations import Answers, Operation, Pending
+from cqueue.store.quarantine import Quarantine
 from cqueue.store.statements import Kind, Statement
 
 T = TypeVar("T")
@@ -44,6 +45,8 @@ prepare a batch's statements again after a node has forgotten them; it may have 
 
 Decode = Callable[[list[Any]], T]
 """Decodes the rows of an answer: the tuples of all pages, or bytes for a raw statement."""
+Starters = dict[type[Operation[Any]], Callable[[Any], Pending[Any]]]
+"""By operation type, the function that sends it."""
 
 
 class Request(Generic[T]):
@@ -202,10 +205,14 @@ def results_of(pending: Sequence[Pending[Any] | CqueueError]) -> Answers:
 
 
 class Requests:
-    """Prepares and sends statements through one session, with the consistency that each kind requires."""
+    """Prepares and sends statements through one session, with the consistency that each kind requires.
+
+    quarantine: gets the damaged rows of answers.
+    """
 
     def __init__(self, session: Session, consistency: int, serial_consistency: int) -> None:
         self.driver = driver.used()
+        self.quarantine = Quarantine()
         self._session = session
         self._prepared: dict[Statement, PreparedStatement] = {}
         self._preparing = Lock()
@@ -235,6 +242,28 @@ class Requests:
         bound.consistency_level = ConsistencyLevel.ALL
         with limits.within(EVERYWHERE_S):
             return self._submit(bound, statement.kind, decode)
+
+    def write(self, statement: Statement, *values: Any) -> Request[None]:
+        """Send a plain write."""
+        return self.send(statement, values, nothing)
+
+    def change(self, statement: Statement, *values: Any) -> Request[bool]:
+        """Send a conditional mutation; its result says whether it was applied."""
+        return self.send(statement, values, applied)
+
+    def rows(
+        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Decoded], **how: bool
+    ) -> Request[Any]:
+        """Send a read whose result is all readable rows. found: decodes an answer, with the options `how`."""
+        return self.send(
+            statement, values, lambda rows: decode.readable_rows(found(rows, **how), self.quarantine)
+        )
+
+    def row(
+        self, statement: Statement, values: Iterable[Any], found: Callable[..., decode.Decoded], **how: bool
+    ) -> Request[Any]:
+        """Send a read whose result is its only row or None; it raises DamagedRow for a damaged one."""
+        return self.send(statement, values, lambda rows: decode.only_row(found(rows, **how), self.quarantine))
 
     def send_batch(
         self, kind: Kind, parts: Iterable[tuple[Statement, Iterable[Any]]], decode: Decode[T]
@@ -304,6 +333,11 @@ class Requests:
 
 def nothing(_rows: list[Any]) -> None:
     """Decode the answer to a plain write: there is nothing in it."""
+
+
+def applied(rows: list[Any]) -> bool:
+    """Decode the answer to a conditional mutation: True if it was applied."""
+    return bool(rows[0][0])
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -31,6 +31,7 @@ from cqueue.store.operations import (
 from cqueue.store.packs import Known
 from cqueue.store.quarantine import Quarantine
 from cqueue.store.ranges import Density
+from cqueue.store.requests import nothing
 from cqueue.store.statements import Kind, Statement
 
 if TYPE_CHECKING:
@@ -120,6 +121,10 @@ class _Requests:
         if statement.kind is Kind.WRITE and self._rows is not None:
             self._reap(statement, values)
         return _Asked([(statement, values)], decode, self._answer)
+
+    def write(self, statement: Statement, *values: Any) -> _Asked:
+        """As `Requests.write`."""
+        return self.send(statement, values, nothing)
 
     def send_batch(self, _: Kind, parts: Iterable[tuple[Statement, Values]], decode: Any) -> _Asked:
         """As `Requests.send_batch`."""

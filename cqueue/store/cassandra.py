@@ -114,6 +114,15 @@ class CassandraStore:
             ),
             ops.DropBodies: lambda op: requests.write(cql.DROP_BODIES, op.at_us, *op.wide_row),
             ops.Mutate: lambda op: requests.send_batch(Kind.CONDITIONAL, _mutation(op), applied),
+            ops.ReadShards: lambda op: requests.rows(
+                cql.READ_SHARDS, (op.queue, op.epoch, op.from_time_shard), partial(decode.shards, op)
+            ),
+            ops.RegisterShard: lambda op: requests.write(
+                cql.REGISTER_SHARD, *_shard(op), op.priorities, op.time_shard * 1000
+            ),
+            ops.UnregisterShard: lambda op: requests.write(
+                cql.UNREGISTER_SHARD, op.at_us or op.time_shard * 1000 + 1, *_shard(op)
+            ),
             ops.DropSlot: lambda op: requests.change(cql.DROP_SLOT, *op.wide_row, op.priority, op.id),
             ops.DumpRow: lambda op: requests.send(
                 cql.DUMP_ROW[op.table], op.key, lambda rows: next((row[0] for row in rows), None)
@@ -304,6 +313,10 @@ class CassandraStore:
 
 def _delete_us(some: Iterable[int]) -> int:
     return max(map(ids.time_us, some)) + 1
+
+
+def _shard(op: ops.RegisterShard | ops.UnregisterShard) -> tuple[str, int, int, int]:
+    return op.queue, op.epoch, op.time_shard, op.shard
 
 
 def _parts(total: int, most: int, *, first: int) -> Iterator[tuple[int, int]]:

@@ -1,10 +1,7 @@
-"""Operations outside wide rows in Cassandra: registry, queues, deployment, schedules, workers, listeners,
-results.
-"""
+"""Operations in Cassandra beside messages: queues, deployment, schedules, workers, listeners, results."""
 
 from __future__ import annotations
 
-from functools import partial
 from zlib import crc32
 
 from cqueue.store import codec, control, decode
@@ -18,15 +15,6 @@ def starters(requests: Requests) -> Starters:
     send, write, change = requests.send, requests.write, requests.change
     one, all_ = requests.row, requests.rows
     return {
-        ops.ReadShards: lambda op: all_(
-            cql.READ_SHARDS, (op.queue, op.epoch, op.from_time_shard), partial(decode.shards, op)
-        ),
-        ops.RegisterShard: lambda op: write(
-            cql.REGISTER_SHARD, *_shard(op), op.priorities, op.time_shard * 1000
-        ),
-        ops.UnregisterShard: lambda op: write(
-            cql.UNREGISTER_SHARD, op.at_us or op.time_shard * 1000 + 1, *_shard(op)
-        ),
         ops.ReadQueue: lambda op: one(cql.READ_QUEUE, (op.name,), decode.queues, as_stored=op.as_stored),
         ops.ListQueues: lambda _: all_(cql.LIST_QUEUES, (), decode.queues),
         ops.CreateQueue: lambda op: change(cql.CREATE_QUEUE, *op.row),
@@ -67,7 +55,3 @@ def _decided_us(row: control.ResultRow) -> int:
     """
     told = f"{row.state} {row.error} {row.reason}".encode()
     return row.at * 1000 + crc32(told, crc32(row.value or b"")) % 1000
-
-
-def _shard(op: ops.RegisterShard | ops.UnregisterShard) -> tuple[str, int, int, int]:
-    return op.queue, op.epoch, op.time_shard, op.shard

@@ -19,7 +19,6 @@ from cqueue.protocol.lock import tally_share
 from cqueue.protocol.policy import Disposition
 from cqueue.protocol.row_memory import ReadAhead, RowMemory
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.work import Reason
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -58,7 +57,7 @@ class Claim:
     expired: list[Taken] = field(default_factory=list)
     more: bool = False  # the wide row has more to take
     contended: bool = False  # another consumer holds the wide row at the moment
-    reason: Reason | None = None  # why the wide row was on the work list
+    told: bool = False  # a hint named the wide row
 
 
 @dataclass(slots=True)

@@ -19,7 +19,6 @@ from cqueue.protocol.lock import unlock
 from cqueue.protocol.policy import Disposition
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.work import Reason
 from cqueue.received import ReceivedMessage
 from cqueue.receiving.interface import Found
 from cqueue.receiving.settler import Settler
@@ -112,7 +111,7 @@ class Receiver:
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay, hints=hints))) is not None:
             if messages := self._claimed.accept(claimed, entry.spec):
                 left = bool(poll.work) or poll.work.held is not None
-                self.last = Found(claimed.reason is Reason.HINT, more=poll.has_work, left=left)
+                self.last = Found(claimed.told, more=poll.has_work, left=left)
                 return messages
         run(poll.tidy())
         return []

@@ -16,7 +16,7 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import ack, shards
 from cqueue.protocol.claim_draft import Draft
-from cqueue.protocol.work import Reason, Work, WorkList
+from cqueue.protocol.poll import Reason, Work, WorkList
 from cqueue.store.operations import (
     DeleteMessages,
     Head,

@@ -40,7 +40,7 @@ from cqueue.protocol import (
     writing,
 )
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.work import WorkList
+from cqueue.protocol.poll import WorkList
 from cqueue.store import cassandra, packs, ranges
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster

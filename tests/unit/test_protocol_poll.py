@@ -17,13 +17,15 @@ from cqueue.protocol.poll import (
     OTHERS_EVERY_US,
     PROBED_AT_ONCE,
     SEARCH_EVERY_US,
+    TURNS,
     Poll,
+    Reason,
+    WorkList,
 )
 from cqueue.protocol.probe import MAX_REST_US, MAX_WAITING_REST_US, probe
 from cqueue.protocol.registry import refresh
 from cqueue.protocol.row_memory import HEAD_REMEMBERED_US
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.work import TURNS, Reason, WorkList
 from cqueue.runtime.catalog import ACTIVE
 from cqueue.store.operations import (
     CreateQueue,
@@ -676,10 +678,10 @@ def test_the_reason_of_a_claim_is_told():
     poll = started(table)
     row = put(table, 0)
     table.run(poll.begin(table.spec))
-    assert table.run(poll.next_claim(table.spec, 10)).reason is Reason.FOUND
+    assert not table.run(poll.next_claim(table.spec, 10)).told
     put(table, 0)
     table.run(poll.begin(table.spec, [hint(row)]))
-    assert table.run(poll.next_claim(table.spec, 10)).reason is Reason.HINT
+    assert table.run(poll.next_claim(table.spec, 10)).told
 
 
 def test_what_others_send_is_found_beside_much_other_work():
@@ -770,7 +772,7 @@ def test_a_hint_counts_where_a_search_has_found_the_wide_row_before():
     table.run(poll.begin(table.spec, [hint(row)]))
     claimed = table.run(poll.next_claim(table.spec, 10), let_go)
     assert len(claimed.taken) == 1
-    assert claimed.reason is Reason.HINT
+    assert claimed.told
 
 
 def test_a_look_for_a_suspect_gives_nothing_that_was_purged():
@@ -835,7 +837,7 @@ def test_a_wide_row_that_was_overtaken_has_a_claim_less_in_its_turn():
     order = []
     while next_ := work.next(suspects=False):
         order.append(next_.memory)
-        work.hold(None if work.is_last_turn or next_.memory is other else next_.memory)
+        work.held = None if work.is_last_turn or next_.memory is other else next_.memory
     assert order == [hinted, *[found] * (TURNS - 1), other]
 
 

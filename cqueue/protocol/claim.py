@@ -147,7 +147,8 @@ def _claim(
         yield from unclaimed.take_unclaimed(
             draft, beside.answered(found) if beside and found is not None else None
         )
-        if not (yield from retire.try_retire(draft)):
+        may_go = policy.retires(now_us, memory.retire_at_us(spec))
+        if may_go and not (yield from retire.try_retire(draft)):
             return None
         return (yield from _commit(draft))
     finally:

@@ -155,6 +155,13 @@ def nothing_lands_from_us(spec: QueueSpec, end_us: int, *, open_: bool) -> int:
     return end_us + spec.settle_us + spec.skew_us + (spec.gc_grace_us if open_ else 0)
 
 
+def retires(began_us: int, from_us: int) -> bool:
+    """Return whether a claim that began at `began_us` may retire a wide row in which nothing lands from
+    `from_us` on: not if a read of the claim may have begun before.
+    """
+    return began_us >= from_us
+
+
 def rows_may_go(spec: QueueSpec) -> bool:
     """Return whether wide rows may be retired: not while another data centre may bring messages back."""
     return spec.retiring

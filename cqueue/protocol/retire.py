@@ -49,11 +49,9 @@ class Piece(NamedTuple):
     upto: int
 
 
-def may_retire(draft: Draft) -> bool:
-    """Return whether a pass is due: the row ended W + ε ago, no slot is in use, and no sweep is open."""
-    if draft.now_us < draft.memory.retire_at_us(draft.spec) or draft.grants:
-        return False
-    if any(change.row.ids for change in draft.head.changes.values()):
+def is_idle(draft: Draft) -> bool:
+    """Return whether a pass is due: no slot is in use, and no sweep is open."""
+    if draft.grants or any(change.row.ids for change in draft.head.changes.values()):
         return False
     idle = {key for key, change in draft.head.changes.items() if not change.row.ids}
     if any(slot.place not in idle for slot in draft.head.in_use()):
@@ -62,12 +60,12 @@ def may_retire(draft: Draft) -> bool:
 
 
 def try_retire(draft: Draft) -> Proto[bool]:
-    """Drop the row if it is over and nothing in it is alive. Return False if the claim has to begin again.
+    """Drop the row, which is over, if nothing in it is alive. Return False if the claim has to begin again.
 
     One read shows that, where it crosses few tombstones; elsewhere a pass does, by a consumer that holds the
-    lock. Both began after end + W + ε, because `draft.now_us` was read before everything else.
+    lock. Both began after end + W + ε, because the claim did.
     """
-    if not may_retire(draft):
+    if not is_idle(draft):
         return True
     if draft.memory.remembered.locked:
         yield from _pass(draft)

@@ -287,7 +287,7 @@ def messages_before_head() -> Any:
         rows = [row for row in known if op.after < row.id <= op.upto][: op.limit]
         return Known(Slice(rows, 0) if type(op) is ReadSlice else IdSlice([row.id for row in rows], 0))
 
-    return _all_of(
+    return all_of(
         replaced("head read", head), replaced("messages taken", lambda *claim: _asking(take(*claim), read))
     )
 
@@ -333,7 +333,7 @@ def read_then_write() -> Any:
         known = verdicts.get(id(op))
         return known[1] if known and known[0] is op else right_hold(part, op)
 
-    return _all_of(replaced("mutation sent", send), replaced("conditions", hold))
+    return all_of(replaced("mutation sent", send), replaced("conditions", hold))
 
 
 def unrepaired_node() -> Any:
@@ -361,7 +361,8 @@ def probed_only_when_idle() -> Any:
     return replaced("probing", lambda probed, *, found_enough: not found_enough)
 
 
-def _all_of(*contexts: Any) -> Any:
+def all_of(*contexts: Any) -> Any:
+    """Several replacements at once."""
     stack = contextlib.ExitStack()
     for each in contexts:
         stack.enter_context(each)

@@ -13,6 +13,7 @@ from cqueue.errors import NotDone
 from cqueue.protocol import shards
 from cqueue.protocol.claim_draft import Draft
 from cqueue.store.operations import DeleteMessages, Now, Pause, RandomBits
+from tests.simulation.breakages import all_of
 from tests.simulation.cluster import Cluster
 from tests.simulation.points import replaced, right
 from tests.simulation.rows import Delete
@@ -78,18 +79,16 @@ def retirement_clock_after_read() -> Any:
     retire = right("retirement")
 
     def try_retire(d: Draft) -> Any:
-        now_us, d.now_us = d.now_us, d.memory.retire_at_us(d.spec)
         goes_on = yield from retire(d)
         if d.retire:
             pause = (yield from RandomBits(16)) / (1 << 16)
             yield from Pause(pause * 2 * d.spec.settle_us / 1e6)
             d.now_us = yield from Now()
             d.retire = d.now_us >= d.memory.retire_at_us(d.spec)
-        else:
-            d.now_us = now_us
         return goes_on
 
-    return replaced("retirement", try_retire)
+    began = replaced("retirement begun", lambda began_us, from_us: True)
+    return all_of(began, replaced("retirement", try_retire))
 
 
 def epoch_cached_early() -> Any:

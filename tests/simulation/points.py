@@ -69,6 +69,7 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "sweep due": ((policy, "sweep_is_due"),),
     "no cursor": ((policy, "has_no_cursor"),),
     "nothing lands": ((policy, "nothing_lands_from_us"),),
+    "retirement begun": ((policy, "retires"),),
     "rows may go": ((policy, "rows_may_go"),),
     "epochs may go": ((policy, "epochs_may_go"),),
     "epochs stay known": ((policy, "epochs_stay_known"),),

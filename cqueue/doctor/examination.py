@@ -30,7 +30,7 @@ from cqueue.doctor.site import Site
 from cqueue.errors import CqueueError
 from cqueue.runtime.durations import show_duration
 from cqueue.runtime.logs import describe, logger, trace
-from cqueue.store import limits, outcome
+from cqueue.store import outcome, waiting
 from cqueue.store.connection import DRIVER_ERRORS
 from cqueue.store.statements import Kind
 
@@ -90,7 +90,7 @@ class _Run(Thread):
     def run(self) -> None:
         """Make the check, within its time."""
         try:
-            with limits.within(self._site.limit_s):
+            with waiting.within(self._site.limit_s):
                 for finding in self._check.check(self._site):
                     self._found.append(finding)
         except CqueueError as exc:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, TooManyTombstones, Unavailable
 from cqueue.protocol.spec import Proto
 from cqueue.runtime.clock import ClusterClock
-from cqueue.store import limits, waiting
+from cqueue.store import waiting
 from cqueue.store.operations import Now, Operation, Pause, RandomBits, Repeatable, Store, Together
 from cqueue.store.quarantine import Damage
 
@@ -88,7 +88,7 @@ class BlockingDriver:
 
     def limited(self, limit_s: float | None = None) -> AbstractContextManager[None]:
         """Return a context whose runs share one deadline, of `limit_s` or the driver's own."""
-        return limits.within(self.deadline_s if limit_s is None else limit_s)
+        return waiting.within(self.deadline_s if limit_s is None else limit_s)
 
     def _run(self, proto: Proto[T]) -> T:
         value: Any = None
@@ -119,7 +119,7 @@ class BlockingDriver:
     def _renew(self, value: Any) -> None:
         """Renew the deadline after an answer: a large send may take long, as long as Cassandra answers."""
         if not isinstance(value, list) or not any(isinstance(result, Exception) for result in value):
-            limits.renew(self.deadline_s)
+            waiting.renew(self.deadline_s)
 
     def ask(self, operation: Operation[T]) -> T:
         """Run a single operation."""
@@ -127,7 +127,7 @@ class BlockingDriver:
 
     def _ask(self, operation: Operation[Any]) -> Any:
         """Execute an operation on the store; repeat it after a failure if that is harmless."""
-        if limits.is_over(GRACE_S):  # otherwise a search would try one wide row after the other in vain
+        if waiting.is_over(GRACE_S):  # otherwise a search would try one wide row after the other in vain
             late = Unavailable("the call's time is over, and this was not asked any more")
             if isinstance(operation, Together):
                 return [late] * len(operation.operations)
@@ -158,7 +158,7 @@ class BlockingDriver:
                 and not isinstance(result, (*LASTING, TooManyTombstones))  # a scan of 100,000 each
                 and isinstance(operations[place], Repeatable)
             ]
-            if not places or limits.is_over():
+            if not places or waiting.is_over():
                 break
             self._pause(random.uniform(*wait_s))
             repeated = self.store.together(tuple(operations[place] for place in places))

@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from cqueue.errors import CqueueError, NotDone
-from cqueue.store import limits, packs
+from cqueue.store import packs, waiting
 from cqueue.store.operations import Range, ReadIds
 from cqueue.store.requests import Job, Request, Steps, Window
 
@@ -106,7 +106,7 @@ def ranged(
         crossed += tombstones(request.warnings)
         if len(items) == limit or is_complete(row_ids, rows, upto):
             return items, crossed, tuple(damaged)
-        if limits.is_over():
+        if waiting.is_over():
             raise NotDone("a range could not be read to its end in time")
         rows = _next_rows(asked, density, limit - len(items), 2 * rows)
         request = send(next_start(row_ids), rows)

@@ -26,7 +26,7 @@ from cassandra.query import (
 )
 
 from cqueue.errors import CqueueError, OutcomeUnknown
-from cqueue.store import decode, driver, limits, outcome, waiting
+from cqueue.store import decode, driver, outcome, waiting
 from cqueue.store.driver.errors import was_sent
 from cqueue.store.operations import Answers, Operation, Pending
 from cqueue.store.quarantine import Quarantine
@@ -240,7 +240,7 @@ class Requests:
         if not everywhere:
             return self._submit(bound, statement.kind, decode)
         bound.consistency_level = ConsistencyLevel.ALL
-        with limits.within(EVERYWHERE_S):
+        with waiting.within(EVERYWHERE_S):
             return self._submit(bound, statement.kind, decode)
 
     def write(self, statement: Statement, *values: Any) -> Request[None]:
@@ -292,7 +292,7 @@ class Requests:
         return batch
 
     def _submit(self, statement: Any, kind: Kind, decode: Decode[T]) -> Request[T]:
-        timeout_s = limits.left_s(self.profile.request_timeout)
+        timeout_s = waiting.left_s(self.profile.request_timeout)
         try:
             future = self._session.execute_async(statement, timeout=None, execution_profile=self.profile)
         except Exception as exc:

@@ -1,4 +1,7 @@
-"""Waits that may happen on an event loop: the code that waits is the same for threads and for asyncio.
+"""How a call waits: until when, and on a thread or an event loop, by the same code.
+
+A call makes several requests, and repeats some. If each request had the whole timeout, a client that is cut
+off would wait for the sum of them. So each request of a thread gets the time that the thread's call has left.
 
 A call of the asyncio API runs the synchronous code in a greenlet of the loop's thread; see
 `cqueue.aio.bridge`. There a wait must not block the thread. It lets the loop run, and goes on when it is
@@ -7,20 +10,26 @@ told. Everywhere else a wait blocks its thread, and nothing here costs more than
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from functools import cache
 from os import register_at_fork
 from threading import Lock, RLock, get_ident
-from typing import Any, Protocol, TypeVar
+from types import FrameType
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from cqueue.runtime.conditions import Event
 
 T = TypeVar("T")
+
+SHORTEST_S: Final = 0.5
+"""Seconds that a request gets even after the deadline. Less would fail requests that Cassandra could
+answer."""
 
 
 class Waits(Protocol):
@@ -195,3 +204,71 @@ def _threads() -> ThreadPoolExecutor:
 
 
 register_at_fork(after_in_child=_threads.cache_clear)  # a child has none of these threads
+
+
+# ── deadlines ──
+
+
+class _Limit(NamedTuple):
+    """A deadline in monotonic seconds, and the function whose `with within(…)` block it bounds."""
+
+    end_s: float
+    owner: FrameType
+
+
+_limit: ContextVar[_Limit | None] = ContextVar("limit", default=None)
+
+
+class within:  # noqa: N801 - reads as a function, like `contextlib.suppress`
+    """Bound all requests inside the block by `limit_s` seconds from now, or by an earlier outer deadline.
+
+    A deadline counts as an outer one only while its function runs. A Ctrl-C between the start of `__enter__`
+    and that of the block, or as the block ends, leaves the deadline behind; it would end all later calls of
+    the thread.
+    """
+
+    __slots__ = ("_limit_s", "_token")
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._token: Token[_Limit | None]
+
+    def __enter__(self) -> None:
+        outer, caller, end_s = _limit.get(), sys._getframe(1), time.monotonic() + self._limit_s  # noqa: SLF001
+        if outer is not None and _runs(outer.owner, caller):
+            end_s = min(outer.end_s, end_s)
+        elif outer is not None:
+            _limit.set(None)
+        self._token = _limit.set(_Limit(end_s, caller))
+
+    def __exit__(self, *_: object) -> None:
+        _limit.reset(self._token)
+
+
+def _runs(owner: FrameType, caller: FrameType) -> bool:
+    """Return whether `owner` still runs: it is `caller`, or one of the functions that led to that call."""
+    frame: FrameType | None = caller
+    while frame is not None and frame is not owner:
+        frame = frame.f_back
+    return frame is not None
+
+
+def renew(limit_s: float) -> None:
+    """Move the deadline of the innermost `within` to `limit_s` seconds from now, because a request
+    succeeded.
+    """
+    limit = _limit.get()
+    if limit is not None:
+        _limit.set(_Limit(time.monotonic() + limit_s, limit.owner))
+
+
+def left_s(most_s: float) -> float:
+    """Return the seconds that the next request may take: at most `most_s`, at least `SHORTEST_S`."""
+    limit = _limit.get()
+    return most_s if limit is None else min(most_s, max(SHORTEST_S, limit.end_s - time.monotonic()))
+
+
+def is_over(grace_s: float = 0.0) -> bool:
+    """Return whether the deadline passed at least `grace_s` seconds ago, so that nothing is repeated."""
+    limit = _limit.get()
+    return limit is not None and time.monotonic() >= limit.end_s + grace_s

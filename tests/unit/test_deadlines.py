@@ -7,7 +7,7 @@ import pytest
 from cqueue.errors import Unavailable
 from cqueue.runtime.clock import ClusterClock
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.store import limits
+from cqueue.store import waiting
 from cqueue.store.operations import Answers, ReadHead, Together, WideRow
 from tests.unit.ctrl_c import at_each_moment
 
@@ -22,7 +22,7 @@ class Slow:
         self.clock = clock
 
     def execute(self, operation):
-        self.took.append(limits.left_s(0.5))
+        self.took.append(waiting.left_s(0.5))
         self.clock.now_s += self.took[-1]
         raise Unavailable("nobody answers")
 
@@ -49,7 +49,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(limits, "time", clock)
+    monkeypatch.setattr(waiting, "time", clock)
     return clock
 
 
@@ -70,7 +70,7 @@ def test_repeating_does_not_go_on_beyond_the_time_of_the_call(clock):
 def test_a_call_whose_time_is_over_asks_for_nothing_more(clock):
     """A search through many wide rows ends there: what was not asked is not done."""
     store = Slow(clock)
-    with limits.within(-2), pytest.raises(Unavailable, match="over"):
+    with waiting.within(-2), pytest.raises(Unavailable, match="over"):
         driver(store, 1.0).ask(ReadHead(ROW))
     assert not store.took
 
@@ -78,23 +78,23 @@ def test_a_call_whose_time_is_over_asks_for_nothing_more(clock):
 @pytest.mark.usefixtures("clock")
 def test_an_inner_limit_never_lengthens_an_outer_one():
     """The innermost limit counts only where it is the shorter one, and ends with its block."""
-    assert limits.left_s(30) == 30
-    with limits.within(10):
-        with limits.within(20):
-            assert 9 < limits.left_s(30) <= 10
-        with limits.within(5):
-            assert 4 < limits.left_s(30) <= 5
-            limits.renew(8)
-            assert 7 < limits.left_s(30) <= 8
-        assert 9 < limits.left_s(30) <= 10
-    assert limits.left_s(30) == 30
+    assert waiting.left_s(30) == 30
+    with waiting.within(10):
+        with waiting.within(20):
+            assert 9 < waiting.left_s(30) <= 10
+        with waiting.within(5):
+            assert 4 < waiting.left_s(30) <= 5
+            waiting.renew(8)
+            assert 7 < waiting.left_s(30) <= 8
+        assert 9 < waiting.left_s(30) <= 10
+    assert waiting.left_s(30) == 30
 
 
 def test_a_late_request_still_gets_a_moment():
     """It may only have to be repeated once, and Cassandra be there again."""
-    with limits.within(0):
-        assert limits.left_s(30) == limits.SHORTEST_S
-        assert limits.is_over()
+    with waiting.within(0):
+        assert waiting.left_s(30) == waiting.SHORTEST_S
+        assert waiting.is_over()
 
 
 def test_what_is_repeated_counts_from_its_repeat():
@@ -110,16 +110,16 @@ def test_no_ctrl_c_leaves_a_deadline_behind():
     """At any moment of a call: the thread's later calls get all of their time, however late they come."""
 
     def call():
-        with limits.within(0):
-            limits.left_s(30)
+        with waiting.within(0):
+            waiting.left_s(30)
 
     def check():
-        with limits.within(10):
-            assert limits.left_s(30) > 9
+        with waiting.within(10):
+            assert waiting.left_s(30) > 9
 
     assert at_each_moment(call, check) > 5
 
 
 def test_a_deadline_counts_for_all_that_its_block_calls():
-    with limits.within(3), limits.within(10):
-        assert limits.left_s(30) <= 3
+    with waiting.within(3), waiting.within(10):
+        assert waiting.left_s(30) <= 3

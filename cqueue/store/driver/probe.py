@@ -14,7 +14,7 @@ from cqueue.runtime import logs
 LOGGER: Final = "cqueue.store"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """An undocumented part of the driver.
 

@@ -841,7 +841,7 @@ def without_noticing_gaps(monkeypatch):
 
 
 def without_new_fences(monkeypatch):
-    monkeypatch.setattr(progress, "next_fence", lambda stored, _: stored or 1)
+    monkeypatch.setattr(progress.policy, "next_fence", lambda stored, _: stored or 1)
 
 
 def without_expiry(monkeypatch):

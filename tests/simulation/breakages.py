@@ -40,7 +40,7 @@ from cqueue.store.operations import (
 )
 from tests.simulation import points
 from tests.simulation.cluster import Cluster, Known
-from tests.simulation.points import replaced, right
+from tests.simulation.points import all_of, replaced, right
 
 Breakage = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -359,11 +359,3 @@ def held_row_first() -> Any:
 def probed_only_when_idle() -> Any:
     """A consumer that knows of enough work probes no other wide rows."""
     return replaced("probing", lambda probed, *, found_enough: not found_enough)
-
-
-def all_of(*contexts: Any) -> Any:
-    """Several replacements at once."""
-    stack = contextlib.ExitStack()
-    for each in contexts:
-        stack.enter_context(each)
-    return stack

@@ -13,9 +13,8 @@ from cqueue.errors import NotDone
 from cqueue.protocol import shards
 from cqueue.protocol.claim_draft import Draft
 from cqueue.store.operations import DeleteMessages, Now, Pause, RandomBits
-from tests.simulation.breakages import all_of
 from tests.simulation.cluster import Cluster
-from tests.simulation.points import replaced, right
+from tests.simulation.points import all_of, replaced, right
 from tests.simulation.rows import Delete
 
 LAGS_US = 250_000

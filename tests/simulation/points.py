@@ -174,6 +174,14 @@ def replaced(name: str, *replacements: Any, tells: bool = False) -> Iterator[Non
         yield
 
 
+def all_of(*replacements: contextlib.AbstractContextManager[None]) -> contextlib.ExitStack:
+    """Replace several points at once."""
+    stack = contextlib.ExitStack()
+    for each in replacements:
+        stack.enter_context(each)
+    return stack
+
+
 def reached(name: str) -> None:
     """Say that a point was replaced to some effect."""
     calls[name] += 1

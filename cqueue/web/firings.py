@@ -15,10 +15,10 @@ from cqueue.dispatcher.schedules.triggers import described
 from cqueue.dispatcher.service.membership import Worker, is_orphan, listed
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.message import MessageId, to_datetime
-from cqueue.protocol.parallel import together
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.sequences import parts
 from cqueue.store.control import ListSchedules
+from cqueue.store.operations import together
 from cqueue.web import reading
 
 if TYPE_CHECKING:

@@ -460,8 +460,11 @@ class Client:
 
         Spooled messages are forwarded first, for up to 5 s; the rest stays in the spools. Acks of `ack_async`
         that are not begun after the time of one call, 10 s, are given up: their futures raise `Closed`, and
-        their messages come again. Later calls raise `Closed`.
+        their messages come again. Later calls raise `Closed`. In a fork of the process that made the client,
+        this does nothing.
         """
+        if self._driver.is_forked:
+            return
         if "_spools" in self.__dict__:
             self._spools.close()
         self._sends.close()

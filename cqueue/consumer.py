@@ -341,8 +341,12 @@ class Consumer:
     def close(self, *, give_back: bool = True) -> None:
         """Give back unsettled messages (the attempt counts), and receive no more. Never raises.
 
+        In a fork of the process that made the client, this does nothing.
+
         give_back: False leaves messages held until their timeout, so that they can still be settled.
         """
+        if self._driver.is_forked:
+            return  # other threads of the parent may hold locks for good
         self._gives_back = give_back  # before `_closed`: a receive of another thread looks at both
         self._closed = True
         self._receiver.inbox.wake_up()  # a receive that waits in another thread ends at once

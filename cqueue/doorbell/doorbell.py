@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -69,7 +68,6 @@ class Doorbell:
         self._changed = conditions.Condition()
         self._is_read_due = self._has_work = self._closing = False
         self._thread: Thread | None = None
-        self._pid = os.getpid()
 
     # ── waiting ──
 
@@ -213,8 +211,6 @@ class Doorbell:
 
     def close(self) -> None:
         """Send pending rings, remove this process's row, and end; waits 0.2 s at most."""
-        if os.getpid() != self._pid:
-            return  # after a fork, the thread and the mutex belong to the parent process
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -32,7 +32,7 @@ from threading import Condition, RLock, Thread, current_thread
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from cqueue.errors import Closed, NotDone
-from cqueue.runtime import conditions
+from cqueue.runtime import conditions, forks
 from cqueue.runtime.conditions import Future
 from cqueue.runtime.sequences import grouped
 from cqueue.store import waiting
@@ -236,8 +236,7 @@ class Batcher(Generic[Entry, Outcome]):
         return future.result()
 
     def _enqueue(self, entry: Entry, future: Future[Any]) -> None:
-        if os.getpid() != self._pid:  # before the mutex, which may have been locked for good
-            raise Closed("the client was made before this process was forked; connect again after the fork")
+        forks.check(self._pid)  # before the mutex, which may have been locked for good
         with self._mutex:
             while self._is_full():
                 self._entry_done.wait()
@@ -324,7 +323,7 @@ class Batcher(Generic[Entry, Outcome]):
                 all are stored.
             wait_s: seconds to wait for each thread. None: until it has ended.
         """
-        if os.getpid() != self._pid:
+        if forks.is_fork_of(self._pid):
             return
         self.hurry()
         with self._mutex:

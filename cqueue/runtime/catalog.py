@@ -171,7 +171,9 @@ class Catalog:
 
         Raises:
             WrongDataCentre: the home was moved.
+            Closed: as `BlockingDriver.check_open`.
         """
+        self._driver.check_open()  # in a fork, a thread of the parent may poll for good
         if self._refusal is None:
             if self._is_too_old():
                 waiting.in_thread(partial(self._poll_if, self._is_too_old))

@@ -8,12 +8,14 @@ synchronisation.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable
 from threading import Lock
 
 from cqueue.errors import NotDone, Unavailable
+from cqueue.runtime import forks
 from cqueue.store import waiting
 
 STALE_US = 30_000_000
@@ -78,6 +80,7 @@ class ClusterClock:
         self._local_us = local_us
         self._wall_us = wall_us
         self._mutex = Lock()
+        self._pid = os.getpid()
         self._offset_us: int | None = None
         self._synced_us = 0
         self._tried_us = 0
@@ -114,7 +117,9 @@ class ClusterClock:
 
         Raises:
             NotDone: no coordinator answers within 200 ms, or two contradict each other.
+            Closed: this process is a fork.
         """
+        forks.check(self._pid)
         return waiting.in_thread(self._sync)
 
     def _sync(self) -> int:

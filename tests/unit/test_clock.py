@@ -5,9 +5,10 @@ import time
 import pytest
 
 from cqueue.client import Client
-from cqueue.errors import NotDone
+from cqueue.errors import Closed, NotDone
 from cqueue.runtime.clock import JUMP_US, MAX_ROUND_TRIP_US, RETRY_US, STALE_US, ClusterClock
 from cqueue.store.memory import MemoryStore
+from tests.unit.ctrl_c import on_a_thread
 
 BOOT_US, WALL_US, SERVER_US = 5_000_000, 1_700_000_000_000_000, 1_800_000_000_000_000
 
@@ -178,3 +179,16 @@ def test_a_thread_that_stood_still_is_not_behind_in_memory(monkeypatch):
     with receiving, Client(store) as sending, queue.consumer() as consumer:
         sending.queue("q").send(b"x")
         assert len(consumer.receive()) == 1
+
+
+def test_the_clock_of_a_fork_asks_nobody():
+    """The thread of its parent that was asking holds the lock for good."""
+    machine = Machine()
+    machine.clock._pid += 1
+
+    def refusal():
+        with pytest.raises(Closed, match="fork"):
+            machine.clock.now_us()
+
+    with machine.clock._mutex:
+        on_a_thread(refusal)

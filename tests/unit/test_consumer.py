@@ -1,5 +1,7 @@
 """The consumer under trouble: what fails, what rings, what closes must not keep other messages waiting."""
 
+import os
+import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +31,7 @@ from cqueue.store.operations import (
     SlotState,
 )
 from tests.faulty_store import FaultyStore
-from tests.fix_dispatcher import ManualClock
+from tests.fix_dispatcher import ManualClock, until
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 
 SOON = timedelta(seconds=20)
@@ -570,6 +572,35 @@ def test_a_forked_client_says_so(client, queue):
     client._driver._pid += 1
     with pytest.raises(cqueue.Closed, match="fork"):
         queue.send(b"x")
+
+
+def test_a_fork_waits_for_no_lock_of_its_parents_threads(client, queue):
+    """None of the threads that hold them is there: whatever the child asks, or closes, ends at once."""
+    with queue.consumer() as consumer, ThreadPoolExecutor(1) as pool:
+        receives = pool.submit(consumer.receive, wait=VISIBLE)
+        until(lambda: consumer._receiver.inbox.waiting)
+        if not (child := os.fork()):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(20)  # ends a child that hangs
+            consumer.close()
+            client.close()
+            os._exit(7)
+        _, status = os.waitpid(child, 0)
+        queue.send(b"x")
+        assert len(receives.result()) == 1
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_a_forked_client_does_not_ask_what_its_parent_asks(client, queue):
+    client._driver._pid += 1
+    client._catalog._polled_s = float("-inf")
+
+    def refusal():
+        with pytest.raises(cqueue.Closed, match="fork"):
+            return queue.config
+
+    with client._catalog._polling:
+        on_a_thread(refusal)
 
 
 def test_ack_async_after_close_says_closed(store):

@@ -828,7 +828,7 @@ def test_a_close_waits_for_nothing_that_does_not_answer(store):
 
 
 def test_a_client_of_before_a_fork_rings_nobody_in_the_child(clients, store):
-    """The parent's client is closed in the child, and closing it there waits for nothing."""
+    """Closing the parent's client in the child waits for nothing."""
     sender, receiver = clients
     with patient(receiver) as consumer:
         consumer.receive()
@@ -840,7 +840,7 @@ def test_a_client_of_before_a_fork_rings_nobody_in_the_child(clients, store):
             try:
                 sender.queue("orders").send(b"y")
             except cqueue.Closed:
-                sender._doorbell.close()
+                sender.close()
                 code = 0
             finally:
                 os._exit(code)

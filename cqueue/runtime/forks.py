@@ -1,7 +1,7 @@
 """Forks: connections, threads and locks of a client belong to the process that made it.
 
-A lock that another thread held at the fork is held in the child for good. So whoever may wait for one asks
-here first.
+A lock that another thread held at the fork is held in the child for good. So a call that may wait for one
+asks here first.
 """
 
 from __future__ import annotations

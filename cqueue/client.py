@@ -185,7 +185,7 @@ class Client:
         self._wakeups: dict[str, Wakeups] = {}
         self._gates: dict[str, SuspectGate] = {}
         self._doorbell = (
-            None if notify is None else Doorbell(self._ask_briefly, notify, self._driver.clock.now_us)
+            None if notify is None else Doorbell(self._ask_briefly, notify, self._driver.clock.guess_us)
         )
         self._append_notifier = AppendNotifier(self._doorbell)
 

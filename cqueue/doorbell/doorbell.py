@@ -49,7 +49,7 @@ class Doorbell:
     Args:
         ask: performs one operation of the store; called on the doorbell's own thread.
         address: where this process receives datagrams.
-        now_us: the cluster's time.
+        now_us: the cluster's time as far as it is known; asks nobody.
 
     Attributes:
         name: this client's name among listeners. Its dispatcher has the same name, so that the process that

@@ -14,7 +14,6 @@ from typing import Final
 
 from cqueue.doorbell.datagram import LONGEST, HintCounts, Ring, decode
 from cqueue.doorbell.limiter import Limiter
-from cqueue.errors import NotDone
 from cqueue.runtime.logs import describe, logger
 from cqueue.runtime.urls import is_loopback
 from cqueue.store.decode import KEY_BYTES
@@ -72,10 +71,10 @@ class Listener:
     """Receives datagrams, drops those with a wrong tag, and reports the others.
 
     Args:
-        heard: called with each ring on the listener's thread; it must return at once.
+        on_ring: called with each ring on the listener's thread; it must return at once.
         counts: the client's counts.
-        now_us: the cluster's time. A sender's clock may be some milliseconds ahead, and a poll finds no
-            message before the message is due by this clock.
+        now_us: the cluster's time as far as it is known; asks nobody. A sender's clock may be some milliseconds
+            ahead, and a poll finds no message before the message is due by this clock.
 
     Raises:
         OSError: the address does not exist, or the port is taken.
@@ -143,9 +142,7 @@ class Listener:
         """Return the seconds that a ring waits, so that its messages are due by this clock."""
         if not ring.due_us:
             return 0.0
-        with suppress(NotDone):  # cluster time is not known yet
-            return min(MAX_WAIT_S, max(0.0, (ring.due_us - self._now_us()) / 1e6))
-        return 0.0
+        return min(MAX_WAIT_S, max(0.0, (ring.due_us - self._now_us()) / 1e6))
 
     def _tell(self, ring: Ring) -> None:
         try:

@@ -706,6 +706,18 @@ def test_all_who_wait_for_a_name_in_one_process_are_told(clients, store):
     assert len(other.rings) == 1
 
 
+def test_a_listener_asks_no_node_for_the_time(clients, store, monkeypatch):
+    """Nodes that hang would hold up every hint until they answer."""
+    sender, receiver = clients
+    heard, asked = Heard(), []
+    receiver._doorbell.listen("log@1", heard)
+    assert store.seen.wait()
+    monkeypatch.setattr(receiver._driver.clock, "sync", lambda: asked.append(1) or 1)
+    sender._doorbell.ring(Target("log@1", b"3", to_all=True), 5, due_us=1)
+    assert heard.wait()
+    assert not asked
+
+
 def test_a_dispatcher_says_what_was_found_by_a_hint(clients, store):
     """Metrics tell messages found by a hint from those found by polling, and count datagrams."""
     sender, receiver = clients

@@ -165,9 +165,9 @@ class DelayQueue:
                 break
             if not some:
                 break
-            if not popped:
-                longest_s = self.unack_time.total_seconds() / HOLD_DIVISOR
-                deadline_s = min(deadline_s, time.monotonic() + longest_s)
+            if not popped:  # what the lease says: the configuration may be gone, and these are held
+                hold_s = (some[0].visible_again - self._queue.now).total_seconds() / HOLD_DIVISOR
+                deadline_s = min(deadline_s, time.monotonic() + hold_s)
             popped += some
             wanted = count - len(popped)
             self._forget(message.id for message in some)  # what was said of an earlier delivery

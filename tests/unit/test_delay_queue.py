@@ -420,3 +420,23 @@ def test_predicates_may_be_a_mapping(queue):
     assert [one.id for one in queue.matching({"task": "mail"})] == [id_]
     assert queue.contains({"task": "mail"})
     assert not queue.contains({"task": "other"})
+
+
+def test_what_was_claimed_is_popped_though_the_configuration_cannot_be_read(make, monkeypatch):
+    """Otherwise the messages would be held until their timeout, by nobody who knows of them."""
+    queue = make()
+    queue.push([Message(b"x")])
+    catalog, receive = queue._queue._catalog, cqueue.Consumer.receive
+
+    def receive_last(*args, **options):
+        messages = receive(*args, **options)
+        monkeypatch.setattr(catalog, "entry", unreadable)
+        return messages
+
+    def unreadable(_name):
+        raise cqueue.Unavailable("no node answers")
+
+    monkeypatch.setattr(cqueue.Consumer, "receive", receive_last)
+    (message,) = queue.pop()
+    monkeypatch.undo()
+    assert queue.ack(message.id)

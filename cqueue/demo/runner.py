@@ -225,8 +225,8 @@ class Demo(Middleware):
             while not self._is_empty(self._dead):
                 try:
                     messages = consumer.receive(RECEIVE_BATCH, wait=WAIT)
-                    consumer.ack(messages)
                     self._ledger.dead(self._numbers(messages))
+                    consumer.ack(messages)
                 except (NotDone, OutcomeUnknown, OwnershipLost):  # no answer, or the timeout was quicker
                     self._ledger.error()
                     time.sleep(REPEAT_AFTER_S)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cqueue import Queue, QueueNotFound, Unavailable, connect, dev
+from cqueue import AckUnknown, Consumer, Queue, QueueNotFound, Unavailable, connect, dev
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import Interrupts
 from cqueue.demo import Input, Ledger, accounting, cassandra, display, runner
@@ -245,6 +245,20 @@ def test_a_send_that_was_not_done_is_repeated(demo, monkeypatch):
     said = demo(*QUICK, "--producers", "1")
     assert (said.code, said.json["sent"], said.json["errors"]) == (0, 300, 2)
     assert (said.json["lost"], said.json["duplicates"]) == (0, 0)
+
+
+def test_dead_letters_whose_ack_is_unknown_are_not_lost(demo, monkeypatch):
+    """They came out of the dead-letter queue, and none of them comes again."""
+    ack = Consumer.ack
+
+    def unanswered(self, messages):
+        ack(self, messages)
+        if self.name.endswith(".dead"):
+            raise AckUnknown("who knows")
+
+    monkeypatch.setattr(Consumer, "ack", unanswered)
+    said = demo(*QUICK)
+    assert (said.code, said.json["dead"], said.json["lost"]) == (0, 5, 0)
 
 
 def test_an_unforeseen_error_in_a_thread_ends_it(demo, monkeypatch):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, unquote
@@ -88,13 +89,20 @@ def _host(text: str) -> tuple[str, int]:
         valid = ":" not in port
     is_number = port.isascii() and port.isdigit() and len(port) <= 5
     number = int(port) if is_number else DEFAULT_PORT if not port else 0
-    if not valid or not name or not 1 <= number <= 65535:
+    if not valid or not _is_name(name) or not 1 <= number <= 65535:
         # Without the host, `user:password` stands in its place: the part is not quoted.
         raise ConfigError(
             "A part of the URL is not a host[:port]. The port is 1 to 65535; put an IPv6 address in "
             f"brackets. A user name and a password stand before the hosts, and end in @. The form is {FORM}."
         )
     return name, number
+
+
+def _is_name(text: str) -> bool:
+    """Return whether a host may have this name: no part between its dots is empty or too long."""
+    with suppress(UnicodeError):
+        return bool(text.encode("idna"))
+    return False
 
 
 def _query(text: str, known: tuple[str, ...], *, has_secret: bool) -> dict[str, str]:

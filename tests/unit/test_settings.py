@@ -190,6 +190,7 @@ def test_settings_outside_of_their_table_are_refused(tmp_path, toml):
         ("cassandra://h/k?allow_plaintext_credentials=maybe", "true or false"),
         ("cassandra://h:0/k", "not a host"),
         ("cassandra://h:x/k", "not a host"),
+        ("cassandra://a..b/k", "not a host"),
         ("cassandra://::1/k", "brackets"),
         ("cassandra:///k", "form"),
         ("cassandra://", "names no host"),

@@ -189,7 +189,7 @@ def load(
     """
     env = {k: v for k, v in (os.environ if environ is None else environ).items() if v}
     from_env = {key: env[name] for key in FILE_KEYS if (name := ENV_PREFIX + key.upper()) in env}
-    from_file = _read_file(env, directory or Path.cwd())
+    from_file = _read_file(env, directory or Path())
     explicit = {"url": url} if url else {}
     return _build(*_merge(explicit, from_env, from_file, {"url": DEFAULT_URL}))
 
@@ -198,7 +198,7 @@ def is_given(*, environ: Mapping[str, str] | None = None, directory: Path | None
     """Return whether the environment or a file gives any setting."""
     env = os.environ if environ is None else environ
     names = (ENV_PREFIX + key.upper() for key in (*FILE_KEYS, "config"))
-    return any(map(env.get, names)) or ((directory or Path.cwd()) / CONFIG_FILE).exists()
+    return any(map(env.get, names)) or ((directory or Path()) / CONFIG_FILE).exists()
 
 
 def _merge(*layers: Mapping[str, str]) -> tuple[ParsedUrl, dict[str, str]]:

@@ -275,6 +275,16 @@ def test_whoever_sets_anything_has_a_cluster_in_mind(tmp_path, name):
     assert is_given(environ={name: "x"}, directory=tmp_path)
 
 
+def test_who_stands_in_a_directory_that_was_deleted_connects(tmp_path, monkeypatch):
+    """A process may outlive the directory of the version that it was started from."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert load("memory://x", environ={}).keyspace == "x"
+    assert not is_given(environ={})
+
+
 def test_a_file_is_a_configuration_as_well(tmp_path):
     (tmp_path / "cqueue.toml").write_text("")
     assert is_given(environ={}, directory=tmp_path)

@@ -73,8 +73,8 @@ class Listener:
     Args:
         on_ring: called with each ring on the listener's thread; it must return at once.
         counts: the client's counts.
-        now_us: the cluster's time as far as it is known; asks nobody. A sender's clock may be some milliseconds
-            ahead, and a poll finds no message before the message is due by this clock.
+        now_us: the cluster's time as far as it is known; asks nobody. A sender's clock may be some
+            milliseconds ahead, and a poll finds no message before the message is due by this clock.
 
     Raises:
         OSError: the address does not exist, or the port is taken.

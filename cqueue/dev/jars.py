@@ -12,12 +12,12 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 import xml.etree.ElementTree as ET  # nosec B405
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from cqueue.dev.paths import cache_root
 from cqueue.errors import DevError
@@ -94,15 +94,13 @@ def _scratch(parent: Path) -> Iterator[Path]:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         for left in parent.glob("partial-*"):
-            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
-                shutil.rmtree(left, ignore_errors=True)
-        scratch = Path(tempfile.mkdtemp(prefix="partial-", dir=parent))
+            with suppress(FileNotFoundError):  # another start has just put it into its place
+                if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+        with TemporaryDirectory(prefix="partial-", dir=parent, ignore_cleanup_errors=True) as scratch:
+            yield Path(scratch)
     except OSError as exc:
         raise DevError(f"Cannot write to {parent}: {exc}. Set XDG_CACHE_HOME to a writable place.") from exc
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _run_maven(target: Path, progress: Progress) -> None:

@@ -259,6 +259,20 @@ def test_failed_download_looks_incomplete(maven):
     assert len(jars.ensure_jars()) == 1
 
 
+def test_a_cache_that_takes_no_more_has_a_remedy(maven):
+    maven(f"mkdir $d/{jars.MANIFEST}; echo one > $d/a.jar")  # no file can be written there
+    with pytest.raises(DevError, match="XDG_CACHE_HOME"):
+        jars.ensure_jars()
+
+
+def test_two_starts_fetch_at_the_same_time(maven):
+    """What the other one fetches may be gone, as it is complete, between two looks at it."""
+    jars.jars_directory().parent.mkdir(parents=True)
+    (jars.jars_directory().parent / "partial-gone").symlink_to("nowhere")
+    maven("echo one > $d/a.jar")
+    assert len(jars.ensure_jars()) == 1
+
+
 @pytest.mark.parametrize("damage", [Path.unlink, lambda jar: jar.write_text("cut")])
 def test_damaged_cache_is_fetched_again(maven, damage):
     """A jar that is missing or has another size is noticed."""

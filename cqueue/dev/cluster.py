@@ -128,7 +128,6 @@ class DevCluster:
                 record.save(self.directory, present)
                 nodes = self._nodes(present)
                 self._launch(_missing(nodes), nodes, limit, progress)
-                record.save(self.directory, replace(present, formed=True))
         return self.status()
 
     def start_node(self, number: int, progress: Progress = silent, limit: timedelta = START_LIMIT) -> None:
@@ -231,7 +230,7 @@ class DevCluster:
     def _launch(
         self, missing: Sequence[Node], nodes: Sequence[Node], limit: timedelta, progress: Progress
     ) -> None:
-        """Start `missing` and wait for `nodes`; leave nothing behind if that does not work."""
+        """Start `missing` and wait for `nodes`; leave no process behind if that does not work."""
         try:
             launched = {}
             if missing:
@@ -240,6 +239,7 @@ class DevCluster:
             startup.await_answers(nodes, launched, limit, progress)
             if len(nodes) == len(nodes[0].record.addresses):
                 startup.await_ring(nodes, launched, limit)
+                record.save(self.directory, replace(nodes[0].record, formed=True))
         except BaseException:  # Ctrl-C as well: a node that nobody waits for must not run on
             processes.kill([node.home for node in missing])
             raise

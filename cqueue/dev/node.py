@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import ssl
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,11 +87,9 @@ class Node:
 
     def _door(self) -> probe.Node:
         settings, files = self.record.settings, self.directory / TLS
-        tls: ssl.SSLContext | None = None
-        if settings.tls:
-            tls = ssl.create_default_context(cafile=files / AUTHORITY)
-            tls.load_cert_chain(files / CLIENT)
-        return probe.Node(self.address, settings.cql_port, tls, LOGIN if settings.auth else None)
+        certificates = (files / AUTHORITY, files / CLIENT) if settings.tls else (None, None)
+        login = LOGIN if settings.auth else None
+        return probe.Node(self.address, settings.cql_port, *certificates, login)
 
     def _prepare(self) -> None:
         shutil.rmtree(self.home / "tmp", ignore_errors=True)  # what a killed run unpacked

@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 
 _VERSION = 4
 _STARTUP, _READY, _AUTHENTICATE, _OPTIONS, _SUPPORTED, _QUERY, _RESULT = 1, 2, 3, 5, 6, 7, 8
@@ -37,11 +38,16 @@ class _NoAnswerError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Where a node listens, and how it lets a client in: the encryption, and a user with a password."""
+    """Where a node listens, and how it lets a client in.
+
+    authority, client: with TLS, files with the certificate to trust, and with this client's. login: user and
+    password.
+    """
 
     address: str
     port: int
-    tls: ssl.SSLContext | None = None
+    authority: Path | None = None
+    client: Path | None = None
     login: tuple[str, str] | None = None
 
 
@@ -63,13 +69,21 @@ def _query(node: Node, text: str, *, consistency: int, expect: str) -> bool:
     try:
         with (
             socket.create_connection((node.address, node.port), timeout=timeout) as plain,
-            node.tls.wrap_socket(plain, server_hostname=node.address) if node.tls else plain as connection,
+            _encrypted(plain, node) as connection,
         ):
             _ask(connection, _OPTIONS, b"", _SUPPORTED)
             _log_in(connection, node.login)
             return expect.encode() in _ask(connection, _QUERY, body, _RESULT)
     except (OSError, _NoAnswerError):
         return False
+
+
+def _encrypted(plain: socket.socket, node: Node) -> socket.socket:
+    if node.authority is None or node.client is None:
+        return plain
+    tls = ssl.create_default_context(cafile=node.authority)
+    tls.load_cert_chain(node.client)
+    return tls.wrap_socket(plain, server_hostname=node.address)
 
 
 def _log_in(connection: socket.socket, login: tuple[str, str] | None) -> None:

@@ -64,20 +64,23 @@ def locked(directory: Path, limit: timedelta) -> Iterator[None]:
     """Let no other command change the cluster of `directory` meanwhile; the lock dies with us.
 
     Raises:
-        DevError: another command keeps it beyond `limit`, or the directory cannot be written.
+        DevError: another command keeps it beyond `limit`, or the directory cannot be written, now or later.
     """
+    deadline = time.monotonic() + limit.total_seconds()
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        file = (directory / LOCK).open("a")
+        with (directory / LOCK).open("a") as file:
+            while not _try_lock(file.fileno()):
+                if time.monotonic() >= deadline:
+                    raise DevError(
+                        f"Another `cqueue dev` command is working on {directory}. Wait for it to end."
+                    )
+                time.sleep(_POLL_SECONDS)
+            yield
     except OSError as exc:
-        raise DevError(f"Cannot write to {directory}: {exc}. Choose another place with --dir.") from exc
-    with file:
-        deadline = time.monotonic() + limit.total_seconds()
-        while not _try_lock(file.fileno()):
-            if time.monotonic() >= deadline:
-                raise DevError(f"Another `cqueue dev` command is working on {directory}. Wait for it to end.")
-            time.sleep(_POLL_SECONDS)
-        yield
+        raise DevError(
+            f"Cannot work in {directory}: {exc}. Free some space there, or choose another place with --dir."
+        ) from exc
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -117,6 +118,34 @@ def test_directory_that_cannot_be_written(tmp_path):
         DevCluster(tmp_path / "file" / "below").start()
 
 
+def test_a_disk_that_takes_no_more_has_a_remedy(tmp_path):
+    """Also where it is full only after the directory was made."""
+    (tmp_path / record.RECORD).with_suffix(".new").mkdir()  # no file can be written there
+    with pytest.raises(DevError, match="--dir"):
+        DevCluster(tmp_path, first_address="127.98.1.1").start()
+
+
+def test_who_may_not_read_the_certificates_sees_what_runs(tmp_path):
+    """Another user may look at the cluster; only its owner reads the key."""
+    record.save(tmp_path, replace(RECORD, settings=Settings(tls=True)))
+    with stand_in_for_a_node(tmp_path):
+        assert DevCluster(tmp_path).status().state is ClusterState.STARTING
+
+
+@contextmanager
+def stand_in_for_a_node(directory):
+    """Run a process that looks like node 1 of the cluster."""
+    home = node_home(directory.resolve(), 1)
+    home.mkdir()
+    stand_in = [sys.executable, "-c", "import time; time.sleep(60)", MARKER + str(home)]
+    processes.spawn(stand_in, home=home, log=home / "log", environ=os.environ)
+    try:
+        yield
+    finally:
+        DevCluster(directory).wipe()
+    assert not home.exists()
+
+
 def test_wrong_options_fail_before_anything_starts(tmp_path):
     """Bad input is noticed when the cluster is named, not after a download."""
     with pytest.raises(ConfigError):
@@ -133,17 +162,10 @@ def test_number_of_nodes_is_fixed(tmp_path):
 def test_other_settings_need_a_stop(tmp_path):
     """A running cluster is not reported as if it had the settings that were asked for."""
     record.save(tmp_path, RECORD)
-    home = node_home(tmp_path.resolve(), 1)
-    home.mkdir()
-    stand_in = [sys.executable, "-c", "import time; time.sleep(60)", MARKER + str(home)]
-    processes.spawn(stand_in, home=home, log=home / "log", environ=os.environ)
-    try:
+    with stand_in_for_a_node(tmp_path):
         with pytest.raises(DevError, match=r"heap '512m' instead of '1g'.*stop"):
             DevCluster(tmp_path, heap="1g").start()
         assert DevCluster(tmp_path).status().state is ClusterState.STARTING
-    finally:
-        DevCluster(tmp_path).wipe()
-    assert not home.exists()
 
 
 @pytest.fixture

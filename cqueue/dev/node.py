@@ -87,9 +87,9 @@ class Node:
 
     def _door(self) -> probe.Node:
         settings, files = self.record.settings, self.directory / TLS
-        certificates = (files / AUTHORITY, files / CLIENT) if settings.tls else (None, None)
+        authority, client = (files / AUTHORITY, files / CLIENT) if settings.tls else (None, None)
         login = LOGIN if settings.auth else None
-        return probe.Node(self.address, settings.cql_port, *certificates, login)
+        return probe.Node(self.address, settings.cql_port, authority, client, login)
 
     def _prepare(self) -> None:
         shutil.rmtree(self.home / "tmp", ignore_errors=True)  # what a killed run unpacked

@@ -326,7 +326,8 @@ class Queue:
                 quarter of it is given back, without using an attempt. 0: a receive claims the messages that
                 it returns.
             wake: called whenever a hint reaches this consumer, for a caller that waits for several consumers.
-                It runs on the sending thread or on the doorbell's, and must return at once.
+                It runs on the sending thread or on the doorbell's, and must return at once. What it raises is
+                logged.
 
         Raises:
             QueueNotFound: there is no such queue.

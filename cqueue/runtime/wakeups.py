@@ -12,6 +12,7 @@ from cqueue import ids
 from cqueue.doorbell import Doorbell, HintCounts, Ring, Target
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.poll import Share
+from cqueue.runtime.logs import describe, logger
 from cqueue.runtime.sequences import parts
 from cqueue.store import waiting
 from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
@@ -118,7 +119,10 @@ class Wakeups:
             chosen.hints.append(hint)
             chosen.wake_up()
         if chosen.wake is not None:
-            chosen.wake()
+            try:
+                chosen.wake()
+            except Exception as exc:  # noqa: BLE001 - it is the application's, and the send has succeeded
+                logger("cqueue.consumer").error("wake_failed", error=describe(exc))
 
     def pass_on(self) -> None:
         """Send the hints that consumers of this process have not used yet to other processes."""

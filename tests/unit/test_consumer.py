@@ -806,3 +806,16 @@ def test_nor_is_it_if_another_client_has_made_that_one(client, store, queue):
                 message.dead("late")
             assert list(again.dead_letters) == []
     assert client.queue(queue.name).stats(exact=True).live == 0
+
+
+def test_a_send_succeeds_whatever_the_consumer_that_it_wakes_makes_of_it(queue, caplog):
+    """The message is stored: an error would have it sent again."""
+
+    def broken():
+        raise ValueError("no")
+
+    with queue.consumer(wake=broken) as consumer:
+        consumer.receive()
+        queue.send(b"x")
+        assert len(consumer.receive()) == 1
+    assert caplog.text.count("wake_failed") == 1

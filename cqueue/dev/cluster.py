@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -272,6 +273,10 @@ class DevCluster:
         homes, path = self._homes(), self.directory / record.RECORD
         processes.kill(homes)
         if path.exists():
+            # What is interrupted here goes on at the next start, instead of starting with half of the data.
+            with suppress(DevError, OSError):  # the record may be damaged, or the disk full
+                if (known := record.load(self.directory)) is not None:
+                    record.save(self.directory, replace(known, formed=False))
             for home in homes:
                 _delete(home)
             path.unlink()

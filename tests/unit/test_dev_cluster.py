@@ -254,6 +254,20 @@ def test_start_tells_programs_what_to_export(tmp_path, monkeypatch):
     assert "export" not in CliRunner().invoke(app, ["start", "--dir", str(tmp_path)]).stdout
 
 
+def test_a_wipe_that_was_interrupted_goes_on_at_the_next_start(tmp_path, monkeypatch):
+    """Nodes that have lost half of their data would not find each other again."""
+
+    def interrupted(_home):
+        raise KeyboardInterrupt
+
+    record.save(tmp_path, RECORD)
+    node_home(tmp_path, 1).mkdir()
+    monkeypatch.setattr("cqueue.dev.cluster._delete", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        DevCluster(tmp_path).wipe()
+    assert not record.load(tmp_path).formed
+
+
 def test_wipe_deletes_only_what_is_ours(tmp_path):
     """`--dir` may name a directory with other things in it."""
     (tmp_path / "thesis.txt").write_text("years of work")

@@ -219,3 +219,10 @@ def test_help_names_both_forms_of_a_flag_on_a_narrow_terminal(capsys, monkeypatc
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["dev", "start", "--help"]) == 0
     assert "--no-client-certs" in capsys.readouterr().out
+
+
+def test_a_setting_of_spark_without_a_value_is_refused(cli):
+    """By the benchmark as by the jobs: it would be set to nothing."""
+    said = cli("bench", "spark", "--conf", "spark.ui.enabled")
+    assert said.code == ExitCode.USAGE
+    assert "--conf 'spark.ui.enabled': write NAME=VALUE" in " ".join(said.err.split())

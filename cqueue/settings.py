@@ -14,7 +14,7 @@ import ipaddress
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
@@ -187,11 +187,23 @@ def load(
         >>> load("cassandra://db1,db2:9043/shop?local_dc=dc1", environ={}).hosts
         (('db1', 9042), ('db2', 9043))
     """
+    return _build(*_merge(*_layers(url, environ, directory), {"url": DEFAULT_URL}))
+
+
+def named_url(url: str | None = None) -> str | None:
+    """Return the URL that `load` would take, or None if nothing names one. Raises as `load`."""
+    load(url)  # complains about whatever is wrong
+    return next((layer["url"] for layer in _layers(url) if "url" in layer), None)
+
+
+def _layers(
+    url: str | None, environ: Mapping[str, str] | None = None, directory: Path | None = None
+) -> Iterator[dict[str, str]]:
+    """Yield what is given explicitly, by the environment and by a file. Arguments as of `load`."""
     env = {k: v for k, v in (os.environ if environ is None else environ).items() if v}
-    from_env = {key: env[name] for key in FILE_KEYS if (name := ENV_PREFIX + key.upper()) in env}
-    from_file = _read_file(env, directory or Path())
-    explicit = {"url": url} if url else {}
-    return _build(*_merge(explicit, from_env, from_file, {"url": DEFAULT_URL}))
+    yield {"url": url} if url else {}
+    yield {key: env[name] for key in FILE_KEYS if (name := ENV_PREFIX + key.upper()) in env}
+    yield _read_file(env, directory or Path())
 
 
 def is_given(*, environ: Mapping[str, str] | None = None, directory: Path | None = None) -> bool:

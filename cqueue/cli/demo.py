@@ -68,8 +68,9 @@ def _run_somewhere(
 ) -> Report:
     from cqueue.client import connect  # noqa: PLC0415 - as above
     from cqueue.demo import cassandra  # noqa: PLC0415 - as above
+    from cqueue.settings import named_url  # noqa: PLC0415 - as above
 
-    url = cassandra.named_url(cli.given_url)
+    url = named_url(cli.given_url)
     if url is not None and directory is not None:
         raise BadInput("--dir is of the embedded Cassandra, and a URL names another one: give one of them.")
     with ExitStack() as stack:

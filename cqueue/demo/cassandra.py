@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from cqueue.settings import CONFIG_FILE, ENV_PREFIX, load
+from cqueue.settings import load
 
 Say = Callable[[str], None]
 Status = Callable[[str], AbstractContextManager[Say]]
 """Shows that something goes on while it lasts; what it yields changes the text."""
 Step = Callable[[], AbstractContextManager[None]]
 """Holds interrupts back while it lasts."""
-
-
-def named_url(url: str | None) -> str | None:
-    """The URL that the user named by option, environment or `cqueue.toml`; None if nowhere.
-
-    Raises:
-        ConfigError: a setting is wrong.
-    """
-    load(url)  # complains about whatever is wrong
-    path = os.environ.get(ENV_PREFIX + "CONFIG") or CONFIG_FILE
-    try:
-        in_file = tomllib.loads(Path(path).read_text(encoding="utf-8")).get("cqueue", {}).get("url")
-    except FileNotFoundError:
-        in_file = None
-    return url or os.environ.get(ENV_PREFIX + "URL") or in_file
 
 
 @contextmanager

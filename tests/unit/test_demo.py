@@ -21,6 +21,7 @@ from cqueue.demo.accounting import percentile_ms
 from cqueue.dev import ClusterState
 from cqueue.dispatcher.execution.actions import Retry
 from cqueue.errors import SendUnknown
+from cqueue.settings import named_url
 
 TEXT = files("cqueue.cli").joinpath("demo.txt").read_text(encoding="utf-8")
 QUICK = ("demo", "--json", "--messages", "300", "--rate", "0")
@@ -324,14 +325,14 @@ def test_a_url_is_named_by_option_environment_or_file(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CQUEUE_URL", raising=False)
     monkeypatch.delenv("CQUEUE_CONFIG", raising=False)
-    assert cassandra.named_url(None) is None
+    assert named_url(None) is None
     (tmp_path / "cqueue.toml").write_text('[cqueue]\nlocal_dc = "dc1"\n')
-    assert cassandra.named_url(None) is None
+    assert named_url(None) is None
     (tmp_path / "cqueue.toml").write_text('[cqueue]\nurl = "memory://file"\n')
-    assert cassandra.named_url(None) == "memory://file"
+    assert named_url(None) == "memory://file"
     monkeypatch.setenv("CQUEUE_URL", "memory://environment")
-    assert cassandra.named_url(None) == "memory://environment"
-    assert cassandra.named_url("memory://option") == "memory://option"
+    assert named_url(None) == "memory://environment"
+    assert named_url("memory://option") == "memory://option"
 
 
 class FakeCluster:

@@ -9,12 +9,11 @@ from datetime import UTC, datetime, timedelta
 
 import typer
 
-from cqueue.runtime.durations import show_duration
+from cqueue.runtime.durations import UNITS, show_duration
 
 NONE = "–"
 """Stands in tables and sheets for a value that there is not."""
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])")
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+")
 _TIME = re.compile(r"[0-9]{4}-")
@@ -32,10 +31,7 @@ def parse_duration(text: str) -> timedelta:
         if re.fullmatch(r"[0-9]+(\.[0-9]+)?", squeezed):
             return timedelta(seconds=float(squeezed))
         if _WHOLE.fullmatch(squeezed):
-            return sum(
-                (timedelta(seconds=float(n) * _UNITS[unit]) for n, unit in _PART.findall(squeezed)),
-                timedelta(),
-            )
+            return timedelta(microseconds=sum(float(n) * UNITS[unit] for n, unit in _PART.findall(squeezed)))
     except OverflowError as exc:
         raise typer.BadParameter(f"{text!r} is too long.") from exc
     raise typer.BadParameter(f"{text!r} is not a duration. Write 30s, 5m, 1h30m, 250ms, 2d or plain seconds.")

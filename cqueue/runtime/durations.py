@@ -7,7 +7,7 @@ from typing import Final
 
 from cqueue.runtime.texts import quoted
 
-_UNITS: Final = {
+UNITS: Final = {
     "d": 86_400_000_000,
     "h": 3_600_000_000,
     "m": 60_000_000,
@@ -22,7 +22,7 @@ def show_duration(duration: timedelta) -> str:
     """Format a duration as `1h30m`, `250ms` or `0s`: the largest units first, without zeros."""
     sign, left_us = ("-" if duration < timedelta() else ""), abs(duration) // timedelta(microseconds=1)
     parts = []
-    for unit, size in _UNITS.items():
+    for unit, size in UNITS.items():
         count, left_us = divmod(left_us, size)
         if count:
             parts.append(f"{count}{unit}")

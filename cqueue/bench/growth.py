@@ -62,13 +62,10 @@ def _compared(
     word: str, drain: Callable[[int], Figures], counts: tuple[int, int], rounds: int, progress: Progress
 ) -> Figures:
     """Medians for the few and the many, and of the ratio of their rates, after the few once to warm up."""
-
-    def measured(count: int, _part: Progress) -> Figures:
-        return drain(count)
-
-    drain(counts[0])
-    few, many = (partial(measured, count) for count in counts)
-    found = in_turn({"few": few, "many": many}, rounds, progress, warm_up=False)
+    few, many = counts
+    drain(few)
+    ways = {"few": lambda _part: drain(few), "many": lambda _part: drain(many)}
+    found = in_turn(ways, rounds, progress, warm_up=False)
     return {
         **ratios_of(found["many"], found["few"]),
         **{

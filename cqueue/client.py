@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from functools import cached_property
 from threading import RLock
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from cqueue.config import QueueConfig
 from cqueue.doorbell import Address, Doorbell, HintCounts
@@ -48,6 +47,8 @@ if TYPE_CHECKING:
     from cqueue.spool.forward_queue import SpooledQueue
     from cqueue.store.cassandra import CassandraStore
     from cqueue.store.connection import Connection
+
+T = TypeVar("T")
 
 SENDS, MOST_SENDS = 2, 8
 """Calls of `send_many_async` that run side by side, and running and queued calls at which the next one
@@ -181,7 +182,8 @@ class Client:
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._acks = calls("cqueue-ack", at_a_time=ACKS, room=MOST_ACKS)
         self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
-        # By queue, for all its consumers in this process; `setdefault` is atomic: threads get one object.
+        # `setdefault` is atomic: threads get one object. The others are by queue, for all its consumers here.
+        self._made: dict[str, Any] = {}
         self._wakeups: dict[str, Wakeups] = {}
         self._gates: dict[str, SuspectGate] = {}
         self._doorbell = (
@@ -262,7 +264,7 @@ class Client:
         """List the names of all queues in order, including dead-letter queues."""
         return [entry.row.name for entry in self._catalog.all()]
 
-    @cached_property
+    @property
     def metrics(self) -> CallMetrics:
         """A Prometheus collector of this client's calls: `REGISTRY.register(client.metrics)`.
 
@@ -272,10 +274,12 @@ class Client:
         from cqueue.runtime.call_metrics import CallMetrics  # noqa: PLC0415 - only where somebody asks
 
         doorbell = self._doorbell
-        self._driver.meter = made = CallMetrics(
-            lambda: HintCounts() if doorbell is None else replace(doorbell.counts)
-        )
-        return made
+
+        def hints() -> HintCounts:
+            return HintCounts() if doorbell is None else replace(doorbell.counts)
+
+        self._driver.meter = kept = self._once("metrics", lambda: CallMetrics(hints))
+        return kept
 
     # ── logs ──
 
@@ -421,12 +425,18 @@ class Client:
         key = SubscriptionKey(self._logs.entry(log).spec.partition, check_queue_name(name, "subscription"))
         self._driver.run(remove(key))
 
-    @cached_property
+    @property
     def _spools(self) -> Spools:
         """Used inside: the spools that this client forwards."""
         from cqueue.spool.forward_client import Spools  # noqa: PLC0415 - only where there is one
 
-        return Spools(self._catalog, self._logs, self._driver, self._append_notifier, self._producer)
+        own = self._catalog, self._logs, self._driver, self._append_notifier, self._producer
+        return self._once("spools", lambda: Spools(*own))
+
+    def _once(self, name: str, make: Callable[[], T]) -> T:
+        """Return the object of this name; the first call makes it."""
+        made: T = self._made.get(name) or self._made.setdefault(name, make())
+        return made
 
     def _history(self, name: str) -> QueueHistory:
         return QueueHistory(name, self._logs, self._driver, self._append_notifier)
@@ -465,7 +475,7 @@ class Client:
         """
         if self._driver.is_forked:
             return
-        if "_spools" in self.__dict__:
+        if "spools" in self._made:
             self._spools.close()
         self._sends.close()
         # Up to a thousand, of which each would take all of its time while Cassandra does not answer.

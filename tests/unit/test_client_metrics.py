@@ -4,6 +4,7 @@ import re
 import threading
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -208,6 +209,25 @@ def test_nothing_is_counted_before_somebody_asks(client):
     assert client._driver.meter is None
     assert ("cqueue_sent_total", "mail") not in samples(client.metrics)
     assert client.metrics is client.metrics
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("metrics", "runtime.call_metrics.CallMetrics"), ("_spools", "spool.forward_client.Spools")],
+)
+def test_two_threads_that_ask_first_get_one_object(client, monkeypatch, name, kind):
+    """The counts would go to one, and the other be shown; a spool would have two forwarders."""
+    both = threading.Barrier(2, timeout=60)
+
+    def made(*_):
+        both.wait()
+        return SimpleNamespace(close=lambda: None)
+
+    monkeypatch.setattr(f"cqueue.{kind}", made)
+    with ThreadPoolExecutor(2) as pool:
+        one, other = pool.map(lambda _: getattr(client, name), range(2))
+    assert one is other is getattr(client, name)
+    client._driver.meter = None
 
 
 # ── The exporter ──

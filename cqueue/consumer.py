@@ -147,9 +147,9 @@ class Consumer:
         if type(max_messages) is not int or not 1 <= max_messages <= MAX_RECEIVE:
             raise BatchTooLarge(f"max_messages is {max_messages!r}; it goes from 1 to {MAX_RECEIVE:,}")
         deadline_s = time.monotonic() + check_duration("wait", wait, timedelta(), MAX_WAIT)
+        self._driver.check_open()  # in a fork, a thread of the parent may receive for good
         if self._prefetch is None:
             return self._receive(max_messages, deadline_s)
-        self._driver.check_open()
         self._note_gap()
         if self._receiver.is_paused:
             self._prefetch.drop()

@@ -91,6 +91,7 @@ class Settler:
         """Return the lock of a lease. Changes of a lease must not overlap: each needs the revision of the
         last.
         """
+        self._driver.check_open()  # in a fork, a thread of the parent may hold it for good
         return self._locks[hash(lease) % LOCKS]
 
     # ── messages that are not delivered ──

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -591,16 +592,21 @@ def test_a_fork_waits_for_no_lock_of_its_parents_threads(client, queue):
     assert os.waitstatus_to_exitcode(status) == 7
 
 
-def test_a_forked_client_does_not_ask_what_its_parent_asks(client, queue):
-    client._driver._pid += 1
-    client._catalog._polled_s = float("-inf")
+def test_a_forked_client_refuses_before_it_waits_for_a_thread_of_its_parent(client, queue):
+    queue.send(b"x")
+    with queue.consumer() as consumer, ExitStack() as held:
+        (message,) = consumer.receive()
+        for lock in (client._catalog._polling, consumer._receiving, *consumer._settler._locks):
+            held.enter_context(lock)
+        client._driver._pid += 1
+        client._catalog._polled_s = float("-inf")
 
-    def refusal():
-        with pytest.raises(cqueue.Closed, match="fork"):
-            return queue.config
+        def refusals():
+            for call in (lambda: queue.config, consumer.receive, message.nack):
+                with pytest.raises(cqueue.Closed, match="fork"):
+                    call()
 
-    with client._catalog._polling:
-        on_a_thread(refusal)
+        on_a_thread(refusals)
 
 
 def test_ack_async_after_close_says_closed(store):

@@ -64,6 +64,8 @@ C = TypeVar("C", bound=Closing)
 class Opening(Twin[C]):
     """A twin that is opened by `async with`, because a function without `await` makes it."""
 
+    _is_opened = False  # or being opened
+
     def __init__(self, bridge: Bridge, what: str, make: Callable[[], C]) -> None:
         self._bridge = bridge
         self._what = what
@@ -102,9 +104,14 @@ class Opening(Twin[C]):
 
     async def __aenter__(self) -> Self:
         # Another one in its place would leave what the first one holds to a timeout.
-        if "_inner" in vars(self):
+        if self._is_opened:
             raise Closed(f"the {self._what} has been opened before; make another one")
-        self._inner = await self._bridge.call(self._make, lost=self._let_go)
+        self._is_opened = True
+        try:
+            self._inner = await self._bridge.call(self._make, lost=self._let_go)
+        except BaseException:
+            self._is_opened = False
+            raise
         return self
 
     async def __aexit__(

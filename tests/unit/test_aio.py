@@ -494,6 +494,10 @@ def test_a_consumer_is_opened_once(on_queue):
             await message.extend(timedelta(minutes=1))
         with pytest.raises(cqueue.Closed, match="opened before"):
             await consumer.__aenter__()
+        at_once = queue.consumer()
+        opened = await asyncio.gather(*[at_once.__aenter__() for _ in range(2)], return_exceptions=True)
+        assert [type(one) for one in opened] == [type(at_once), cqueue.Closed]
+        await at_once.close()
         async with queue.consumer() as other:
             (again,) = await other.receive(wait=timedelta(seconds=10))
             await again.ack()

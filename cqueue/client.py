@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from cqueue.config import QueueConfig
-from cqueue.doorbell import Address, Doorbell, HintCounts
+from cqueue.doorbell import Address, Doorbell
 from cqueue.errors import BadInput
 from cqueue.history import QueueHistory
 from cqueue.log import Log, LogConfig
@@ -273,12 +272,8 @@ class Client:
         """
         from cqueue.runtime.call_metrics import CallMetrics  # noqa: PLC0415 - only where somebody asks
 
-        doorbell = self._doorbell
-
-        def hints() -> HintCounts:
-            return HintCounts() if doorbell is None else replace(doorbell.counts)
-
-        self._driver.meter = kept = self._once("metrics", lambda: CallMetrics(hints))
+        every = Wakeups(self._doorbell)  # counts the datagrams of all queues
+        self._driver.meter = kept = self._once("metrics", lambda: CallMetrics(lambda: every.counts))
         return kept
 
     # ── logs ──

@@ -87,9 +87,8 @@ class Node:
 
     def _door(self) -> probe.Node:
         settings, files = self.record.settings, self.directory / TLS
-        authority, client = (files / AUTHORITY, files / CLIENT) if settings.tls else (None, None)
-        login = LOGIN if settings.auth else None
-        return probe.Node(self.address, settings.cql_port, authority, client, login)
+        tls = (files / AUTHORITY, files / CLIENT) if settings.tls else None
+        return probe.Node(self.address, settings.cql_port, tls, LOGIN if settings.auth else None)
 
     def _prepare(self) -> None:
         shutil.rmtree(self.home / "tmp", ignore_errors=True)  # what a killed run unpacked

@@ -40,14 +40,12 @@ class _NoAnswerError(Exception):
 class Node:
     """Where a node listens, and how it lets a client in.
 
-    authority, client: with TLS, files with the certificate to trust, and with this client's. login: user and
-    password.
+    tls: files with the certificate to trust, and with this client's. login: user and password.
     """
 
     address: str
     port: int
-    authority: Path | None = None
-    client: Path | None = None
+    tls: tuple[Path, Path] | None = None
     login: tuple[str, str] | None = None
 
 
@@ -79,11 +77,12 @@ def _query(node: Node, text: str, *, consistency: int, expect: str) -> bool:
 
 
 def _encrypted(plain: socket.socket, node: Node) -> socket.socket:
-    if node.authority is None or node.client is None:
+    if node.tls is None:
         return plain
-    tls = ssl.create_default_context(cafile=node.authority)
-    tls.load_cert_chain(node.client)
-    return tls.wrap_socket(plain, server_hostname=node.address)
+    authority, client = node.tls
+    context = ssl.create_default_context(cafile=authority)
+    context.load_cert_chain(client)
+    return context.wrap_socket(plain, server_hostname=node.address)
 
 
 def _log_in(connection: socket.socket, login: tuple[str, str] | None) -> None:

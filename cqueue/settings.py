@@ -355,17 +355,13 @@ def _read_file(env: Mapping[str, str], directory: Path) -> dict[str, str]:
             return {}
         raise ConfigError(f"CQUEUE_CONFIG names {path}, which does not exist.") from exc
     except (OSError, ValueError) as exc:
-        raise ConfigError(f"{path} cannot be read as TOML: {_reason(exc)}.") from exc
+        raise ConfigError(f"{path} cannot be read as TOML: {getattr(exc, 'strerror', None) or exc}.") from exc
     if tables and ("cqueue" not in tables or tables.keys() & set(FILE_KEYS)):
         raise ConfigError(f"{path}: settings belong into the table [cqueue]; write that line above them.")
     table = tables.get("cqueue", {})
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: [cqueue] must be a table.")
     return {key: _scalar(path, key, value) for key, value in table.items() if value != ""}
-
-
-def _reason(exc: Exception) -> str:
-    return exc.strerror or "error" if isinstance(exc, OSError) else str(exc)
 
 
 def _scalar(path: Path, key: str, value: Any) -> str:

@@ -13,6 +13,7 @@ from cqueue.producer import SendResult
 from cqueue.protocol.unknown import caused
 from cqueue.queue import Queue
 from cqueue.runtime.conditions import Future
+from cqueue.sending.changes import ChangeResult
 from cqueue.sending.results import Failed, checked, listed
 from cqueue.sending.spans import sent
 from cqueue.spool.forward_message import QueueTarget, Spooled, topic_of
@@ -135,6 +136,28 @@ class SpooledQueue(Queue, Forwarded):
         else:
             done.set_result(None)
         return _then(done, lambda error: _result(len(entries), places, good, failed, error))
+
+    # ── change: what is still in the spool is not there to be changed, and not gone either ──
+
+    def cancel_many(self, message_ids: Iterable[str]) -> ChangeResult:
+        """As without a spool; but what may still be in the spool is `NotDone`, and not `missing`."""
+        return self._if_forwarded(lambda: super(SpooledQueue, self).cancel_many(message_ids))
+
+    def reschedule_many(self, message_ids: Iterable[str], due: datetime | timedelta) -> ChangeResult:
+        """As without a spool; but what may still be in the spool is `NotDone`, and not `missing`."""
+        return self._if_forwarded(lambda: super(SpooledQueue, self).reschedule_many(message_ids, due))
+
+    def set_priority_many(self, message_ids: Iterable[str], priority: int) -> ChangeResult:
+        """As without a spool; but what may still be in the spool is `NotDone`, and not `missing`."""
+        return self._if_forwarded(lambda: super(SpooledQueue, self).set_priority_many(message_ids, priority))
+
+    def _if_forwarded(self, change: Callable[[], ChangeResult]) -> ChangeResult:
+        is_spooled = self.waiting > 0  # read first: what is forwarded after this is found
+        result = change()
+        if not is_spooled:
+            return result
+        later = NotDone("the message may still be in the spool; `flush` it, and call again")
+        return ChangeResult(result.done, (), {**dict.fromkeys(result.missing, later), **result.failed})
 
     def _check(self) -> None:
         """Raise if the client is closed, or if messages could not be forwarded."""

@@ -260,6 +260,24 @@ def test_a_unique_message_is_refused(client, spool):
     assert isinstance(error, BadInput)
 
 
+def test_a_message_that_is_still_in_the_spool_is_not_told_as_gone(client, spool):
+    """It would be believed, and the message delivered later. After a flush it can be cancelled."""
+    client.store.fate = lambda each: Unavailable("away") if isinstance(each, InsertMessages) else None
+    queue = client.queue("mail", spool=spool)
+    waits = queue.send(b"waits")
+    for change in (
+        lambda: queue.cancel(waits),
+        lambda: queue.reschedule(waits, SOON),
+        lambda: queue.set_priority(waits, 3),
+    ):
+        with pytest.raises(cqueue.NotDone, match="spool"):
+            change()
+    client.store.fate = lambda _: None
+    assert queue.flush(SOON)
+    assert queue.cancel(waits)
+    assert not queue.cancel(waits)
+
+
 def test_a_queue_that_does_not_exist_is_refused_at_once(client, spool):
     """Before anything is spooled for it."""
     with pytest.raises(cqueue.QueueNotFound):

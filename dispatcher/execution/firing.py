@@ -78,12 +78,11 @@ def _on_its_own(firing_id: FiringId, row: ScheduleRow | None) -> StartedFiring:
     """Return the run of a firing that somebody asked for, whatever its schedule waits for."""
     if row is None:
         return _started(firing_id, firing_id.time_ms, None)
-    next_ms: int | None = row.next_at
-    if next_ms == firing_id.time_ms:  # a monitor may yet have to move the row past the firing
-        next_ms = ScheduleDefinition.from_json(row.definition).timetable.next_after(next_ms)
     is_repeat = firing_state(firing_id, row) is FiringState.REPEAT
-    fired_ms = fired_for(firing_id.time_ms, row) if is_repeat else None
-    return _started(firing_id, fired_ms or firing_id.time_ms, next_ms)
+    fired_ms = (fired_for(firing_id.time_ms, row) if is_repeat else None) or firing_id.time_ms
+    is_own = firing_id.generation == row.generation
+    next_ms = _next_ms(row, firing_id.number, fired_ms) if is_own else row.next_at
+    return _started(firing_id, fired_ms, next_ms)
 
 
 def _decide(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow | None) -> StartedFiring | Cancel:
@@ -93,7 +92,18 @@ def _decide(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow | None) 
     if found is FiringState.CURRENT:
         return _fire(store, firing_id, row)
     store.send_next(row)  # the process that moved the row may have died before it sent the next firing
-    return _started(firing_id, fired_for(firing_id.time_ms, row) or firing_id.time_ms, row.next_at)
+    fired_ms = fired_for(firing_id.time_ms, row) or firing_id.time_ms
+    return _started(firing_id, fired_ms, _next_ms(row, firing_id.number, fired_ms))
+
+
+def _next_ms(row: ScheduleRow, number: int, fired_ms: int) -> int | None:
+    """Return the time after that of the firing of this number; None if the firing is the last.
+
+    The same for each attempt, while the row may have gone on to a later time, or to its end.
+    """
+    timetable = ScheduleDefinition.from_json(row.definition).timetable
+    count = timetable.trigger.count
+    return None if count is not None and number >= count else timetable.next_after(fired_ms)
 
 
 def _drop(store: ScheduleStore, row: ScheduleRow | None) -> Cancel:
@@ -110,8 +120,7 @@ def _fire(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow) -> Starte
     choice = choose(definition.timetable, row.next_at, now_ms)
     if choice.fire_ms is None:
         return _pass_over(store, row, choice.next_ms)
-    is_last = trigger.count is not None and row.fired + 1 >= trigger.count
-    moved = moved_on(row, choice.fire_ms, None if is_last else choice.next_ms)
+    moved = moved_on(row, choice.fire_ms, _next_ms(row, row.fired + 1, choice.fire_ms))
     if trigger.auto_commit:
         _move(store, firing_id, moved)
     return _started(firing_id, choice.fire_ms, moved.next_at, moved=None if trigger.auto_commit else moved)

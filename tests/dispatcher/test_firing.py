@@ -255,6 +255,23 @@ def test_two_holders_of_one_firing_move_the_schedule_once(seed):
 # ── What a firing says, and when the schedule ends ──
 
 
+@pytest.mark.parametrize("redriven", [False, True])
+def test_a_firing_that_is_tried_again_names_the_same_next_time(process, world, redriven):
+    """What reports up to the next time, or acts at the last one, does the same at each attempt."""
+    store = process.schedules.store
+    process.schedules.add("k", Repeating(10 * SECOND, count=3))
+    world.advance(10)
+    (message,) = process.consumer.receive(10)
+    finish(store, message, begin(store, message), SUCCEEDED)
+    process.run(15)
+    message.dead("failed") if redriven else message.nack()
+    process.queue.dead_letters.redrive(everything=True)
+    process.run(5)
+    assert world.seconds == [20, 10, 30]
+    assert [firing.next_trigger for firing in world.fired] == [NOON + 30 * SECOND, NOON + 20 * SECOND, None]
+    assert [firing.execution_count for firing in world.fired] == [2, 1, 3]
+
+
 def test_a_count_ends_the_schedule(process, world):
     process.schedules.add("k", Repeating(10 * SECOND, count=2))
     process.run(60)

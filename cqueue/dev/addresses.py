@@ -39,8 +39,18 @@ class Reservation(ExitStack):
         self._ports = ports
 
     def take(self, address: str) -> bool:
-        """Hold `address`; False if somebody listens there, or is about to."""
-        return all(_can_bind(address, port) for port in self._ports) and self._hold(address)
+        """Hold `address`; False if somebody listens there on one of the ports, or is about to."""
+        if not all(_can_bind(address, port) for port in self._ports):
+            return False
+        with ExitStack() as guards:
+            for port in self._ports:
+                guard = guards.enter_context(socket.socket(socket.AF_UNIX))
+                try:
+                    guard.bind(f"\0cqueue-dev-{address}:{port}")
+                except OSError:
+                    return False
+            self.enter_context(guards.pop_all())
+        return True
 
     def take_from(self, first: str, count: int) -> list[str]:
         """Hold the first `count` free addresses from `first` on.
@@ -60,16 +70,6 @@ class Reservation(ExitStack):
                 "Stop what listens there, or choose others with --cql-port and --storage-port."
             )
         return taken
-
-    def _hold(self, address: str) -> bool:
-        guard = socket.socket(socket.AF_UNIX)
-        try:
-            guard.bind(f"\0cqueue-dev-{address}")
-        except OSError:
-            guard.close()
-            return False
-        self.enter_context(guard)
-        return True
 
 
 def _can_bind(address: str, port: int) -> bool:

@@ -62,6 +62,20 @@ def test_two_starts_never_choose_the_same(port, first):
         assert later.take(first), "the end of a start gives the address back"
 
 
+def test_starts_with_other_ports_share_an_address(port, first):
+    """They are in nobody's way. A node that was killed could not be started again beside another's start."""
+    with Reservation([port, port + 1]) as one, Reservation([port + 2, port + 3]) as other:
+        assert one.take(first)
+        assert other.take(first)
+
+
+def test_an_address_that_is_not_free_whole_is_not_held(port, first):
+    with Reservation([port]) as one, Reservation([port + 1, port]) as two, Reservation([port + 1]) as three:
+        assert one.take(first)
+        assert not two.take(first)
+        assert three.take(first)
+
+
 def test_port_taken_everywhere(port, first):
     """If somebody listens on all addresses, the error names the options that help."""
     everywhere = socket.create_server(("0.0.0.0", port))  # noqa: S104

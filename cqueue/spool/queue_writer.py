@@ -75,10 +75,10 @@ class QueueWriter:
 
     def _check_reserve(self) -> None:
         root = next(path for path in (self.queue.directory, *self.queue.directory.parents) if path.exists())
-        left = self._disk.free(root) - self._options.segment_bytes
-        if left < self._options.disk_reserve:
+        free, takes, kept = self._disk.free(root), self._options.segment_bytes, self._options.disk_reserve
+        if free - takes < kept:
             raise OSError(
-                f"{left:,} bytes would be left on the disk; disk_reserve keeps {self._options.disk_reserve:,}"
+                f"a segment takes {takes:,} bytes, {free:,} are free, and disk_reserve keeps {kept:,}"
             )
 
     def _append(self, segment: Segment, entries: list[Entry]) -> None:

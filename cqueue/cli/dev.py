@@ -121,9 +121,14 @@ def _show(cli: CliContext, current: Status) -> None:
 def _print(cli: CliContext, current: Status) -> None:
     cli.line(f"Cassandra: {current.state.value}")
     if current.nodes:
-        rows = [(one.number, f"{one.address}:{one.port}", one.pid, one.state.value) for one in current.nodes]
-        print_table(cli, ("node", "address", "pid", "state"), rows)
+        rows = [
+            # A pid is to be copied: no comma within it.
+            (one.number, f"{one.address}:{one.port}", one.pid and str(one.pid), one.state.value)
+            for one in current.nodes
+        ]
+        print_table(cli, ("node", "address", "pid", "state"), rows, right=("pid",))
     if current.state is not ClusterState.STOPPED and current.url:
         cli.line(f"URL: {current.url}")
         if current.url != DEFAULT_URL:
-            cli.line(f"Programs do not find it by themselves: export CQUEUE_URL='{current.url}'")
+            cli.line("Programs do not find it by themselves. Run this in each terminal:")
+            cli.line(f"export CQUEUE_URL='{current.url}'")  # alone, so that the line can be copied

@@ -248,7 +248,8 @@ def test_start_tells_programs_what_to_export(tmp_path, monkeypatch):
     url = cluster_url(Path("/dev"), RECORD)
     status = Status(ClusterState.RUNNING, (node_status(NodeState.UP),), url)
     monkeypatch.setattr(DevCluster, "start", lambda *_: status)
-    assert f"export CQUEUE_URL='{url}'" in CliRunner().invoke(app, ["start", "--dir", str(tmp_path)]).stdout
+    said = CliRunner().invoke(app, ["start", "--dir", str(tmp_path)]).stdout.splitlines()
+    assert f"export CQUEUE_URL='{url}'" in said, "a line of its own, to be copied"
     usual = replace(status, url=DEFAULT_URL)
     monkeypatch.setattr(DevCluster, "start", lambda *_: usual)
     assert "export" not in CliRunner().invoke(app, ["start", "--dir", str(tmp_path)]).stdout
@@ -266,6 +267,13 @@ def test_a_wipe_that_was_interrupted_goes_on_at_the_next_start(tmp_path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         DevCluster(tmp_path).wipe()
     assert not record.load(tmp_path).formed
+
+
+def test_a_pid_can_be_copied_behind_kill(tmp_path, monkeypatch):
+    """docs/tutorial-on-call.md has one do that; a comma within it would make it another word."""
+    node = replace(node_status(NodeState.UP), pid=29650)
+    monkeypatch.setattr(DevCluster, "status", lambda *_: Status(ClusterState.RUNNING, (node,), DEFAULT_URL))
+    assert " 29650 " in CliRunner().invoke(app, ["status", "--dir", str(tmp_path)]).stdout
 
 
 def test_wipe_deletes_only_what_is_ours(tmp_path):

@@ -34,6 +34,7 @@ from cassandra.policies import (
 
 from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, TlsFailed, Unavailable
 from cqueue.runtime import tls
+from cqueue.runtime.urls import is_loopback
 from cqueue.settings import Consistency, SerialConsistency, Settings
 from cqueue.store import driver, outcome
 from cqueue.store.driver import Login, LoginRefused
@@ -174,7 +175,9 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
     if len(wrong) == len(settings.hosts):
         return TlsFailed(f"No node of {settings.address} can be reached. {wrong[0]}")
     detail = f" ({wrong[0] if wrong else causes[0]})" if causes else ""
-    return Unavailable(f"No node of {settings.address} can be reached{detail}. Is Cassandra running?")
+    here = all(is_loopback(host) for host, _ in settings.hosts)
+    remedy = " `cqueue dev start` starts one for development." if here else ""
+    return Unavailable(f"No node of {settings.address} can be reached{detail}. Is Cassandra running?{remedy}")
 
 
 def _which_dc(problem: str, cluster: Cluster) -> str:

@@ -124,7 +124,7 @@ def hints(answers: Iterable[Answer], away: set[str]) -> Iterator[Finding]:
         for row in answer.rows:
             old = f", the oldest of {row.oldest:%Y-%m-%d %H:%M:%S} UTC" if row.oldest else ""
             yield SUBJECT.info(
-                f"{answer.node} keeps {row.files:,} files of hints for {row.address}{old}",
+                f"{answer.node} keeps hints for {row.address}, files: {row.files:,}{old}",
                 reason="They are delivered when that node is back, if that is within gc_grace.",
                 figures={"node": answer.node, "for": str(row.address), "files": row.files},
             )

@@ -185,4 +185,6 @@ def _text(exc: BaseException) -> str:
     causes: Any = getattr(exc, "errors", None)
     if isinstance(exc, NoHostAvailable) and isinstance(causes, dict):
         return "; ".join(f"{host}: {cause}" for host, cause in causes.items()) or "no host is up"
+    if isinstance(exc, cassandra.Unavailable):
+        return f"too few replicas are alive: {exc.alive_replicas}, and it takes {exc.required_replicas}"
     return str(exc) or type(exc).__name__

@@ -222,7 +222,7 @@ def test_hints_that_wait_are_shown():
     assert severities(nodes.hints([away], away=set())) == [NOT_CHECKED]
     found = list(nodes.hints([*told, away], away={NODES[2]}))
     assert severities(found) == [INFO, INFO]  # the third is reported as away, and not again
-    assert "2 files of hints for 10.0.0.3" in found[0].found
+    assert "keeps hints for 10.0.0.3, files: 2" in found[0].found
 
 
 # ── Clocks ──

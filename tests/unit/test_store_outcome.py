@@ -272,3 +272,10 @@ def test_an_error_never_is_without_text():
     """Also for exceptions that say nothing of themselves."""
     assert "RuntimeError" in str(outcome.error(RuntimeError(), Kind.WRITE))
     assert "no host is up" in str(outcome.error(NoHostAvailable("x", {}), Kind.READ))
+
+
+def test_too_few_replicas_are_told_in_plain_words():
+    """Without the codes of the protocol: who is on call reads it first."""
+    few = cassandra.Unavailable("code=1000", ConsistencyLevel.LOCAL_SERIAL, 2, 1)
+    said = str(outcome.error(few, Kind.READ))
+    assert said == "The read failed: too few replicas are alive: 1, and it takes 2"

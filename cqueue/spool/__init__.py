@@ -4,6 +4,13 @@ It needs the extra `spool`: `pip install cassandra-cqueue[spool]`. How it stores
 wrong at each step: docs/explanation/spool.md.
 """
 
+from importlib.util import find_spec
+
+from cqueue.errors import ConfigError
+
+if find_spec("google_crc32c") is None:
+    raise ConfigError("A spool needs google-crc32c: pip install 'cassandra-cqueue[spool]'")
+
 from cqueue.spool.damage import Finding
 from cqueue.spool.metrics import SpoolCollector
 from cqueue.spool.record import SpoolRecord

@@ -4,6 +4,8 @@ import errno
 import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from unittest import mock
 
@@ -47,6 +49,19 @@ def run(*args, expect=ExitCode.DONE):
 
 def lines(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path):
+    """A newcomer who installed the package alone gets no traceback, by the command nor in a program."""
+    for program in (
+        f"from cqueue.cli.main import main; sys.exit(main(['spool', 'status', {str(tmp_path)!r}]))",
+        "import cqueue\ntry: import cqueue.spool\nexcept cqueue.ConfigError as exc: sys.exit(str(exc))",
+    ):
+        code = f"import sys; sys.modules['google_crc32c'] = None\n{program}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode in {1, ExitCode.USAGE}
+        assert "pip install 'cassandra-cqueue[spool]'" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_status_shows_what_waits_also_beside_the_producer(path, capsys):

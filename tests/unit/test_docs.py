@@ -57,7 +57,7 @@ def test_python_runs(path, monkeypatch, tmp_path):
     _run_all(path)
 
 
-@pytest.mark.parametrize("has", ["app.testing()", "Spool("])
+@pytest.mark.parametrize("has", ["app.testing()", "Spool(", "create_log("])
 def test_a_program_of_the_first_page_stands_alone(monkeypatch, tmp_path, has):
     """A reader copies it to a file of its own, so it imports what it needs."""
     page = markdown.ROOT / "README.md"

@@ -7,6 +7,7 @@ stand here. Of a message only the id is ever logged.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from enum import Enum
 from typing import Any, Final, TextIO
@@ -70,7 +71,7 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
         cache_logger_on_first_use=False,  # a test, or an application, may configure again
     )
     handler = logging.StreamHandler(out)
-    handler.setFormatter(_formatter(style, colors=out.isatty()))
+    handler.setFormatter(_formatter(style, colors=out.isatty() and not os.environ.get("NO_COLOR")))
     if style is Format.CONSOLE and not verbose:
         handler.addFilter(_without_driver_traceback)
     root = logging.getLogger()

@@ -23,8 +23,8 @@ def lines():
     names = (None, "cqueue", logs.DRIVER, TRACEBACKS)
     levels = {name: logging.getLogger(name).level for name in names}
 
-    def configure(style, **options):
-        stream = io.StringIO()
+    def configure(style, stream_of=io.StringIO, **options):
+        stream = stream_of()
         logs.configure(style, stream=stream, **options)
         return stream
 
@@ -124,6 +124,17 @@ def test_the_console_format_is_a_line_of_text_without_colours_off_a_terminal(lin
     assert "daemon_ready" in text
     assert "queue=mail" in text
     assert "\x1b" not in text
+
+
+def test_a_terminal_has_colours_unless_no_color_is_set(lines, monkeypatch):
+    """As the tables of the other commands: https://no-color.org."""
+    terminal = type("Terminal", (io.StringIO,), {"isatty": lambda _: True})
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    for wanted in (True, False):
+        stream = lines(logs.Format.CONSOLE, terminal)
+        logs.logger().info("daemon_ready")
+        assert ("\x1b" in stream.getvalue()) == wanted
+        monkeypatch.setenv("NO_COLOR", "1")
 
 
 # ── Failures ──

@@ -45,9 +45,7 @@ class Chosen:
 
     ids: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[ID]…", help="Of letters, or of the messages that they were; whole or short."
-        ),
+        typer.Argument(metavar="ID", help="Of letters, or of the messages that they were; whole or short."),
     ] = None
     task: Task = None
     reason: Reason = None

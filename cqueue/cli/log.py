@@ -159,7 +159,7 @@ def append(
     name: LogName,
     topic: Annotated[str, "TOPIC", "The topic."],
     body: Annotated[
-        list[str] | None, "[BODY…|-]", "Bodies as text, a record each; - reads standard input."
+        list[str] | None, "BODY|-", "Bodies as text, a record each; - reads standard input."
     ] = None,
     *,
     key: Annotated[str | None, "TEXT", "Records of one key go to one partition, in order."] = None,

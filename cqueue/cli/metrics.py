@@ -20,7 +20,7 @@ app = typer.Typer()
 @command(app, json=False)
 def metrics(
     cli: CliContext,
-    names: Annotated[list[str] | None, "[QUEUE]…", "Only these queues; by default all."] = None,
+    names: Annotated[list[str] | None, "QUEUE", "Only these queues; by default all."] = None,
     *,
     port: Annotated[int, number("Answer /metrics there; 0 takes any free port.", 0, 65535)] = 9101,
     subscriptions: Annotated[

@@ -9,9 +9,9 @@ import typer
 
 QueueName = Annotated[str, "QUEUE", "The queue's name."]
 LogName = Annotated[str, "LOG", "The log's name."]
-MessageIds = Annotated[list[str], "ID…", "Of messages, whole or short."]
-SomeMessage = Annotated[str | None, "[ID]", "The message's id, whole or short."]
-SomeMessages = Annotated[list[str] | None, "[ID…]", "Of messages, whole or short."]
+MessageIds = Annotated[list[str], "ID", "Of messages, whole or short."]
+SomeMessage = Annotated[str | None, "ID", "The message's id, whole or short."]
+SomeMessages = Annotated[list[str] | None, "ID", "Of messages, whole or short."]
 OfKey = Annotated[str | None, "All messages with this key, in a keyed queue; needs --queue."]
 InQueue = Annotated[str | None, "--queue QUEUE", "Where to look for a short id; by default everywhere."]
 Yes = Annotated[bool, "--yes -y", "Do not ask."]

@@ -29,7 +29,7 @@ Address = Annotated[str, "ADDRESS", "A row, as `quarantine list` names it."]
 @command(app, "list")
 def list_damaged(
     cli: CliContext,
-    names: Annotated[list[str] | None, "[QUEUE]…", "Which queues; by default all."] = None,
+    names: Annotated[list[str] | None, "QUEUE", "Which queues; by default all."] = None,
     *,
     log: Annotated[list[str] | None, "LOG", "Read the records of this log instead."] = None,
 ) -> None:
@@ -86,7 +86,7 @@ def dump(cli: CliContext, address: Address) -> None:
 @command(app)
 def drop(
     cli: CliContext,
-    addresses: Annotated[list[str], "ADDRESS…", "Rows, as `list` names them."],
+    addresses: Annotated[list[str], "ADDRESS", "Rows, as `list` names them."],
     *,
     yes: Yes = False,
 ) -> None:

@@ -34,7 +34,7 @@ Key = Annotated[str, "KEY", "The schedule's key in its queue."]
 
 @command(app, "list")
 def list_schedules(
-    cli: CliContext, queue: Annotated[str | None, "[QUEUE]", "Which queue; by default all."] = None
+    cli: CliContext, queue: Annotated[str | None, "QUEUE", "Which queue; by default all."] = None
 ) -> None:
     """List the schedules of a queue, or of all queues.
 

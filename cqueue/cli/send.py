@@ -35,7 +35,7 @@ OnConflict = Literal["raise", "skip", "replace", "debounce", "throttle"]
 def send(
     cli: CliContext,
     name: QueueName,
-    body: Annotated[str | None, "[BODY|-]", "The body as text; - reads standard input."] = None,
+    body: Annotated[str | None, "BODY|-", "The body as text; - reads standard input."] = None,
     *,
     file: BodyFile = None,
     lines: Annotated[bool, "Each line of standard input (or of --file) is a message."] = False,

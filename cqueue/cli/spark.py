@@ -28,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True, help="Jobs that Spark runs: files, reports, archives (extra `spark`)."
 )
 
-Files = Annotated[list[str], "FILE…", "Files or directories, as in Spark."]
+Files = Annotated[list[str], "FILE", "Files or directories, as in Spark."]
 Directory = Annotated[str, "DIR", "The archive, as Spark takes directories."]
 
 

@@ -31,7 +31,7 @@ _EXACT_COLUMNS = (*_COLUMNS, "live", "wide_rows")
 def stats(
     cli: CliContext,
     names: Annotated[
-        list[str] | None, "[QUEUE]…", "Which queues; by default all but dead-letter queues."
+        list[str] | None, "QUEUE", "Which queues; by default all but dead-letter queues."
     ] = None,
     *,
     exact: Annotated[bool, "Count every message: reads every id, so it takes long if many."] = False,

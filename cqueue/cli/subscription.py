@@ -113,7 +113,7 @@ def run(
     cli: CliContext,
     log: LogName,
     name: Name,
-    targets: Annotated[list[str], "MODULE:LISTENER…", "Functions that take a record, called in turn."],
+    targets: Annotated[list[str], "MODULE:LISTENER", "Functions that take a record, called in turn."],
     *,
     app_dir: AppDir = None,
     start: Annotated[

@@ -58,6 +58,14 @@ def test_paragraphs_of_a_help_text_have_no_line_ends(entry):
         assert not ragged, f"{name}: {ragged}"
 
 
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_arguments_have_one_pair_of_brackets(entry):
+    """Typer writes the brackets and dots of a usage line itself: `[ID]...`, not `[[ID…]]...`."""
+    for name, command in commands(entry).items():
+        usage = command.get_usage(typer.Context(command, info_name=name))
+        assert not re.search(r"\[\[|…", usage), usage
+
+
 def test_global_options_stand_in_the_page():
     own = {option for option in options(typer.main.get_command(app)) if not option.endswith("-completion")}
     assert all(f"`{option}" in PAGE for option in own)

@@ -100,8 +100,8 @@ def apply_command(cli: CliContext, wanted: Wanted) -> None:
     for note in result.notes:
         cli.remark(note)
     done = len(result.statements)
-    text = f"{settings.address}: {done} statements run." if done else f"{settings.address}: nothing to do."
-    cli.emit(result, text)
+    idle = "nothing altered. What differs, and what changes it:" if result.drift else "nothing to do."
+    cli.emit(result, f"{settings.address}: {f'{done} statements run.' if done else idle}")
     _show_drift(cli, result.drift)
 
 

@@ -4,13 +4,14 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Annotated
 
 import pytest
 import typer
 
-from cqueue import errors
+from cqueue import errors, schema
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, exit_code
@@ -126,6 +127,17 @@ def test_roles_are_printed_for_cqlsh_without_a_cluster(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert all(line.startswith("-- ") or line.endswith(";") for line in lines)
     assert any(line.startswith("GRANT MODIFY ON ") and line.endswith("_producer;") for line in lines)
+
+
+def test_apply_that_alters_nothing_does_not_say_that_nothing_is_to_do(capsys, monkeypatch):
+    """Where the keyspace differs from the options, the operator has statements to run."""
+    drift = schema.Drift("table messages", "has gc_grace_seconds 86400", cql=("ALTER TABLE …",))
+    monkeypatch.setattr(CliContext, "connection", lambda _: nullcontext())
+    for found, code, said in (((drift,), 1, "nothing altered"), ((), 0, "nothing to do")):
+        applied = schema.Applied((), found, ())
+        monkeypatch.setattr(schema, "apply", lambda *_, applied=applied, **__: applied)
+        assert main(["--url", DOWN, "schema", "apply"]) == code
+        assert said in capsys.readouterr().out
 
 
 def test_an_offline_plan_needs_no_cluster(capsys):

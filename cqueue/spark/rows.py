@@ -126,7 +126,7 @@ class Columns:
         length = pc.utf8_length(column)
         wrong = pc.or_(pc.greater(length, MAX_TEXT), pc.equal(length, 0))
         self._refuse(wrong, BadInput, f"has a {name} that is empty or longer than {MAX_TEXT:,} characters")
-        return _values(column)
+        return self._python(column, name)
 
     def sources(self, name: str) -> list[str]:
         """Return the values that ids derive from, as texts of up to 1,000 characters.
@@ -142,7 +142,7 @@ class Columns:
         length = pc.utf8_length(column)
         wrong = pc.or_kleene(column.is_null(), pc.or_(pc.greater(length, MAX_TEXT), pc.equal(length, 0)))
         self._refuse(wrong, BadInput, f"has a {name} that is null, empty or longer than {MAX_TEXT:,}")
-        return _values(column)
+        return self._python(column, name)
 
     def whole(self, name: str, low: int, high: int, error: type[BadInput]) -> list[int | None] | None:
         """Return whole numbers in a range, or None where there is no such column.
@@ -166,7 +166,8 @@ class Columns:
         column = self._column("headers")
         if column is None or column.null_count == len(column):
             return None
-        return [dict(check_headers(dict(each))) if each else None for each in column.to_pylist()]
+        stored = self._python(column, "header")
+        return [dict(check_headers(dict(each))) if each else None for each in stored]
 
     def times_us(self, name: str) -> list[int | None] | None:
         """Return times in µs since 1970, or None where there is no such column."""
@@ -188,6 +189,16 @@ class Columns:
         wrong = pc.invert(pc.and_(pc.greater_equal(us, 0.0), pc.less_equal(us, float(MAX_DELAY_US))))
         self._refuse(wrong, DelayOutOfRange, "has a delay not of 0 to 10 years")
         return _values(pc.round(us).cast(pa.int64()))
+
+    def _python(self, column: pa.Array, name: str) -> list[Any]:
+        """Return texts as Python's. Spark's strings may hold any bytes, as casts and files bring them."""
+        try:
+            return _values(column)
+        except UnicodeDecodeError as exc:
+            raise BadInput(
+                f"a row from {self._first + 1} on of this task has a {name} that is not UTF-8 ({exc}); "
+                "nothing of its batch is stored"
+            ) from exc
 
     def _refuse(self, wrong: pa.Array, error: type[BadInput], what: str) -> None:
         place = pc.index(wrong, pa.scalar(value=True)).as_py()

@@ -167,6 +167,11 @@ class QueueSink(Sink):
         if expires is None:
             return [None] * len(columns)
         ttl = [None if each is None else (each - now_us) // 1000 for each in expires]
+        columns.refuse_any(
+            [each is not None and each > rows.MAX_DELAY_US // 1000 for each in ttl],
+            BadInput,
+            "expires in more than 10 years; null is never",
+        )
         if self.repeatable:  # the first try may have stored the row in time, so a repeat must not fail
             return [None if each is None else max(1, each) for each in ttl]
         columns.refuse_any([each is not None and each < 1 for each in ttl], BadInput, "has expired already")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from cqueue.testing import MemoryClient
 
 URL = "cassandra://nowhere/memory"
 S = timedelta(seconds=1)
+NO_TEXT = pa.array([b"\xffa"]).view(pa.string())
 
 
 @pytest.fixture
@@ -178,6 +180,29 @@ def test_marks_are_looked_for_in_pages_of_a_bounded_size(client, side, log, monk
 # ── writing ──
 
 
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        (
+            {"expires": [datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)]},
+            "expires in more than 10 years; null is",
+        ),
+        ({"key": NO_TEXT}, "has a key that is not UTF-8"),
+        (
+            {"headers": pa.MapArray.from_arrays([0, 1], pa.array(["a"]), NO_TEXT)},
+            "a header that is not UTF-8",
+        ),
+    ],
+)
+def test_what_no_reader_could_read_is_refused(queue, side, columns, said):
+    """Trap: a message that expires after the year 9999 was stored, and set aside as damaged; text that is
+    none ended the task with an error of Python's.
+    """
+    sink = QueueSink(side, write_options({"url": URL, "queue": queue.name}, overwrite=False))
+    with pytest.raises(cqueue.BadInput, match=re.escape(said)):
+        sink.entries(pa.RecordBatch.from_pydict({"body": ["x"], **columns}), 0)
+
+
 def test_a_task_that_waits_long_is_counted_all_the_time(client, side, monkeypatch):
     """Trap: at a low rate a task waits longer for its turn than a task without a heartbeat is counted."""
     clock, counted = client.clock, []
@@ -259,6 +284,9 @@ def checked(spark, columns, options):
         ("map('a', string(null)) as headers", {}, "a header that is null"),
         (many(65), {}, "more than 64 headers"),
         ("map('ab', repeat('ü', 8192)) as headers", {}, "headers above 16,384 bytes"),
+        ("timestamp'9999-12-31' as expires", {}, "an expires in more than 10 years"),
+        ("cast(X'ff' as string) as key", {}, "a key that is not UTF-8"),
+        ("map('a', cast(X'ff' as string)) as headers", {}, "a header that is not UTF-8"),
         ("timestamp'2031-05-01 00:00:00' as due", {"id": "repeat('x', 1001)"}, "an id above 1,000"),
         ("timestamp'2031-04-29 00:00:00' as due", {"id": "'x'"}, "a due longer ago than gc_grace"),
         ("'t' as topic, 1 as partition", {"log": "events"}, "a partition not of 0 to 0"),

@@ -200,12 +200,14 @@ def _faults(rows: DataFrame, target: Target) -> dict[str, Column]:
     for name in TEXTS:
         if name in rows.columns:
             faults[f"a {name} not of 1 to {MAX_TEXT:,} characters"] = ~F.length(name).between(1, MAX_TEXT)
+            faults[f"a {name} that is not UTF-8"] = ~F.is_valid_utf8(name)
     if "headers" in rows.columns:
         marked = target.log is not None and target.id is not None
         faults |= _header_faults(MAX_HEADERS - 1 if marked else MAX_HEADERS)
     if ID in rows.columns:
         faults["no id"] = F.col(ID).isNull() | (F.length(ID) == 0)
         faults[f"an id above {MAX_TEXT:,} characters"] = F.length(ID) > MAX_TEXT
+        faults["an id that is not UTF-8"] = ~F.is_valid_utf8(ID)
     side = session.session(load_settings(target.url))
     if target.log is not None:
         return faults | _record_faults(rows, side.logs.entry(target.log).spec.partitions)
@@ -218,6 +220,7 @@ def _header_faults(most: int) -> dict[str, Column]:
     size = F.aggregate(both, F.lit(0), lambda total, each: total + F.octet_length(each))
     return {
         "a header that is null": F.exists(F.map_values(headers), lambda each: each.isNull()),
+        "a header that is not UTF-8": F.exists(both, lambda each: ~F.is_valid_utf8(each)),
         f"more than {most} headers": F.size(headers) > most,
         f"headers above {MAX_HEADERS_BYTES:,} bytes": size > MAX_HEADERS_BYTES,
     }
@@ -239,6 +242,8 @@ def _message_faults(rows: DataFrame, target: Target, side: SparkSide) -> dict[st
     if "delay" in rows.columns:
         longest = MAX_DELAY.total_seconds()
         faults["a delay not of 0 to 10 years"] = ~F.col("delay").between(0, longest)
+    if "expires" in rows.columns:
+        faults["an expires in more than 10 years"] = F.unix_micros("expires") > now_us + MAX_DELAY_US
     if "expires" in rows.columns and target.id is None:  # with ids, a run may complete an earlier one
         faults["an expires in the past"] = F.unix_micros("expires") < now_us + 1000
     if "delay" in rows.columns and "due" in rows.columns:

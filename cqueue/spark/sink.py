@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -38,7 +37,8 @@ from cqueue.spark.pace import Pace
 from cqueue.spark.session import SparkSide
 
 PART: Final = 2000
-PARTS_AT_ONCE: Final = 2
+LANES: Final = 2
+"""Parts stored side by side."""
 STEP_US: Final = 5
 """µs between the due times of two rows of a task: rows are written more slowly, so none is late."""
 SPREAD_US: Final = 1_000_000
@@ -68,6 +68,11 @@ class Sink(ABC):
         Raises:
             BadInput: one of its kinds; nothing of the batch is stored.
         """
+
+    def lanes(self, entries: Sequence[Any]) -> list[list[Any]]:
+        """Divide entries into `LANES` lists, of which each is stored in order, beside the others."""
+        half = -(-len(entries) // LANES) or 1
+        return [list(entries[start : start + half]) for start in range(0, half * LANES, half)]
 
     @abstractmethod
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
@@ -238,6 +243,14 @@ class LogSink(Sink):
             if not self._seen or digest_of(mark) not in self._seen
         ]
 
+    def lanes(self, entries: Sequence[Entry]) -> list[list[Entry]]:
+        """Keep records of one key, or without a key of one partition, in one lane: they are read in order."""
+        found: list[list[Entry]] = [[] for _ in range(LANES)]
+        for place, entry in enumerate(entries):
+            alike = entry.partition if entry.key is None else entry.key
+            found[(place if alike is None else hash(alike)) % LANES].append(entry)
+        return found
+
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
         """Append entries; return those that failed."""
         has_marks = self._prefix is not None  # a repeated task must find what this one leaves if it dies
@@ -254,7 +267,7 @@ class Written(WriterCommitMessage):
 
 
 def write(sink: Sink, batches: Iterable[pa.RecordBatch], job: str) -> Written:
-    """Store all rows of a task, in parts on `PARTS_AT_ONCE` threads.
+    """Store all rows of a task, in parts on `LANES` threads.
 
     job: a name that all tasks have which share a rate.
 
@@ -266,18 +279,18 @@ def write(sink: Sink, batches: Iterable[pa.RecordBatch], job: str) -> Written:
     rate = sink.options.rate
     pace = None if rate is None else Pace(sink.side, job, rate)
     count = stored = 0
-    states = [sink.state(turn=random.randrange(1 << 16)) for _ in range(PARTS_AT_ONCE)]
-    under_way = deque[Future[None]]()
-    with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="cqueue-store") as pool:
+    states = [sink.state(turn=random.randrange(1 << 16)) for _ in range(LANES)]
+    under_way: dict[int, Future[None]] = {}
+    with ThreadPoolExecutor(LANES, thread_name_prefix="cqueue-store") as pool:
         for batch in batches:
             entries = sink.entries(batch, count)
             count += batch.num_rows
             stored += len(entries)
-            for part in _parts(entries, pace):
-                if len(under_way) == PARTS_AT_ONCE:
-                    under_way.popleft().result()
-                under_way.append(pool.submit(_store, sink, states, part))
-        for waited in under_way:
+            for lane, part in _parts(sink.lanes(entries), pace):
+                if lane in under_way:
+                    under_way[lane].result()
+                under_way[lane] = pool.submit(_store, sink, states[lane], part)
+        for waited in under_way.values():
             waited.result()
     return Written(count, stored)
 
@@ -287,17 +300,22 @@ def stored_by(tasks: Iterable[Written | None]) -> int:
     return sum(task.stored for task in tasks if task is not None)
 
 
-def _parts(entries: list[Any], pace: Pace | None) -> Iterator[list[Any]]:
-    left = iter(entries)
-    while part := list(islice(left, PART if pace is None else min(PART, pace.most))):
-        if pace is not None:
-            pace.wait(len(part))
-        yield part
+def _parts(lanes: list[list[Any]], pace: Pace | None) -> Iterator[tuple[int, list[Any]]]:
+    """Yield parts with the numbers of their lanes, of the lanes in turn."""
+    left = {lane: iter(entries) for lane, entries in enumerate(lanes)}
+    while left:
+        for lane in [*left]:
+            part = list(islice(left[lane], PART if pace is None else min(PART, pace.most)))
+            if not part:
+                del left[lane]
+                continue
+            if pace is not None:
+                pace.wait(len(part))
+            yield lane, part
 
 
-def _store(sink: Sink, states: list[WriterState], part: list[Any]) -> None:
-    """Store a part, with one of the states that no other thread has; try again what was not stored."""
-    state = states.pop()
+def _store(sink: Sink, state: WriterState, part: list[Any]) -> None:
+    """Store a part, with a state that no other thread uses; try again what was not stored."""
     left: list[tuple[Any, CqueueError]] = [(entry, NotDone("not tried")) for entry in part]
 
     def again() -> bool:
@@ -309,15 +327,12 @@ def _store(sink: Sink, states: list[WriterState], part: list[Any]) -> None:
             _give_up(left)
         return bool(left)
 
-    try:
-        tenacity.Retrying(
-            retry=tenacity.retry_if_result(bool),
-            wait=tenacity.wait_exponential(0.1, max=5.0),
-            stop=tenacity.stop_after_delay(PATIENCE_S),
-            retry_error_callback=lambda _: _give_up(left),
-        )(again)
-    finally:
-        states.append(state)
+    tenacity.Retrying(
+        retry=tenacity.retry_if_result(bool),
+        wait=tenacity.wait_exponential(0.1, max=5.0),
+        stop=tenacity.stop_after_delay(PATIENCE_S),
+        retry_error_callback=lambda _: _give_up(left),
+    )(again)
 
 
 def _refuse_unknown(errors: list[CqueueError]) -> None:

@@ -24,7 +24,7 @@ from cqueue.spark.jobs.files import Files
 from cqueue.spark.jobs.report import Report
 from cqueue.spark.jobs.target import Target
 from cqueue.spark.options import write_options
-from cqueue.spark.sink import STEP_US, QueueSink
+from cqueue.spark.sink import PART, STEP_US, LogSink, QueueSink, write
 from cqueue.spark.source import DefaultSource
 from cqueue.spark.views import LOG, spark_schema
 from cqueue.store.record_page import ReadRecordPage
@@ -178,6 +178,31 @@ def test_marks_are_looked_for_in_pages_of_a_bounded_size(client, side, log, monk
 
 
 # ── writing ──
+
+
+@pytest.mark.parametrize("named", [{"key": "k"}, {"partition": 0}], ids=["key", "partition"])
+def test_records_of_one_key_keep_their_order(client, side, log, monkeypatch, named):
+    """Also where Cassandra refuses the first of them for a moment.
+
+    Trap: two parts were stored side by side, so the second could overtake the first.
+    """
+    refused = []
+    store = LogSink.store
+
+    def refusing(self, entries, state):
+        if not refused:
+            refused.append(entries)
+            return [(place, cqueue.Unavailable("as if")) for place in range(len(entries))]
+        return store(self, entries, state)
+
+    monkeypatch.setattr(LogSink, "store", refusing)
+    options = write_options({"url": URL, "log": log.name, "topic": "t"}, overwrite=False)
+    count = 2 * PART + 5
+    columns = {"body": [str(number) for number in range(count)]}
+    columns |= {name: [value] * count for name, value in named.items()}
+    write(LogSink(side, options), [pa.RecordBatch.from_pydict(columns)], "job")
+    client.advance(3 * S)
+    assert [int(record.body) for record in log.scan()] == list(range(count))
 
 
 @pytest.mark.parametrize(

@@ -26,9 +26,11 @@ from cqueue.errors import (
     SendUnknown,
 )
 from cqueue.log.protocol.append import Entry, append
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.message import MAX_HEADERS, MAX_PRIORITY
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.send import send
+from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.writing import WriterState
 from cqueue.spark import rows
 from cqueue.spark.ledger import MARK, digest_of
@@ -94,12 +96,16 @@ class QueueSink(Sink):
     ) -> None:
         """work: the name that row numbers belong to, for derived ids where no column is named."""
         super().__init__(side, options)
-        self._spec = side.queues.entry(options.name).spec
         self._work = work
         self._base_us = due_us
         self.repeatable = options.id_column is not None or work is not None  # ids are derived
         if self.repeatable and not self._spec.has_open_rows:
             raise BadInput(f"queue {options.name!r} takes no derived ids; alter it first: derived_sends=True")
+
+    @property
+    def _spec(self) -> QueueSpec:
+        """Return the queue as it is now: a task may last for hours."""
+        return self.side.queues.entry(self.options.name).spec
 
     def entries(self, batch: pa.RecordBatch, first: int) -> list[Outgoing]:
         """Make messages with due times and sources, all limits checked."""
@@ -211,9 +217,13 @@ class LogSink(Sink):
         seen: frozenset[bytes] = frozenset(),
     ) -> None:
         super().__init__(side, options)
-        self._spec = side.logs.entry(options.name).spec
         self._prefix = prefix
         self._seen = seen
+
+    @property
+    def _spec(self) -> LogSpec:
+        """Return the log as it is now: a task may last for hours."""
+        return self.side.logs.entry(self.options.name).spec
 
     def entries(self, batch: pa.RecordBatch, first: int) -> list[Entry]:
         """Make records, all limits checked, without those that are stored already."""

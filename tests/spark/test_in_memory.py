@@ -205,6 +205,15 @@ def test_records_of_one_key_keep_their_order(client, side, log, monkeypatch, nam
     assert [int(record.body) for record in log.scan()] == list(range(count))
 
 
+def test_a_task_of_hours_follows_changes_of_its_queue(client, side, queue):
+    """Trap: into a queue that was deleted meanwhile, rows were stored and acknowledged, for nobody."""
+    sink = QueueSink(side, write_options({"url": URL, "queue": queue.name}, overwrite=False))
+    entries = sink.entries(pa.RecordBatch.from_pydict({"body": ["x"]}), 0)
+    client.delete_queue(queue.name)
+    with pytest.raises(cqueue.QueueNotFound):
+        sink.store(entries, sink.state())
+
+
 @pytest.mark.parametrize(
     ("columns", "said"),
     [

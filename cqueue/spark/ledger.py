@@ -93,11 +93,12 @@ def _earliest(side: SparkSide, shard: LogShard) -> RecordRow | None:
     return next(found.rows(), None)
 
 
-def settle(side: SparkSide, spec: LogSpec) -> None:
-    """Wait until all that a dead process had sent has arrived, or never counts."""
-    end_us = side.driver.clock.now_us() + spec.settle_us + spec.skew_us
+def settle(side: SparkSide, spec: LogSpec, since_us: int) -> int:
+    """Wait until all that a process sent before `since_us` has arrived, or never counts; return that time."""
+    end_us = since_us + spec.settle_us + spec.skew_us
     while (left_us := end_us - side.driver.clock.now_us()) > 0:
         time.sleep(left_us / 1e6)
+    return end_us
 
 
 def marks(side: SparkSide, spec: LogSpec, since_us: int, until_us: int, prefix: str) -> set[bytes]:

@@ -74,9 +74,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         seen: set[bytes] = set()
         spec = side.logs.entry(self._options.name).spec
         if ledger.is_repeated(side, spec.partition, task, self._run, context) or begun.repeated:
-            ledger.settle(side, spec)
-            now_us = side.driver.clock.now_us()
-            seen = ledger.marks(side, spec, begun.at_us - spec.skew_us, now_us, prefix)
+            until_us = ledger.settle(side, spec, side.driver.clock.now_us())
+            seen = ledger.marks(side, spec, begun.at_us - spec.skew_us, until_us, prefix)
         return LogSink(side, self._options, prefix=prefix, seen=frozenset(seen))
 
     def _queue_sink(self, side: SparkSide, work: str, begun: FirstTry) -> Sink:

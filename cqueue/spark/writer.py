@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from functools import lru_cache
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -66,13 +67,12 @@ class Writer(DataSourceArrowWriter):
         if context is None:
             return frozenset()
         spec = side.logs.entry(self._options.name).spec
-        until_us = self._began_us
         task = f"{self._job}/{context.partitionId()}"
+        found = _marks_before(self._options, self._began_us)
         if ledger.is_repeated(side, spec.partition, task, self._job, context):
-            ledger.settle(side, spec)
-            until_us = side.driver.clock.now_us()
-        since_us = self._options.rerun_since_us or 0
-        return frozenset(ledger.marks(side, spec, since_us, until_us, ""))
+            until_us = ledger.settle(side, spec, side.driver.clock.now_us())
+            found |= ledger.marks(side, spec, self._began_us, until_us, "")
+        return found
 
     def commit(self, messages: list[Written | None]) -> None:
         """Log how many rows all tasks have stored."""
@@ -81,6 +81,18 @@ class Writer(DataSourceArrowWriter):
     def abort(self, messages: list[Written | None]) -> None:
         """Log what was stored before a task failed; it stays."""
         _log.warning("spark_write_aborted", target=self._options.name, stored_at_least=stored_by(messages))
+
+
+@lru_cache(maxsize=1)
+def _marks_before(options: WriteOptions, began_us: int) -> frozenset[bytes]:
+    """Return the marks of runs before this job, once what a task of theirs had sent has arrived.
+
+    They are the same for all tasks, so a process reads them once.
+    """
+    side = session(options.settings)
+    spec = side.logs.entry(options.name).spec
+    until_us = ledger.settle(side, spec, began_us)  # nothing of this job has been stored yet
+    return frozenset(ledger.marks(side, spec, options.rerun_since_us or 0, until_us, ""))
 
 
 def _check_due(schema: StructType, options: WriteOptions) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import os
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+from pyspark import TaskContext
+from pyspark.sql import types as T  # noqa: N812 - its usual name
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
@@ -175,6 +180,43 @@ def test_marks_are_looked_for_in_pages_of_a_bounded_size(client, side, log, monk
     found = ledger.marks(side, spec, 0, client.clock.now_us(), "m")
     assert found == {ledger.digest_of(f"m{number}") for number in range(400)}
     assert max(sizes) < 8 << 20
+
+
+class Context:
+    """What Spark tells a task."""
+
+    attempts = itertools.count()
+
+    def __init__(self, partition):
+        self.partitionId = lambda: partition
+        self.taskAttemptId = partial(next, self.attempts)
+        self.getLocalProperty = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "1"}.get
+
+
+def test_a_rerun_waits_for_what_tasks_of_the_run_before_have_sent(client, log, monkeypatch):
+    """Once for all tasks of a process, which read the marks once, however many tasks there are.
+
+    Trap: of a job that failed, other tasks go on for a moment; run again at once, it stored their rows twice.
+    """
+    schema = T.StructType().add("body", "string").add("id", "string")
+    options = {"url": URL, "log": log.name, "topic": "t", "idColumn": "id"}
+    writer = DefaultSource(CaseInsensitiveDict(options)).writer(schema, overwrite=False)
+
+    late = iter([Record("t", b"by a task of the run before", headers={ledger.MARK: "1"})])
+
+    def sleep(seconds):
+        log.append_many(late)
+        client.clock.pause(seconds)
+
+    monkeypatch.setattr(ledger.time, "sleep", sleep)
+    reads = []
+    marks = ledger.marks
+    monkeypatch.setattr(ledger, "marks", lambda *args: reads.append(args) or marks(*args))
+    for partition in range(3):
+        monkeypatch.setattr(TaskContext, "get", partial(Context, partition))
+        rows = pa.RecordBatch.from_pydict({"body": ["b"] * 2, "id": ["1", str(partition + 2)]})
+        assert copy.deepcopy(writer).write(iter([rows])).stored == 1
+    assert len(reads) == 1
 
 
 # ── writing ──

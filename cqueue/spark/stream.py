@@ -177,7 +177,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 None,
             )
             for partition, upto in sorted(last.items())
-            if start.get(str(partition)) != end[str(partition)]
+            if partition in first and start.get(str(partition)) != end[str(partition)]
         ]
 
     def _positions(self, spec: LogSpec, start: Offsets, now_us: int) -> dict[int, int]:
@@ -204,9 +204,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if log == spec.partition:
             return id_
         if self._options.fail_on_data_loss:
+            name = log.partition("@")[0]
+            of = f"log {name!r}, not {spec.name!r}" if name != spec.name else f"a log {name!r} deleted since"
             raise PositionExpired(
-                f"the checkpoint is of another log {spec.name!r}, deleted since; begin with a new "
-                "checkpoint, or read what there is with failOnDataLoss=false"
+                f"the checkpoint is of {of}; take another checkpoint, or read this log from its beginning "
+                "with failOnDataLoss=false (--ignore-loss)"
             )
         return ids.START
 

@@ -157,6 +157,19 @@ def test_offsets_of_a_quiet_log_do_not_expire(client, age):
         client.advance(10 * S)
 
 
+def test_a_checkpoint_of_another_log_says_which(client, log):
+    """Also where that log had more partitions, and the caller wants what is left."""
+    other = client.create_log("other", LogConfig(partitions=3))
+    fill(client, other, 0, 1, 2)
+    one = reader(other)
+    start = one.initialOffset()
+    end = one.latestOffset(start, ReadAllAvailable())
+    fill(client, log, 3)
+    with pytest.raises(cqueue.PositionExpired, match="is of log 'other', not 'events'"):
+        reader(log).partitions(end, end)
+    assert bodies(reader(log, failOnDataLoss="false"), start, end) == []
+
+
 # ── what a repeat looks for ──
 
 

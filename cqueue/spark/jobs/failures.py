@@ -41,7 +41,7 @@ def writing(what: str, again: str) -> Iterator[None]:
     """Translate errors of Spark in a block that writes; a block that fails may have written a part.
 
     Raises:
-        BadInput: a task refused a row; other rows may be stored.
+        BadInput, of the kind that a task raised: it refused a row; other rows may be stored.
         OutcomeUnknown: everything else; `again` says what another run does.
     """
     try:
@@ -49,7 +49,7 @@ def writing(what: str, again: str) -> Iterator[None]:
     except SPARK_ERRORS as exc:
         cause = ours(exc)
         text = f"{what} did not end: {cause or gist(exc)} Part of it may be stored. {again}"
-        raise (BadInput(text) if isinstance(cause, BadInput) else OutcomeUnknown(text)) from exc
+        raise (type(cause)(text) if isinstance(cause, BadInput) else OutcomeUnknown(text)) from exc
 
 
 def ours(exc: BaseException) -> CqueueError | None:

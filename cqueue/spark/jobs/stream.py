@@ -176,9 +176,10 @@ def _filtered(reader: DataFrameReader | DataStreamReader, job: Stream) -> DataFr
 
 def _writer(rows: DataFrame, job: Stream, sink: Batches | None) -> DataStreamWriter:
     if job.target is not None:
-        shaped = targets.shaped(rows.drop("partition"), job.target)
+        # By the record's id, so that a batch that broke off may be repeated with another predicate or topics.
+        shaped = targets.shaped(rows.drop("partition"), job.target, row_id="id")
         counted = shaped.observe(COUNTED, F.count(F.lit(1)).alias("rows"))
-        writer = counted.writeStream.format("cqueue").options(**job.target.options())
+        writer = counted.writeStream.format("cqueue").options(**job.target.options(), idColumn=targets.ID)
     else:
         writer = rows.writeStream.foreachBatch(sink)
     writer = writer.option("checkpointLocation", job.checkpoint)

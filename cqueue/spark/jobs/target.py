@@ -137,8 +137,10 @@ def take_derived(queue: Queue) -> None:
         time.sleep(FOLLOWED_S)
 
 
-def shaped(rows: DataFrame, target: Target) -> DataFrame:
+def shaped(rows: DataFrame, target: Target, row_id: str | None = None) -> DataFrame:
     """Shape rows as the data source takes them.
+
+    row_id: a SQL expression in place of the target's id, for a sink that has a time for rows without one.
 
     Raises:
         BadInput: an expression that Spark cannot read; a body that is neither binary nor text; an id without
@@ -147,12 +149,12 @@ def shaped(rows: DataFrame, target: Target) -> DataFrame:
     taken = {name: _given(rows, target, name) for name in target.known}
     if taken["body"] is None:
         taken["body"] = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
-    if target.id is not None:
-        taken[ID] = F.expr(target.id).cast("string")
-        if target.log is None and target.at is None and taken["due"] is None:
-            raise BadInput(
-                "an id needs a due time that is the same in every run: a column due, or --due, given again"
-            )
+    if target.id is not None and target.log is None and target.at is None and taken["due"] is None:
+        raise BadInput(
+            "an id needs a due time that is the same in every run: a column due, or --due, given again"
+        )
+    if (named := row_id or target.id) is not None:
+        taken[ID] = F.expr(named).cast("string")
     if target.log is not None and taken["topic"] is None:
         raise BadInput("a record has a topic, and the rows have no such column; say which (--set topic=…)")
     with reading("the rows cannot be read so"):

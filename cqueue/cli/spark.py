@@ -215,6 +215,9 @@ def stream(
     every: Annotated[timedelta | None, "Go on for ever, and look so often, such as 10s."] = None,
     batch_rows: Annotated[int | None, number("Records of a batch.", 1)] = None,
     ignore_loss: Annotated[bool, "Go on where the log has forgotten records."] = False,
+    resend_stale: Annotated[
+        bool, "To a queue: repeat a batch that broke off over gc_grace ago; may make copies."
+    ] = False,
     session: Session,
     dry_run: DryRun = False,
 ) -> None:
@@ -240,6 +243,7 @@ def stream(
         every_s=None if every is None else every.total_seconds(),
         batch_rows=batch_rows,
         fail_on_loss=not ignore_loss,
+        resend_stale=resend_stale,
     )
 
     def until_asked(spark: SparkSession) -> Summary:

@@ -167,11 +167,13 @@ class QueueSink(Sink):
         columns.refuse_any([each is None for each in due], BadInput, "has no due, which a derived id needs")
         spec = self._spec
         oldest_us = now_us + 2 * spec.settle_us - spec.gc_grace_us
-        columns.refuse_any(
-            [each is not None and each < oldest_us for each in due],
-            DelayOutOfRange,
-            "is due longer ago than the deployment's gc_grace; such an id may be forgotten",
-        )
+        what = "is due longer ago than the deployment's gc_grace; such an id may be forgotten"
+        if self._base_us is not None and self._base_us < oldest_us:
+            what = (
+                "is of a batch that was first tried longer ago than the deployment's gc_grace, so it may be "
+                "done; staleBatch=resend (--resend-stale) sends it all the same, perhaps as a copy"
+            )
+        columns.refuse_any([each is not None and each < oldest_us for each in due], DelayOutOfRange, what)
 
     def _ttl_ms(self, columns: rows.Columns, now_us: int) -> list[int | None]:
         expires = columns.times_us("expires")

@@ -194,7 +194,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if max(position, first) < oldest and self._options.fail_on_data_loss:
                 raise PositionExpired(
                     f"partition {partition} of log {spec.name!r}: records behind the checkpoint are older "
-                    "than the log's ttl and may be forgotten; go on with what is left by failOnDataLoss=false"
+                    "than the log's ttl and may be forgotten; go on with what is left by "
+                    "failOnDataLoss=false (--ignore-loss)"
                 )
             found[partition] = max(position, oldest)
         return found

@@ -206,6 +206,22 @@ class Context:
         self.getLocalProperty = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "1"}.get
 
 
+def test_a_batch_that_broke_off_long_ago_says_what_to_do(client, queue, monkeypatch):
+    """Its messages may be done. A driver that a weekend kept from going on needs a way out."""
+    monkeypatch.setattr(TaskContext, "get", partial(Context, 0))
+
+    def write(**options):
+        source = DefaultSource(CaseInsensitiveDict({"url": URL, "queue": queue.name, **options}))
+        writer = source.streamWriter(T.StructType().add("body", "string"), overwrite=False)
+        return writer.write(iter([pa.RecordBatch.from_pydict({"body": ["x"]})]))
+
+    write()
+    client.advance(timedelta(days=2))
+    with pytest.raises(cqueue.DelayOutOfRange, match=r"a batch that was first tried .*\(--resend-stale\)"):
+        write()
+    assert write(staleBatch="resend").stored == 1
+
+
 def test_a_rerun_waits_for_what_tasks_of_the_run_before_have_sent(client, log, monkeypatch):
     """Once for all tasks of a process, which read the marks once, however many tasks there are.
 

@@ -244,6 +244,12 @@ def test_what_cannot_be_is_refused(spark, log, job, url):
         stream.run(spark, job(where="nobody = 1"))
     with pytest.raises(BadInput, match="to itself"):
         job(target=Target(log=log.name, url=url))
-    for wrong in ({"checkpoint": ""}, {"every_s": 0}, {"batch_rows": 0}, {"path": None}):
+    for wrong in (
+        {"checkpoint": ""},
+        {"every_s": 0},
+        {"batch_rows": 0},
+        {"path": None},
+        {"resend_stale": True},
+    ):
         with pytest.raises(BadInput):
             job(**wrong)

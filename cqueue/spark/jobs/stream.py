@@ -55,6 +55,8 @@ class Stream:
         every_s: seconds between looks for new records, for ever; None: end with what is there now.
         batch_rows: records of a batch at most, from 1 on.
         fail_on_loss: stop where records were forgotten before they were read.
+        resend_stale: store a batch again in a queue that broke off longer ago than gc_grace, perhaps as
+            copies; otherwise the stream cannot go on after that time.
 
     Raises:
         BadInput: not exactly one of target and path, or what is out of its range.
@@ -71,6 +73,7 @@ class Stream:
     every_s: float | None = None
     batch_rows: int | None = None
     fail_on_loss: bool = True
+    resend_stale: bool = False
 
     def __post_init__(self) -> None:
         """Check what fits together."""
@@ -85,6 +88,8 @@ class Stream:
         if self.every_s is not None and not 0 < self.every_s <= 86_400:
             raise BadInput(f"every_s is {self.every_s!r}; it takes seconds up to a day")
         check_count("batch_rows", self.batch_rows)
+        if self.resend_stale and (self.target is None or self.target.log is not None):
+            raise BadInput("resend_stale is for a stream to a queue")
 
 
 def run(
@@ -180,6 +185,8 @@ def _writer(rows: DataFrame, job: Stream, sink: Batches | None) -> DataStreamWri
         shaped = targets.shaped(rows.drop("partition"), job.target, row_id="id")
         counted = shaped.observe(COUNTED, F.count(F.lit(1)).alias("rows"))
         writer = counted.writeStream.format("cqueue").options(**job.target.options(), idColumn=targets.ID)
+        if job.resend_stale:
+            writer = writer.option("staleBatch", "resend")
     else:
         writer = rows.writeStream.foreachBatch(sink)
     writer = writer.option("checkpointLocation", job.checkpoint)

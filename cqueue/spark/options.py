@@ -7,6 +7,7 @@ first show in the middle of a job.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,8 +16,9 @@ from typing import Final
 from cqueue.errors import ConfigError
 from cqueue.message import MAX_PRIORITY, check_queue_name, datetime_us
 from cqueue.runtime.suggestions import suggest_or_list
+from cqueue.runtime.texts import check_text
 from cqueue.settings import Settings, load
-from cqueue.spark.views import LOG, QUEUE_VIEWS
+from cqueue.spark.views import INFLIGHT, LOG, QUEUE_VIEWS, SHARDS
 
 PARTITION_ROWS: Final = 100_000
 MAX_ROWS: Final = 1 << 62
@@ -32,15 +34,29 @@ WRITE_OPTIONS: Final = (
 )  # fmt: skip
 SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName", "outputMode", "mergeSchema")
 """Options that Spark itself adds to those of a source or sink."""
+OF_BATCHES: Final = ("until", "asOf", "limit", "partitionRows", "pushFilters", "rerunSince")
+OF_STREAMS: Final = ("maxRowsPerBatch", "failOnDataLoss", "staleBatch")
+"""Options that have an effect in batches only, and in streams only."""
+_ONLY_OF: Final = {
+    "topics": "log", "topic": "log", "rerunSince": "log",
+    "priorities": "queue", "due": "queue", "staleBatch": "queue",
+}  # fmt: skip
+"""Options that queues do not have, or logs."""
+_DATE: Final = re.compile(r"\d{8}")
+LAST_US: Final = datetime_us(datetime.max.replace(tzinfo=UTC))
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of a read. `_us`: µs since 1970, None for no bound; `until_us` is exclusive."""
+    """The options of a read. `_us`: µs since 1970, None for no bound; `until_us` is exclusive.
+
+    given: the names of those that the caller gave.
+    """
 
     settings: Settings
     view: str
     name: str
+    given: frozenset[str] = frozenset()
     since_us: int | None = None
     until_us: int | None = None
     as_of_us: int | None = None
@@ -58,11 +74,15 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write. due_us: µs since 1970, for rows that have no time of their own."""
+    """The options of a write. due_us: µs since 1970, for rows that have no time of their own.
+
+    given: the names of those that the caller gave.
+    """
 
     settings: Settings
     kind: str  # "queue" or "log"
     name: str
+    given: frozenset[str] = frozenset()
     topic: str | None = None
     due_us: int | None = None
     id_column: str | None = None
@@ -79,24 +99,32 @@ class _Texts:
         for given in options:
             if given.lower() not in lower:
                 raise ConfigError(f"there is no option {given!r}.{suggest_or_list(given, known)}")
-        self._values = {lower[name.lower()]: value for name, value in options.items()}
+        texts = {lower[name.lower()]: (value or "").strip() for name, value in options.items()}
+        self._values = {name: value for name, value in texts.items() if value}
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Return the names of the options that have a value."""
+        return frozenset(self._values)
 
     def text(self, name: str) -> str | None:
-        value = self._values.get(name)
-        return value.strip() if value is not None and value.strip() else None
+        return self._values.get(name)
 
     def listed(self, name: str) -> tuple[str, ...] | None:
         value = self.text(name)
         if value is None:
             return None
-        return tuple(part for part in (part.strip() for part in value.split(",")) if part)
+        parts = dict.fromkeys(part for part in map(str.strip, value.split(",")) if part)
+        if not parts:
+            raise ConfigError(f"option {name}={value!r} names none; it takes some with commas between them")
+        return tuple(parts)
 
-    def whole(self, name: str, low: int, high: int = MAX_ROWS) -> int | None:
+    def whole(self, name: str) -> int | None:
         value = self.text(name)
         if value is None:
             return None
-        if not value.isdecimal() or not low <= int(value) <= high:
-            raise ConfigError(f"option {name}={value!r}; it takes a whole number from {low:,} on")
+        if not value.isdecimal() or not 1 <= int(value) <= MAX_ROWS:
+            raise ConfigError(f"option {name}={value!r}; it takes a whole number from 1 on")
         return int(value)
 
     def time_us(self, name: str) -> int | None:
@@ -114,9 +142,12 @@ class _Texts:
         queue, log = self.text("queue"), self.text("log")
         if (queue is None) == (log is None):
             raise ConfigError("give one of the options queue and log")
-        name = queue or log or ""
-        check_queue_name(name.removesuffix(".dead"))
-        return ("log", name) if queue is None else ("queue", name)
+        kind, name = ("log", log or "") if queue is None else ("queue", queue)
+        check_queue_name(name.removesuffix(".dead"), kind)
+        for option, of in _ONLY_OF.items():
+            if option in self.given and of != kind:
+                raise ConfigError(f"option {option} is for a {of}; {name!r} is a {kind}")
+        return kind, name
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
@@ -129,21 +160,24 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     kind, name = texts.target()
     views = (LOG,) if kind == "log" else QUEUE_VIEWS
     view = texts.choice("view", views, views[0])
+    if "asOf" in texts.given and view in {INFLIGHT, SHARDS}:
+        raise ConfigError(f"option asOf does not go with view {view!r}, which shows what is there now")
     since = texts.text("since")
     return ReadOptions(
         settings=load(texts.text("url")),
         view=view,
         name=name,
+        given=texts.given,
         since_us=None if since in {EARLIEST, LATEST} else texts.time_us("since"),
         until_us=texts.time_us("until"),
         as_of_us=texts.time_us("asOf"),
-        topics=_topics(view, texts.listed("topics")),
-        priorities=_priorities(view, texts.listed("priorities")),
+        topics=_topics(texts.listed("topics")),
+        priorities=_priorities(texts.listed("priorities")),
         columns=texts.listed("columns"),
-        limit=texts.whole("limit", 1),
-        partition_rows=texts.whole("partitionRows", 1) or PARTITION_ROWS,
+        limit=texts.whole("limit"),
+        partition_rows=texts.whole("partitionRows") or PARTITION_ROWS,
         start=since if since in {EARLIEST, LATEST} else None,
-        max_rows_per_batch=texts.whole("maxRowsPerBatch", 1),
+        max_rows_per_batch=texts.whole("maxRowsPerBatch"),
         fail_on_data_loss=texts.choice("failOnDataLoss", ("true", "false"), "true") == "true",
         push_filters=texts.choice("pushFilters", ("true", "false"), "false") == "true",
     )
@@ -153,8 +187,9 @@ def check_batch(options: ReadOptions) -> None:
     """Check that a batch can be read with these options.
 
     Raises:
-        ConfigError: it would begin where a stream waits for what comes.
+        ConfigError: it would begin where a stream waits for what comes; or an option that only a stream has.
     """
+    check_use(options, is_stream=False)
     if options.start == LATEST:
         raise ConfigError(
             f"option since={LATEST!r} is for a stream; a batch reads what is there: give a time"
@@ -173,25 +208,27 @@ def check_stream(options: ReadOptions) -> None:
             "gone once it is acked, so there is no offset to begin again from after a crash. Receive it "
             "with a dispatcher, or append to a log and read that as a stream"
         )
-    given = {"until": options.until_us, "asOf": options.as_of_us, "limit": options.limit}
-    for name, value in given.items():
-        if value is not None:
-            raise ConfigError(f"option {name} is for a batch; a stream goes on")
+    check_use(options, is_stream=True)
 
 
-def _topics(view: str, value: tuple[str, ...] | None) -> frozenset[str] | None:
+def check_use(options: ReadOptions | WriteOptions, *, is_stream: bool) -> None:
+    """Check that no option is given that has no effect here.
+
+    Raises:
+        ConfigError: one is.
+    """
+    for name in OF_BATCHES if is_stream else OF_STREAMS:
+        if name in options.given:
+            raise ConfigError(f"option {name} is for a {'batch' if is_stream else 'stream'}; leave it out")
+
+
+def _topics(value: tuple[str, ...] | None) -> frozenset[str] | None:
+    return None if value is None else frozenset(value)
+
+
+def _priorities(value: tuple[str, ...] | None) -> frozenset[int] | None:
     if value is None:
         return None
-    if view != LOG:
-        raise ConfigError(f"option topics is for a log, not for view {view!r}")
-    return frozenset(value)
-
-
-def _priorities(view: str, value: tuple[str, ...] | None) -> frozenset[int] | None:
-    if value is None:
-        return None
-    if view == LOG:
-        raise ConfigError("option priorities is for a queue; records of a log have none")
     if not all(part.isdecimal() and int(part) <= MAX_PRIORITY for part in value):
         raise ConfigError(f"option priorities={','.join(value)!r}; each goes from 0 to {MAX_PRIORITY}")
     return frozenset(map(int, value))
@@ -207,17 +244,16 @@ def write_options(options: Mapping[str, str], *, overwrite: bool) -> WriteOption
         raise ConfigError('nothing is ever overwritten; write with mode("append")')
     texts = _Texts(options, WRITE_OPTIONS)
     kind, name = texts.target()
-    topic, due_us = texts.text("topic"), texts.time_us("due")
-    if kind == "queue" and topic is not None:
-        raise ConfigError("option topic is for a log; messages of a queue have none")
-    if kind == "log" and due_us is not None:
-        raise ConfigError("option due is for a queue; a log stores records as they come")
+    if "rerunSince" in texts.given and "idColumn" not in texts.given:
+        raise ConfigError("option rerunSince goes with idColumn, which tells the rows of an earlier run")
+    topic = texts.text("topic")
     return WriteOptions(
         settings=load(texts.text("url")),
         kind=kind,
         name=name,
-        topic=topic,
-        due_us=due_us,
+        given=texts.given,
+        topic=None if topic is None else check_text("option topic", topic),
+        due_us=texts.time_us("due"),
         id_column=texts.text("idColumn"),
         rate=_rate(texts.text("rate")),
         rerun_since_us=texts.time_us("rerunSince"),
@@ -240,17 +276,24 @@ def _rate(value: str | None) -> float | None:
 def time_us(name: str, value: str) -> int:
     """Parse a time into µs since 1970: ISO 8601 (UTC where no zone is given) or seconds since 1970.
 
+    Eight digits are a date: as seconds they would be in the first three years of these.
+
     Raises:
-        ConfigError: the text is neither.
+        ConfigError: the text is neither, or a time beyond the year 9999, as milliseconds would be.
     """
+    wrong = f"option {name}={value!r}; it takes a time such as 2026-01-31T12:00:00Z, or seconds since 1970"
     try:
-        return round(float(value) * 1e6)
-    except (ValueError, OverflowError):
-        pass
-    try:
-        moment = datetime.fromisoformat(value)
-    except ValueError as exc:
-        raise ConfigError(
-            f"option {name}={value!r}; it takes a time such as 2026-01-31T12:00:00Z, or seconds since 1970"
-        ) from exc
-    return datetime_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+        at_us = None if _DATE.fullmatch(value) else round(float(value) * 1e6)
+    except OverflowError:
+        at_us = LAST_US + 1
+    except ValueError:
+        at_us = None
+    if at_us is None:
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError as exc:
+            raise ConfigError(wrong) from exc
+        at_us = datetime_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    if at_us > LAST_US:
+        raise ConfigError(f"{wrong}, not milliseconds")
+    return at_us

@@ -33,14 +33,15 @@ from cqueue.runtime.texts import MAX_TEXT
 from cqueue.spark.options import WriteOptions
 
 _WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
-_TAKES: Final[dict[str | None, tuple[type[DataType], ...]]] = {
-    None: (BinaryType, StringType),
-    "string": (StringType,),
-    "int": _WHOLE,
-    "double": (*_WHOLE, FloatType, DoubleType, DecimalType),
-    "timestamp": (TimestampType,),
-    "map<string,string>": (MapType,),
+_TAKES: Final[dict[str | None, tuple[str, tuple[type[DataType], ...]]]] = {
+    None: ("binary or string, such as to_json(struct(*))", (BinaryType, StringType)),
+    "string": ("string", (StringType,)),
+    "int": ("a whole number", _WHOLE),
+    "double": ("a number", (*_WHOLE, FloatType, DoubleType, DecimalType)),
+    "timestamp": ("timestamp", (TimestampType,)),
+    "map<string,string>": ("map<string,string>", (MapType,)),
 }
+_IDS: Final = ("string, binary or a whole number", (StringType, BinaryType, *_WHOLE))
 TYPES: Final[dict[str, str | None]] = {
     "body": None,
     "key": "string",
@@ -57,7 +58,6 @@ TYPES: Final[dict[str, str | None]] = {
 """Types of columns in SQL; None for the body, which may be binary or a string."""
 QUEUE_COLUMNS: Final = ("body", "key", "priority", "delay", "due", "headers", "task", "codec", "expires")
 LOG_COLUMNS: Final = ("body", "topic", "key", "partition", "headers")
-ID_TYPES: Final = (StringType, BinaryType, *_WHOLE)
 MAX_DELAY_US: Final = int(MAX_DELAY.total_seconds()) * 1_000_000
 
 
@@ -69,23 +69,29 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
     """
     known = QUEUE_COLUMNS if options.kind == "queue" else LOG_COLUMNS
     types = {field.name: field.dataType for field in schema.fields}
+    if len(types) < len(schema.fields):
+        raise ConfigError(f"two columns have the same name; the rows have {', '.join(schema.fieldNames())}")
     if "body" not in types:
         raise ConfigError(f"there is no column body; the rows have {', '.join(types) or 'none'}")
     for name, type_ in types.items():
-        takes = ID_TYPES if name == options.id_column else _TAKES[TYPES[name]] if name in known else ()
-        if not takes:
+        if name not in known and name != options.id_column:
             raise ConfigError(
                 f"a {options.kind} takes no column {name!r}, only {', '.join(known)}; drop or rename it"
             )
-        if not isinstance(type_, takes) or (isinstance(type_, MapType) and not _is_texts(type_)):
-            raise ConfigError(f"column {name!r} is {type_.simpleString()}, which is not what it takes")
+        wanted = [_TAKES[TYPES[name]]] if name in known else []
+        for told, takes in [*wanted, _IDS] if name == options.id_column else wanted:
+            if not (isinstance(type_, takes) and _is_texts(type_)):
+                raise ConfigError(f"column {name!r} is {type_.simpleString()}; it takes {told}: cast it")
     if options.id_column is not None and options.id_column not in types:
         raise ConfigError(f"there is no column {options.id_column!r}, which idColumn names")
     if options.kind == "log" and "topic" not in types and options.topic is None:
         raise ConfigError("a record has a topic: give a column topic, or the option")
 
 
-def _is_texts(type_: MapType) -> bool:
+def _is_texts(type_: DataType) -> bool:
+    """Return whether it is a map of texts, if it is a map at all."""
+    if not isinstance(type_, MapType):
+        return True
     return isinstance(type_.keyType, StringType) and isinstance(type_.valueType, StringType)
 
 

@@ -19,7 +19,7 @@ from cqueue.errors import BadInput
 from cqueue.runtime import logs
 from cqueue.spark import ledger
 from cqueue.spark.ledger import FirstTry
-from cqueue.spark.options import RESEND, WriteOptions
+from cqueue.spark.options import RESEND, WriteOptions, check_use
 from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
 from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, write
@@ -40,6 +40,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             ConfigError: columns or options that do not fit.
             BadInput: the target does not exist; or it is a queue that takes no derived ids.
         """
+        check_use(options, is_stream=True)
         check_schema(schema, options)
         self._options = options
         self._run = uuid.uuid4().hex

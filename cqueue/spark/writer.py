@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from cqueue.errors import ConfigError
 from cqueue.runtime import logs
 from cqueue.spark import ledger
-from cqueue.spark.options import WriteOptions
+from cqueue.spark.options import WriteOptions, check_use
 from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
 from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, write
@@ -36,6 +36,7 @@ class Writer(DataSourceArrowWriter):
             ConfigError: columns or options that do not fit.
             BadInput: the target does not exist, or takes no derived ids.
         """
+        check_use(options, is_stream=False)
         check_schema(schema, options)
         _check_due(schema, options)
         side = session(options.settings)

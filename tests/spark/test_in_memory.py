@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 import cqueue
 from cqueue import LogConfig, QueueConfig
 from cqueue.log import Record
+from cqueue.message import datetime_us
 from cqueue.spark import ledger, pace
 from cqueue.spark import session as sessions
 from cqueue.spark.jobs import archive, manifest, report_log, report_queue
@@ -28,7 +29,8 @@ from cqueue.spark.jobs import target as targets
 from cqueue.spark.jobs.files import Files
 from cqueue.spark.jobs.report import Report
 from cqueue.spark.jobs.target import Target
-from cqueue.spark.options import write_options
+from cqueue.spark.options import read_options, write_options
+from cqueue.spark.rows import check_schema
 from cqueue.spark.sink import PART, STEP_US, LogSink, QueueSink, write
 from cqueue.spark.source import DefaultSource
 from cqueue.spark.views import LOG, spark_schema
@@ -87,6 +89,106 @@ def fill(client, log, *numbers):
     for number in numbers:
         log.append("t", str(number).encode())
         client.advance(S)
+
+
+# ── options ──
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("20310501", datetime(2031, 5, 1, tzinfo=UTC)),
+        ("2031-05-01T08:00", datetime(2031, 5, 1, 8, tzinfo=UTC)),
+        ("2031-05-01T08:00+02:00", datetime(2031, 5, 1, 6, tzinfo=UTC)),
+        ("1935360000.5", datetime(2031, 5, 1, 0, 0, 0, 500_000, tzinfo=UTC)),
+        ("0", datetime(1970, 1, 1, tzinfo=UTC)),
+    ],
+)
+def test_eight_digits_are_a_date_other_numbers_seconds(text, at):
+    """Trap: 20310501 was a time in 1970, so a read of what is due then showed everything."""
+    assert read_options({"url": URL, "queue": "q", "since": text}).since_us == datetime_us(at)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"queue": "q", "since": "1700000000000"}, "seconds since 1970, not milliseconds"),
+        ({"queue": "q", "until": "1e300"}, "until='1e300'; it takes a time"),
+        ({"queue": "q", "since": "Earliest"}, "since='Earliest'; it takes a time"),
+        ({"queue": "q", "columns": ","}, "columns=',' names none"),
+        ({"queue": "q", "priorities": " , "}, "priorities=',' names none"),
+        ({"log": "l", "topics": ","}, "topics=',' names none"),
+        ({"queue": "q", "topics": "t"}, "option topics is for a log; 'q' is a queue"),
+        ({"log": "l", "priorities": "1"}, "option priorities is for a queue; 'l' is a log"),
+        ({"queue": "q", "view": "shards", "asOf": "0"}, "asOf does not go with view 'shards'"),
+    ],
+)
+def test_options_that_would_be_misread_are_refused(options, said):
+    """Trap: a list of nothing, and a time in milliseconds, gave no rows at all."""
+    with pytest.raises(cqueue.ConfigError, match=re.escape(said)):
+        read_options({"url": URL, **options})
+
+
+def test_a_column_named_twice_is_given_once():
+    """Trap: two columns of one name are no rows that Spark can take, and it says so in its own words."""
+    assert read_options({"url": URL, "queue": "q", "columns": "id, body,id"}).columns == ("id", "body")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"queue": "work", "topic": "t"}, "option topic is for a log; 'work' is a queue"),
+        ({"log": "events", "due": "0"}, "option due is for a queue; 'events' is a log"),
+        ({"queue": "work", "idColumn": "id", "rerunSince": "0"}, "option rerunSince is for a log"),
+        ({"log": "events", "topic": "t", "rerunSince": "0"}, "rerunSince goes with idColumn"),
+        ({"log": "events", "topic": "t", "staleBatch": "resend"}, "option staleBatch is for a queue"),
+        ({"log": "events", "topic": "x" * 1001}, "option topic is 'xxx"),
+    ],
+)
+def test_options_of_a_write_that_would_have_no_effect_are_refused(options, said):
+    with pytest.raises(cqueue.BadInput, match=re.escape(said)):
+        write_options({"url": URL, **options}, overwrite=False)
+
+
+@pytest.mark.usefixtures("log", "queue")
+def test_a_batch_has_no_options_of_streams_and_a_stream_none_of_batches():
+    """Trap: a batch with maxRowsPerBatch read everything."""
+    schema = T.StructType().add("body", "string").add("id", "string")
+
+    def source(**options):
+        return DefaultSource(CaseInsensitiveDict({"url": URL, **options}))
+
+    reads = source(log="events", maxRowsPerBatch="1")
+    with pytest.raises(cqueue.ConfigError, match="option maxRowsPerBatch is for a stream"):
+        reads.reader(reads.schema()).partitions()
+    reads = source(log="events", partitionRows="1")
+    with pytest.raises(cqueue.ConfigError, match="option partitionRows is for a batch"):
+        reads.streamReader(reads.schema()).initialOffset()
+    with pytest.raises(cqueue.ConfigError, match="option staleBatch is for a stream"):
+        source(queue="work", staleBatch="resend").writer(schema, overwrite=False)
+    writes = source(log="events", topic="t", idColumn="id", rerunSince="0")
+    with pytest.raises(cqueue.ConfigError, match="option rerunSince is for a batch"):
+        writes.streamWriter(schema, overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "said"),
+    [
+        ({"body": T.StructType()}, {}, "column 'body' is struct<>; it takes binary or string, such as"),
+        ({"priority": T.DecimalType(10, 0)}, {}, "it takes a whole number: cast it"),
+        ({"due": T.TimestampNTZType()}, {}, "it takes timestamp: cast it"),
+        ({"headers": T.MapType(T.StringType(), T.LongType())}, {}, "it takes map<string,string>: cast it"),
+        ({"key": T.LongType()}, {"idColumn": "key"}, "'key' is bigint; it takes string: cast"),
+        ({"id": T.DoubleType()}, {"idColumn": "id"}, "it takes string, binary or a whole number"),
+    ],
+)
+def test_a_column_of_another_type_is_told_what_it_takes(columns, options, said):
+    """Trap: a key that is no text passed where it was the idColumn too, and a task died at it."""
+    schema = T.StructType()
+    for name, type_ in {"body": T.StringType(), **columns}.items():
+        schema = schema.add(name, type_)
+    with pytest.raises(cqueue.ConfigError, match=re.escape(said)):
+        check_schema(schema, write_options({"url": URL, "queue": "work", **options}, overwrite=False))
 
 
 # ── where a stream begins ──

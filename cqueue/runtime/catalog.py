@@ -171,9 +171,10 @@ class Catalog:
 
         Raises:
             WrongDataCentre: the home was moved.
-            Closed: as `BlockingDriver.check_open`.
+            Closed: this process is a fork.
         """
-        self._driver.check_open()  # in a fork, a thread of the parent may poll for good
+        if self._driver.is_forked:
+            self._driver.check_open()  # a thread of the parent may poll for good
         if self._refusal is None:
             if self._is_too_old():
                 waiting.in_thread(partial(self._poll_if, self._is_too_old))

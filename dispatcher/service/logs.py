@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
+import sysconfig
 from enum import Enum
 from typing import Any, Final, TextIO
 
 import structlog
 
+from cqueue.message import short
 from cqueue.runtime.logs import DISPATCHER, TRACEBACKS
 
 DRIVER: Final = "cassandra"
 """Logger of the Cassandra driver."""
+_STDLIB: Final = sysconfig.get_path("stdlib") + os.sep
+_FRAMES: Final = re.compile(rf'(?:  File "{re.escape(_STDLIB)}(?!site-packages).*\n(?:    .*\n)*)+')
+"""Frames of Python's own library that follow one another in a traceback."""
 
 
 class Format(Enum):
@@ -54,7 +60,8 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
 
     Args:
         style: JSON, one object a line; or text for people. In text every failure has its traceback; in JSON
-            only the final failure of a message has.
+            only the final failure of a message has. On a terminal, text has the local time, short ids of
+            messages, and no frames of Python's own library, unless `verbose`.
         verbose: log DEBUG of this library with every traceback, and INFO of the driver; otherwise INFO and
             WARNING.
         stream: instead of standard error.
@@ -71,7 +78,8 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
         cache_logger_on_first_use=False,  # a test, or an application, may configure again
     )
     handler = logging.StreamHandler(out)
-    handler.setFormatter(_formatter(style, colors=out.isatty() and not os.environ.get("NO_COLOR")))
+    colors = out.isatty() and not os.environ.get("NO_COLOR")
+    handler.setFormatter(_formatter(style, colors=colors, brief=out.isatty() and not verbose))
     if style is Format.CONSOLE and not verbose:
         handler.addFilter(_without_driver_traceback)
     root = logging.getLogger()
@@ -108,7 +116,8 @@ def _shared() -> list[Any]:
     ]
 
 
-def _formatter(style: Format, *, colors: bool) -> logging.Formatter:
+def _formatter(style: Format, *, colors: bool, brief: bool) -> logging.Formatter:
+    first: list[Any] = []
     if style is Format.JSON:
         last: list[Any] = [
             structlog.processors.format_exc_info,
@@ -118,7 +127,25 @@ def _formatter(style: Format, *, colors: bool) -> logging.Formatter:
         # structlog's default prints local variables, which hold arguments and secrets
         plain = structlog.dev.plain_traceback
         last = [structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=plain)]
+        if brief:
+            local = structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+            first = [local, structlog.processors.format_exc_info, _brief]
     return structlog.stdlib.ProcessorFormatter(
         foreign_pre_chain=[*_shared(), structlog.stdlib.ExtraAdder()],
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *last],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *first, *last],
     )
+
+
+def _brief(_logger: Any, _method: str, line: dict[str, Any]) -> dict[str, Any]:
+    """Shorten a line for a terminal, where a line and its failure are to be seen at once."""
+    if line.get("logger") == DISPATCHER:
+        del line["logger"]
+    if isinstance(id_ := line.get("message_id"), str):
+        line["message_id"] = short(id_)
+    if isinstance(text := line.get("exception"), str):
+        line["exception"] = _FRAMES.sub(_counted, text)
+    return line
+
+
+def _counted(frames: re.Match[str]) -> str:
+    return f"  … {frames[0].count('  File ')} frames of Python's library\n"

@@ -12,6 +12,7 @@ import structlog
 import cqueue
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.service import logs
+from cqueue.message import short
 from cqueue.runtime.logs import TRACEBACKS
 from tests.fix_dispatcher import SOON
 
@@ -126,15 +127,48 @@ def test_the_console_format_is_a_line_of_text_without_colours_off_a_terminal(lin
     assert "\x1b" not in text
 
 
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
 def test_a_terminal_has_colours_unless_no_color_is_set(lines, monkeypatch):
     """As the tables of the other commands: https://no-color.org."""
-    terminal = type("Terminal", (io.StringIO,), {"isatty": lambda _: True})
     monkeypatch.delenv("NO_COLOR", raising=False)
     for wanted in (True, False):
-        stream = lines(logs.Format.CONSOLE, terminal)
+        stream = lines(logs.Format.CONSOLE, Terminal)
         logs.logger().info("daemon_ready")
         assert ("\x1b" in stream.getvalue()) == wanted
         monkeypatch.setenv("NO_COLOR", "1")
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_failure_fits_on_a_terminal(lines, shop, monkeypatch, verbose):
+    """Short ids, as the commands take them, and the frames of the application; --verbose shows all."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    stream = lines(logs.Format.CONSOLE, Terminal, verbose=verbose)
+    app = cqueue.App(shop, queue="mail")
+    app.task(name="load", retry=cqueue.Retry(timedelta(), max_attempts=1))(json.loads)
+    app.setup()
+    id_ = app.tasks["load"].enqueue("no JSON")
+    with app.dispatcher() as dispatcher:
+        assert dispatcher.drain(SOON)
+    text = stream.getvalue()
+    assert ("frames of Python's library" in text) != verbose
+    assert ("decoder.py" in text) == verbose
+    assert ("[cqueue.dispatcher]" in text) == verbose
+    assert f"message_id={id_ if verbose else short(id_)}" in text
+
+
+def test_the_frames_of_other_libraries_errors_are_shortened_as_well(lines):
+    stream = lines(logs.Format.CONSOLE, Terminal)
+    try:
+        json.loads("no JSON")
+    except ValueError:
+        logging.getLogger("shop").exception("nothing loaded")
+    text = stream.getvalue()
+    assert "test_logs.py" in text
+    assert "frames of Python's library\njson.decoder.JSONDecodeError" in text
 
 
 # ── Failures ──

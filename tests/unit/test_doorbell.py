@@ -756,7 +756,9 @@ def test_a_message_does_not_wait_for_a_process_whose_handlers_are_all_at_work(cl
             while schedule._room(schedule.pollers[0], 0):
                 sender.queue("orders").send(b"long")
                 sent += 1
-                until(lambda sent=sent: dispatcher.stats().total.received == sent)
+                until(
+                    lambda sent=sent: dispatcher.stats().total.received == sent and dispatcher.stats().running
+                )
             schedule.pollers[0].consumer.receive(1)  # finds nothing, and lets go of the lock
             with patient(receiver) as consumer:
                 came = waiting(consumer)

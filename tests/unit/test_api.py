@@ -560,8 +560,8 @@ def test_a_short_delay_on_the_wall_clock(queue):
     """A long poll that has begun before the message is due ends with it."""
     queue.send(b"x", delay=ms(300))
     with queue.consumer() as consumer:
-        assert consumer.receive() == []
         (message,) = consumer.receive(wait=SOON)
+    assert datetime.now(UTC) >= message.due - ms(100)  # another machine's clock may have said so
     assert message.due - message.sent_at >= ms(200)  # the clock is asked twice
 
 

@@ -274,8 +274,14 @@ def test_an_unforeseen_error_in_a_thread_ends_it(demo, monkeypatch):
 
 def test_a_standstill_ends_with_an_account(demo, monkeypatch):
     """Nothing more comes out, though something is in: it is left, and the exit code is 1."""
-    monkeypatch.setattr(runner, "STUCK_AFTER_S", 0.5)
-    monkeypatch.setattr(runner.Demo, "_is_empty", lambda _self, _queue: False)
+    is_empty = runner.Demo._is_empty
+
+    def never(self, queue):
+        if is_empty(self, queue):  # from now on nothing moves
+            monkeypatch.setattr(runner, "STUCK_AFTER_S", 0)
+        return False
+
+    monkeypatch.setattr(runner.Demo, "_is_empty", never)
     said = demo(*QUICK)
     assert said.code == ExitCode.CHECK_FAILED
     assert (said.json["left"], said.json["lost"]) == (5, 0), "the dead letters were not drained"

@@ -231,6 +231,7 @@ def test_a_connection_that_breaks_as_it_is_made_leaves_nothing_behind(monkeypatc
 def test_the_event_loop_stops_its_watchers_itself_when_the_process_ends(monkeypatch):
     """Libev's lists have no lock: another thread that changes them corrupts the heap."""
     monkeypatch.setattr(sockets._reactor, "_global_loop", None)
+    monkeypatch.setattr(sockets, "END_S", 120)
     with connected() as (connection, _):
         loop, stopped_by = sockets._reactor._global_loop, []
 

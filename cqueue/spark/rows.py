@@ -59,6 +59,8 @@ TYPES: Final[dict[str, str | None]] = {
 QUEUE_COLUMNS: Final = ("body", "key", "priority", "delay", "due", "headers", "task", "codec", "expires")
 LOG_COLUMNS: Final = ("body", "topic", "key", "partition", "headers")
 MAX_DELAY_US: Final = int(MAX_DELAY.total_seconds()) * 1_000_000
+JOB_ID: Final = "cqueue_job_id"
+"""The column of ids that jobs give to rows."""
 
 
 def check_schema(schema: StructType, options: WriteOptions) -> None:

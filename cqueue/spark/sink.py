@@ -99,7 +99,8 @@ class QueueSink(Sink):
         self._work = work
         self._base_us = due_us
         self.repeatable = options.id_column is not None or work is not None  # ids are derived
-        if self.repeatable and not self._spec.has_open_rows:
+        spec = self._spec  # raises if there is no such queue: while Spark plans, not in a task
+        if self.repeatable and not spec.has_open_rows:
             raise BadInput(f"queue {options.name!r} takes no derived ids; alter it first: derived_sends=True")
 
     @property
@@ -191,9 +192,13 @@ class QueueSink(Sink):
         return ttl
 
     def _sources(self, columns: rows.Columns, first: int) -> list[bytes | None]:
-        """Return sources as `Message.source` counts them: a text's bytes behind an s."""
-        if self.options.id_column is not None:
-            return [b"s" + each.encode() for each in columns.sources(self.options.id_column)]
+        """Return sources as `Message.source` counts them: a text's bytes behind an s.
+
+        Ids that a stream's job gives its rows name them within its query: two of a log are other messages.
+        """
+        if (name := self.options.id_column) is not None:
+            query = f"{self._work.partition('/')[0]}/" if self._work and name == rows.JOB_ID else ""
+            return [f"s{query}{each}".encode() for each in columns.sources(name)]
         if self._work is None:
             return [None] * len(columns)
         return [f"s{self._work}/{number}".encode() for number in range(first, first + len(columns))]
@@ -221,6 +226,7 @@ class LogSink(Sink):
         super().__init__(side, options)
         self._prefix = prefix
         self._seen = seen
+        _ = self._spec  # raises if there is no such log: while Spark plans, not in a task
 
     @property
     def _spec(self) -> LogSpec:

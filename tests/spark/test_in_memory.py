@@ -30,7 +30,7 @@ from cqueue.spark.jobs.files import Files
 from cqueue.spark.jobs.report import Report
 from cqueue.spark.jobs.target import Target
 from cqueue.spark.options import read_options, write_options
-from cqueue.spark.rows import check_schema
+from cqueue.spark.rows import JOB_ID, check_schema
 from cqueue.spark.sink import PART, STEP_US, LogSink, QueueSink, write
 from cqueue.spark.source import DefaultSource
 from cqueue.spark.views import LOG, spark_schema
@@ -443,6 +443,22 @@ def test_a_delay_counts_from_now_whatever_the_option_due_says(client, side, queu
     assert due == [now_us + 61_000_000, far_us]
     due = [one.due_us for one in QueueSink(side, options, work="w", due_us=now_us).entries(batch, 0)]
     assert due == [now_us + 60_000_000, far_us + STEP_US]
+
+
+@pytest.mark.parametrize(("column", "are_one"), [(JOB_ID, False), ("number", True)])
+def test_two_streams_that_send_the_same_record_at_the_same_time_send_two_messages(
+    client, side, queue, column, are_one
+):
+    """By the id that the job gives. One of a column that the caller names is the caller's, as in a batch."""
+    now_us = client.clock.now_us()
+    options = write_options({"url": URL, "queue": queue.name, "idColumn": column}, overwrite=False)
+    due = datetime.fromtimestamp(now_us / 1e6 + 60, UTC)
+    batch = pa.RecordBatch.from_pydict({"body": ["x"], column: ["r1"], "due": [due]})
+    sources = {
+        QueueSink(side, options, work=work, due_us=now_us).entries(batch, 0)[0].source
+        for work in ("one/1/0", "one/1/0", "two/7/3")
+    }
+    assert len(sources) == (1 if are_one else 2)
 
 
 def test_a_repeat_does_not_fail_at_a_row_that_has_expired_meanwhile(client, side, queue):

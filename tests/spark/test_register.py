@@ -115,10 +115,11 @@ def _read_stream(spark, **options):
         (_read, {"queue": "nowhere"}, "QueueNotFound: there is no queue 'nowhere'"),
         (_write, {"queue": "nowhere"}, "ConfigError: a queue takes no column 'number'"),
         (_write_text, {"queue": "nowhere"}, "QueueNotFound: there is no queue 'nowhere'"),
+        (_write_text, {"log": "nowhere", "topic": "t"}, "LogNotFound: there is no log 'nowhere'"),
         (_read_stream, {"log": "nowhere"}, "LogNotFound: there is no log 'nowhere'"),
         (_read_stream, {"queue": "q"}, "ConfigError: queue 'q' cannot be read as a stream"),
     ],
-    ids=["option", "name", "column", "target", "stream", "no-stream"],
+    ids=["option", "name", "column", "target", "log", "stream", "no-stream"],
 )
 def test_a_mistake_is_one_line_behind_sparks_prefix(spark, url, act, options, said):
     """Found while a query is planned, it comes by name, without tracebacks of Python or Java."""

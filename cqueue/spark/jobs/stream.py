@@ -27,6 +27,7 @@ from cqueue.spark.jobs.files import CONTROL, Files
 from cqueue.spark.jobs.manifest import STAGING
 from cqueue.spark.jobs.summary import Summary, timed
 from cqueue.spark.jobs.target import Target
+from cqueue.spark.rows import JOB_ID
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -184,7 +185,7 @@ def _writer(rows: DataFrame, job: Stream, sink: Batches | None) -> DataStreamWri
         # By the record's id, so that a batch that broke off may be repeated with another predicate or topics.
         shaped = targets.shaped(rows.drop("partition"), job.target, row_id="id")
         counted = shaped.observe(COUNTED, F.count(F.lit(1)).alias("rows"))
-        writer = counted.writeStream.format("cqueue").options(**job.target.options(), idColumn=targets.ID)
+        writer = counted.writeStream.format("cqueue").options(**job.target.options(), idColumn=JOB_ID)
         if job.resend_stale:
             writer = writer.option("staleBatch", "resend")
     else:

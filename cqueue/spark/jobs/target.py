@@ -24,7 +24,7 @@ from cqueue.settings import load as load_settings
 from cqueue.spark import session
 from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.failures import reading, writing
-from cqueue.spark.rows import LOG_COLUMNS, MAX_DELAY_US, QUEUE_COLUMNS, TYPES
+from cqueue.spark.rows import JOB_ID, LOG_COLUMNS, MAX_DELAY_US, QUEUE_COLUMNS, TYPES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from cqueue.queue import Queue
     from cqueue.spark.session import SparkSide
 
-ID = "cqueue_job_id"
 FOLLOWED_S = 2.0
 """Seconds after which all clients know of a changed configuration."""
 TEXTS = ("key", "task", "codec", "topic")
@@ -100,7 +99,7 @@ class Target:
         """Return the options of the data source."""
         given = {self.kind: self.name, "url": self.url, "rate": self.rate}
         if self.id is not None:
-            given["idColumn"] = ID
+            given["idColumn"] = JOB_ID
         if self.at is not None and self.log is None:
             # As an option, for which the rows get times of their own behind it: many at one µs are a burden.
             given["due"] = self.at.isoformat()
@@ -154,7 +153,7 @@ def shaped(rows: DataFrame, target: Target, row_id: str | None = None) -> DataFr
             "an id needs a due time that is the same in every run: a column due, or --due, given again"
         )
     if (named := row_id or target.id) is not None:
-        taken[ID] = F.expr(named).cast("string")
+        taken[JOB_ID] = F.expr(named).cast("string")
     if target.log is not None and taken["topic"] is None:
         raise BadInput("a record has a topic, and the rows have no such column; say which (--set topic=…)")
     with reading("the rows cannot be read so"):
@@ -206,10 +205,10 @@ def _faults(rows: DataFrame, target: Target) -> dict[str, Column]:
     if "headers" in rows.columns:
         marked = target.log is not None and target.id is not None
         faults |= _header_faults(MAX_HEADERS - 1 if marked else MAX_HEADERS)
-    if ID in rows.columns:
-        faults["no id"] = F.col(ID).isNull() | (F.length(ID) == 0)
-        faults[f"an id above {MAX_TEXT:,} characters"] = F.length(ID) > MAX_TEXT
-        faults["an id that is not UTF-8"] = ~F.is_valid_utf8(ID)
+    if JOB_ID in rows.columns:
+        faults["no id"] = F.col(JOB_ID).isNull() | (F.length(JOB_ID) == 0)
+        faults[f"an id above {MAX_TEXT:,} characters"] = F.length(JOB_ID) > MAX_TEXT
+        faults["an id that is not UTF-8"] = ~F.is_valid_utf8(JOB_ID)
     side = session.session(load_settings(target.url))
     if target.log is not None:
         return faults | _record_faults(rows, side.logs.entry(target.log).spec.partitions)
@@ -254,7 +253,7 @@ def _message_faults(rows: DataFrame, target: Target, side: SparkSide) -> dict[st
     if target.at is not None:
         due_us = F.coalesce(due_us, F.lit(datetime_us(target.at)))
     faults["a due in more than 10 years"] = due_us > now_us + MAX_DELAY_US
-    if ID in rows.columns:
+    if JOB_ID in rows.columns:
         spec = side.queues.entry(target.name).spec
         faults["no due time"] = due_us.isNull()
         faults["a due longer ago than gc_grace"] = due_us < now_us + 2 * spec.settle_us - spec.gc_grace_us
@@ -269,8 +268,8 @@ def each_once(rows: DataFrame, target: Target) -> DataFrame:
     if target.log is None or target.id is None:
         return rows
     with reading("the rows cannot be read"):
-        count, distinct = rows.agg(F.count(ID), F.count_distinct(ID)).collect()[0]
-    return rows if count == distinct else rows.dropDuplicates([ID])
+        count, distinct = rows.agg(F.count(JOB_ID), F.count_distinct(JOB_ID)).collect()[0]
+    return rows if count == distinct else rows.dropDuplicates([JOB_ID])
 
 
 def write(rows: DataFrame, target: Target, *, dry_run: bool) -> int:

@@ -97,6 +97,10 @@ async function look() {
   try {
     const answer = await fetch(location.href, { redirect: "error", signal: AbortSignal.timeout(10000) });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    if (isTrouble && [400, 401, 403, 404].includes(answer.status) && !held && !document.hidden) {
+      location.reload(); // it is not there, or wants a name: that page asks no more
+      return;
+    }
     if (!answer.ok) throw new Error(page.querySelector("main .box")?.textContent || `It answers ${answer.status}.`);
     if (held || document.hidden) return;
     if (isTrouble) {

@@ -544,7 +544,8 @@ class Queue:
             NotKeyed, BadInput: as `get_by_key`; nothing was cancelled.
             NotDone: the messages are not known; some may be cancelled.
         """
-        return merged([self.cancel_many(some) for some in self._ids_of_key(key)])
+        changes = self._changes  # not `cancel_many`: these ids are known, and so in no spool
+        return merged([changes.cancel(changes.places(some)) for some in self._ids_of_key(key)])
 
     def reschedule_by_key(self, key: str, due: datetime | timedelta) -> ChangeResult:
         """Reschedule all messages with this key, as `reschedule` does; dead letters stay.

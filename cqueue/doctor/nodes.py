@@ -20,6 +20,8 @@ SUBJECT: Final = Subject("nodes")
 RENEW_BEFORE: Final = timedelta(days=14)
 """Time before the end of a certificate from which on it counts as overdue. What renews certificates by itself
 does so a month before the end, or in the last third of their time."""
+RENEW_PART: Final = 4
+"""A certificate for a short time is overdue in the last quarter of that."""
 
 
 def check(site: Site) -> Iterator[Finding]:
@@ -31,25 +33,25 @@ def check(site: Site) -> Iterator[Finding]:
         yield from _quorums(site, away)
     yield from hints(site.ask_each(cql.SELECT_HINTS), away)
     if site.settings.tls:
-        yield from certificates(_valid_until(site, away), datetime.now(UTC))
+        yield from certificates(_validities(site, away), datetime.now(UTC))
 
 
-def _valid_until(site: Site, away: set[str]) -> Iterator[tuple[str, datetime]]:
-    """Yield until when the certificates of this client and of each node that answers are valid."""
+def _validities(site: Site, away: set[str]) -> Iterator[tuple[str, tls.Validity]]:
+    """Yield when the certificates of this client and of each node that answers are valid."""
     settings = site.settings
-    if (until := tls.own_valid_until(settings)) is not None:
-        yield f"this client's certificate, {settings.tls_cert},", until
+    if (valid := tls.own_validity(settings)) is not None:
+        yield f"this client's certificate, {settings.tls_cert},", valid
     for host in site.hosts():
         node = address_of(host)
-        if node not in away and (until := tls.valid_until(settings, node, host.endpoint.port)) is not None:
-            yield f"the certificate of {node}", until
+        if node not in away and (valid := tls.validity(settings, node, host.endpoint.port)) is not None:
+            yield f"the certificate of {node}", valid
 
 
-def certificates(found: Iterable[tuple[str, datetime]], now: datetime) -> Iterator[Finding]:
-    """Judge until when certificates are valid. found: whose they are, and until when."""
-    for whose, until in found:
+def certificates(found: Iterable[tuple[str, tls.Validity]], now: datetime) -> Iterator[Finding]:
+    """Judge until when certificates are valid. found: whose they are, and when they are."""
+    for whose, (since, until) in found:
         left = until - now
-        if left < RENEW_BEFORE:
+        if left < min(RENEW_BEFORE, (until - since) / RENEW_PART):
             yield SUBJECT.warning(
                 f"{whose} is valid until {until:%Y-%m-%d %H:%M} UTC",
                 reason="From then on no connection can be opened. Open ones stay, so it may show only when a "

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from cqueue.errors import ConfigError
 from cqueue.runtime import logs
@@ -29,6 +29,13 @@ _UNTRUSTED: Final = (2, 18, 19, 20, 21)
 _NO_TLS: Final = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
 _OPTIONS_REQUEST: Final = bytes((5, 0, 0, 0, 5, 0, 0, 0, 0))
 """Cassandra's first message: version 5, `OPTIONS`, empty. A node answers it, with or without a login."""
+
+
+class Validity(NamedTuple):
+    """The time for which a certificate is valid."""
+
+    since: datetime
+    until: datetime
 
 
 class Context(ssl.SSLContext):
@@ -100,8 +107,8 @@ def wrong(settings: Settings, host: str, port: int) -> str | None:
             return _first_answer(settings, connection)
 
 
-def valid_until(settings: Settings, host: str, port: int) -> datetime | None:
-    """Return until when a node's certificate is valid; None if the node cannot be reached by TLS.
+def validity(settings: Settings, host: str, port: int) -> Validity | None:
+    """Return the time for which a node's certificate is valid; None if the node cannot be reached by TLS.
 
     Nor is it known with `tls_verify=none`: `ssl` then tells nothing of the certificate.
 
@@ -114,20 +121,22 @@ def valid_until(settings: Settings, host: str, port: int) -> datetime | None:
         socket.create_connection((host, port), settings.connect_timeout_s) as plain,
         context.wrap_socket(plain, server_hostname=host) as connection,
     ):
-        return _not_after(connection.getpeercert())
+        return _validity(connection.getpeercert())
     return None
 
 
-def own_valid_until(settings: Settings) -> datetime | None:
-    """Return until when this client's certificate is valid; None if it has none."""
+def own_validity(settings: Settings) -> Validity | None:
+    """Return the time for which this client's certificate is valid; None if it has none."""
     if settings.tls_cert is None:
         return None
-    return _not_after(ssl._ssl._test_decode_cert(settings.tls_cert))  # type: ignore[attr-defined]  # noqa: SLF001 - `ssl` has no other way
+    return _validity(ssl._ssl._test_decode_cert(settings.tls_cert))  # type: ignore[attr-defined]  # noqa: SLF001 - `ssl` has no other way
 
 
-def _not_after(certificate: Mapping[str, Any] | None) -> datetime | None:
-    told = (certificate or {}).get("notAfter")
-    return None if told is None else datetime.fromtimestamp(ssl.cert_time_to_seconds(told), UTC)
+def _validity(certificate: Mapping[str, Any] | None) -> Validity | None:
+    if not certificate:
+        return None
+    told = (ssl.cert_time_to_seconds(certificate[name]) for name in ("notBefore", "notAfter"))
+    return Validity(*(datetime.fromtimestamp(seconds, UTC) for seconds in told))
 
 
 def _first_answer(settings: Settings, connection: ssl.SSLSocket) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from concurrent import futures
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown
 from cqueue.message import Message, MessageId
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from cqueue.spool import Spool
 
 R = TypeVar("R")
+
+FORWARDED_S: Final = 1.0
+"""Seconds that a change waits until what is spooled now is in Cassandra: ms, unless nodes do not answer."""
 
 
 class SpooledResult(SendResult):
@@ -151,12 +154,30 @@ class SpooledQueue(Queue, Forwarded):
         """As without a spool; but what may still be in the spool is `NotDone`, and not `missing`."""
         return self._if_forwarded(lambda: super(SpooledQueue, self).set_priority_many(message_ids, priority))
 
+    def delete_by_key(self, key: str) -> ChangeResult:
+        """As without a spool; while messages may be in the spool `NotDone`, and nothing is cancelled."""
+        self._check_forwarded()
+        return super().delete_by_key(key)
+
+    def reschedule_by_key(self, key: str, due: datetime | timedelta) -> ChangeResult:
+        """As without a spool; while messages may be in the spool `NotDone`, and nothing is changed."""
+        self._check_forwarded()
+        return super().reschedule_by_key(key, due)
+
+    def _check_forwarded(self) -> None:
+        """Wait until what is spooled now, so all that the caller can know of, is in Cassandra."""
+        if self.waiting > 0 and not self._forwarder.drain(FORWARDED_S):
+            raise NotDone("the message may still be in the spool; `flush` it, and call again")
+
     def _if_forwarded(self, change: Callable[[], ChangeResult]) -> ChangeResult:
-        is_spooled = self.waiting > 0  # read first: what is forwarded after this is found
+        later: NotDone | None = None
+        try:
+            self._check_forwarded()  # first: what is forwarded by then is found
+        except NotDone as exc:
+            later = exc
         result = change()
-        if not is_spooled:
+        if later is None:
             return result
-        later = NotDone("the message may still be in the spool; `flush` it, and call again")
         return ChangeResult(result.done, (), {**dict.fromkeys(result.missing, later), **result.failed})
 
     def _check(self) -> None:

@@ -175,7 +175,7 @@ class QueueWriter:
         queue, gone = self.queue, 0
         for segment in queue.segments:
             is_in_doubt = segment.end > queue.end  # its fsync failed, and nothing was stored behind it
-            if segment is self._active or is_in_doubt or not self._may_go(segment, now_ms):
+            if segment is self._active or is_in_doubt or not self._may_go(segment, gone, now_ms):
                 break
             if segment.end > queue.progress.offset:
                 lost = range(queue.progress.offset, segment.end)
@@ -188,11 +188,12 @@ class QueueWriter:
         if removed:
             queue.index.trim(queue.first)
 
-    def _may_go(self, segment: Segment, now_ms: int) -> bool:
+    def _may_go(self, segment: Segment, index: int, now_ms: int) -> bool:
         retention, age_ms = self._options.retention, now_ms - segment.newest_ms
         is_consumed = segment.end <= self.queue.progress.offset
-        if is_consumed:  # also by a clock that was ahead: it would hold up all segments behind it until then
-            age_ms = abs(age_ms)
+        was_ahead = age_ms < 0 and any(one.newest_ms <= now_ms for one in self.queue.segments[index + 1 :])
+        if is_consumed and was_ahead:  # the clock: else this would hold up what is behind it until then
+            age_ms = -age_ms
         is_old = retention is None or age_ms >= retention.total_seconds() * 1000
         return is_old and (is_consumed or self._options.expire_unconsumed)
 

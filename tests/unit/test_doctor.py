@@ -44,6 +44,7 @@ from cqueue.doctor.queues import Letters
 from cqueue.doctor.site import Answer, Replication, unanswered
 from cqueue.doctor.tables import Figure
 from cqueue.errors import Refused, Unavailable
+from cqueue.runtime.tls import Validity
 from cqueue.schema import FORMAT, Deployment
 from cqueue.schema.drift import Drift
 from cqueue.settings import load
@@ -205,9 +206,11 @@ def test_ranges_without_a_quorum_are_counted():
 def test_certificates_that_end_soon_are_shown():
     """On the shared node none does."""
     now = datetime(2030, 1, 1, tzinfo=UTC)
+    day = timedelta(days=1)
     told = [
-        ("a", now + timedelta(days=90)),
-        ("the certificate of 10.0.0.2", now + timedelta(days=6, hours=12)),
+        ("a", Validity(now - 275 * day, now + 90 * day)),
+        ("of a day, renewed each night", Validity(now - day / 2, now + day / 2)),
+        ("the certificate of 10.0.0.2", Validity(now - 30 * day, now + 6.5 * day)),
     ]
     found = only(nodes.certificates(told, now))
     assert (found.severity, found.figures["left_days"]) == (WARNING, 6.5)

@@ -260,12 +260,16 @@ def test_a_unique_message_is_refused(client, spool):
     assert isinstance(error, BadInput)
 
 
-def test_a_message_that_is_still_in_the_spool_is_not_told_as_gone(client, spool):
+def test_a_message_that_is_still_in_the_spool_is_not_told_as_gone(client, spool, monkeypatch):
     """It would be believed, and the message delivered later. After a flush it can be cancelled."""
+    monkeypatch.setattr("cqueue.spool.forward_queue.FORWARDED_S", 0.01)
+    client.queue("mail").alter(keyed=True)
     client.store.fate = lambda each: Unavailable("away") if isinstance(each, InsertMessages) else None
     queue = client.queue("mail", spool=spool)
-    waits = queue.send(b"waits")
+    waits = queue.send(b"waits", key="k")
     for change in (
+        lambda: queue.delete_by_key("k"),
+        lambda: queue.reschedule_by_key("k", SOON),
         lambda: queue.cancel(waits),
         lambda: queue.reschedule(waits, SOON),
         lambda: queue.set_priority(waits, 3),
@@ -276,6 +280,25 @@ def test_a_message_that_is_still_in_the_spool_is_not_told_as_gone(client, spool)
     assert queue.flush(SOON)
     assert queue.cancel(waits)
     assert not queue.cancel(waits)
+
+
+def test_what_is_gone_is_told_as_gone_however_much_is_sent_meanwhile(client, spool, monkeypatch):
+    """Later messages are none that the caller can mean: the spool of a busy sender is hardly ever empty."""
+    queue = client.queue("mail", spool=spool)
+    gone = queue.send(b"gone")
+    assert queue.flush(SOON)
+    assert queue.cancel(gone)
+    drain = queue._forwarder.drain
+
+    def busy(limit_s):
+        drained = drain(limit_s)
+        queue.send(b"one more")
+        return drained
+
+    queue.send(b"one more")
+    with monkeypatch.context() as patched:
+        patched.setattr(queue._forwarder, "drain", busy)
+        assert not queue.cancel(gone)
 
 
 def test_a_queue_that_does_not_exist_is_refused_at_once(client, spool):

@@ -145,13 +145,13 @@ def test_until_when_certificates_are_valid(tmp_path, settings):
     own = of(tmp_path)
     reissue(tmp_path, THIS_YEAR, THIS_YEAR + 1)
     with node(tmp_path) as (port, _):
-        assert tls.valid_until(own, HOST, port) == datetime(THIS_YEAR + 1, 12, 31, tzinfo=UTC)
-        assert tls.valid_until(settings, HOST, port) is None
-        assert tls.valid_until(replace(own, tls_verify="none"), HOST, port) is None
-    assert tls.valid_until(own, HOST, port) is None
-    until_own = tls.own_valid_until(own)
-    assert timedelta(days=3600) < until_own - datetime.now(UTC) < timedelta(days=3700)
-    assert tls.own_valid_until(replace(own, tls_cert=None)) is None
+        assert tls.validity(own, HOST, port).until == datetime(THIS_YEAR + 1, 12, 31, tzinfo=UTC)
+        assert tls.validity(settings, HOST, port) is None
+        assert tls.validity(replace(own, tls_verify="none"), HOST, port) is None
+    assert tls.validity(own, HOST, port) is None
+    since, until = tls.own_validity(own)
+    assert timedelta(days=3600) < until - since < timedelta(days=3700)
+    assert tls.own_validity(replace(own, tls_cert=None)) is None
 
 
 def reissue(folder, year, last=None):

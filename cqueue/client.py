@@ -272,8 +272,10 @@ class Client:
         """
         from cqueue.runtime.call_metrics import CallMetrics  # noqa: PLC0415 - only where somebody asks
 
-        every = Wakeups(self._doorbell)  # counts the datagrams of all queues
-        self._driver.meter = kept = self._once("metrics", lambda: CallMetrics(lambda: every.counts))
+        if "metrics" not in self._made:  # later the driver may have another meter, a daemon's
+            every = Wakeups(self._doorbell)  # counts the datagrams of all queues
+            self._driver.meter = self._once("metrics", lambda: CallMetrics(lambda: every.counts))
+        kept: CallMetrics = self._made["metrics"]
         return kept
 
     # ── logs ──

@@ -289,6 +289,11 @@ class Batcher(Generic[Entry, Outcome]):
         return bool(self._waiting)
 
     @property
+    def queued(self) -> int:
+        """Number of entries that wait to be stored. Takes no lock."""
+        return len(self._waiting)
+
+    @property
     def is_repeating(self) -> bool:
         """Whether entries wait to be stored again."""
         return bool(self._retries)
@@ -326,22 +331,25 @@ class Batcher(Generic[Entry, Outcome]):
         if forks.is_fork_of(self._pid):
             return
         self.hurry()
+        given_up: list[Future[Any]] = []
         with self._mutex:
             self._closed = True
             self._entry_done.notify_all()
             if drop_after_s is not None:
                 self._entry_done.wait_for(lambda: not (self._waiting or self._retries), drop_after_s)
-                self._drop()
+                given_up = self._drop()
             workers = self._workers.keys() - {current_thread()}
+        for future in given_up:  # without the mutex: its callbacks are the application's
+            future.set_exception(Closed(CLOSED))
         for thread in workers:
             thread.join(wait_s)
 
-    def _drop(self) -> None:
-        for item in self._waiting:
-            if isinstance(item, _Expected) and item.future.set_running_or_notify_cancel():
-                item.future.set_exception(Closed(CLOSED))
+    def _drop(self) -> list[Future[Any]]:
+        """Give up what waits; return the futures whose callers are to be told. The mutex is held."""
+        expected = [item.future for item in self._waiting if isinstance(item, _Expected)]
         self._retries.drop(len(self._waiting))
         self._waiting.clear()
+        return [future for future in expected if future.set_running_or_notify_cancel()]
 
     # ── on its own threads ──
 

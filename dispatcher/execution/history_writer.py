@@ -106,7 +106,7 @@ class HistoryWriter:
             more = _more(delivery, decided, now_ms)
         place = (lease.wide_row, row.priority, row.id)
         told = (at_ms, state, place, row.task, row.key, lease.attempt, lease.fence, row.sent_at, began_ms)
-        if self._batcher.pending >= MOST:
+        if self._batcher.queued >= MOST:
             self._dropped += 1
             return
         with suppress(Closed):

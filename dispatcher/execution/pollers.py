@@ -320,8 +320,9 @@ class PollSchedule:
     def is_quiet(self) -> bool:
         """Return whether nothing has been due since the dispatcher was busy; wakes pollers that can tell."""
         loud = [one for one in self.pollers if not one.state.is_quiet(self.busy_s, one.quiet_s)]
-        if self.clock() - self.busy_s >= QUIET_S:
-            for poller in loud:
+        quiet_s = self.clock() - self.busy_s
+        for poller in loud:
+            if quiet_s >= poller.quiet_s:
                 self.wake(poller)
         return bool(self.pollers) and not loud  # without pollers nobody has looked
 

@@ -137,16 +137,17 @@ class SettlementWriter:
             _, alike = groups.setdefault(self._likeness(delivery, settlement.verb), (settlement, []))
             alike.append(delivery)
         failed: Failures = {}
-        try:
-            for settlement, alike in groups.values():
+        told = set[Verb]()
+        for settlement, alike in groups.values():
+            try:
                 failed |= self._tell(alike, settlement)
-        except Closed:  # the client is closed: the messages come again when their timeouts pass
-            for delivery in deliveries:
-                delivery.is_left = True
-        else:  # a wide row that cannot be reached lets others be stored meanwhile
-            for verb in {settlement.verb for settlement, _ in groups.values()}:
-                if not failed and not self._batchers[verb].is_repeating:
-                    self._trouble.succeeded(verb, verb=verb)
+                told.add(settlement.verb)
+            except Closed:  # this client is closed: its messages come again when their timeouts pass
+                for delivery in alike:
+                    delivery.is_left = True
+        for verb in told:  # a wide row that cannot be reached lets others be stored meanwhile
+            if not failed and not self._batchers[verb].is_repeating:
+                self._trouble.succeeded(verb, verb=verb)
         self.stored_s = time.monotonic()
         return [failed.get(delivery) for delivery in deliveries] if failed else [None] * len(deliveries)
 

@@ -335,6 +335,27 @@ def test_what_is_decided_after_the_client_was_closed_is_left_to_its_timeout(
     assert delivery.is_left
 
 
+def test_a_client_that_was_closed_keeps_no_other_ones_acks(writer, poller, work, monkeypatch):
+    """A dispatcher may have queues of several."""
+    (left,) = deliveries(poller, work, 1)
+
+    def is_closed(_messages):
+        raise Closed("the client is closed")
+
+    monkeypatch.setattr(poller.consumer, "ack", is_closed)
+    with cqueue.connect("memory://") as client:
+        queue = client.create_queue("other")
+        other = Poller(queue, PollSchedule(lambda *_: 1, 0.005, 1.0), Options())
+        other.learn()
+        (acked,) = deliveries(other, queue, 1)
+        for delivery in (left, acked):
+            writer._note(delivery, SUCCEEDED)
+        assert writer.send([left, acked]) == [None, None]
+        assert (left.is_left, acked.is_left) == (True, False)
+        assert queue.peek() == []
+        other.consumer.close()
+
+
 def test_what_is_stored_as_it_should_be_is_not_told_of(poller, work):
     """Least of all as a result that was refused, where none is kept."""
     told = []

@@ -611,6 +611,23 @@ def test_what_is_dropped_is_not_stored(held):
     assert held.batches == [[0]]
 
 
+def test_callbacks_of_what_is_dropped_may_wait_for_other_threads(held):
+    """One that waits for a lock of the application, whose holder is just putting an entry, ended nothing."""
+    batches = batcher(held)
+    _, second = busy(batches, held, 0, 1)
+    seen = []
+
+    def tell(_):
+        other = threading.Thread(target=lambda: seen.append(batches.pending), daemon=True)
+        other.start()
+        other.join(SOON_S)
+
+    second.add_done_callback(tell)
+    batches.close(drop_after_s=0.0, wait_s=0.0)
+    assert seen == [2]
+    held.go.release()
+
+
 def test_what_fails_after_the_rest_was_dropped_is_not_stored_again():
     """Its thread ends: a dispatcher that has stopped sends nothing any more, though its client lives."""
     go, tries = threading.Event(), []

@@ -226,8 +226,10 @@ def test_two_threads_that_ask_first_get_one_object(client, monkeypatch, name, ki
     monkeypatch.setattr(f"cqueue.{kind}", made)
     with ThreadPoolExecutor(2) as pool:
         one, other = pool.map(lambda _: getattr(client, name), range(2))
+    meter, client._driver.meter = client._driver.meter, None
     assert one is other is getattr(client, name)
-    client._driver.meter = None
+    assert client._driver.meter is None, "a daemon may have set its own meanwhile"
+    assert meter is (one if name == "metrics" else None)
 
 
 # ── The exporter ──

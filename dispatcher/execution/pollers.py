@@ -344,12 +344,10 @@ class PollSchedule:
                 is_told = how.told or state.woken
                 state.pause_s = max(state.pause_s, self._shortest_s) if is_told else self._shortest_s
             else:
-                before_s, state.empty_until_s = state.empty_until_s, state.began_s or 0.0
+                state.empty_until_s = state.began_s or 0.0
                 if state.empty_since_s is None:
-                    before_s = state.empty_since_s = state.empty_until_s
-                # Where thousands wait for their polls, each has paused for longer than it was to.
-                paused_s = max(state.pause_s * 2, state.empty_until_s - before_s, self._shortest_s)
-                state.pause_s = min(paused_s, self._longest_s)
+                    state.empty_since_s = state.empty_until_s
+                state.pause_s = min(max(state.pause_s * 2, self._shortest_s), self._longest_s)
             is_idle = not state.woken and state.empty_for_s >= self._longest_s
             state.rests = bool(poller.number) and is_idle
             is_full = 0 < count >= state.want

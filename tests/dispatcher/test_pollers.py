@@ -81,20 +81,6 @@ def test_polls_in_vain_become_seldom(poll_schedule, clock):
     assert len(polls) < 20
 
 
-def test_a_pause_grows_by_how_long_a_queue_had_nothing(clock):
-    """Of 20,000 queues each would else be polled in vain seventeen times, for an hour."""
-    poll_schedule = PollSchedule(lambda *_: 100, 0.005, 400.0, clock)
-    poller = enter(poll_schedule, "q")
-    for _ in range(2):
-        assert next_of(poll_schedule) is poller
-        poll_schedule.found(poller, 0)
-        clock.now += 200.0  # the others are polled
-    assert next_of(poll_schedule) is poller
-    poll_schedule.found(poller, 0)
-    clock.now += 199.0
-    assert next_of(poll_schedule) is None
-
-
 def test_the_longest_due_comes_first(poll_schedule, clock):
     """A queue that always has something comes behind those that wait."""
     pollers = [enter(poll_schedule, name) for name in "abc"]

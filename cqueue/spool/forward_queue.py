@@ -27,6 +27,7 @@ R = TypeVar("R")
 
 FORWARDED_S: Final = 1.0
 """Seconds that a change waits until what is spooled now is in Cassandra: ms, unless nodes do not answer."""
+MAY_BE_SPOOLED: Final = "the message may still be in the spool; `flush` it, and call again"
 
 
 class SpooledResult(SendResult):
@@ -156,28 +157,28 @@ class SpooledQueue(Queue, Forwarded):
 
     def delete_by_key(self, key: str) -> ChangeResult:
         """As without a spool; while messages may be in the spool `NotDone`, and nothing is cancelled."""
-        self._check_forwarded()
+        self._raise_if_spooled()
         return super().delete_by_key(key)
 
     def reschedule_by_key(self, key: str, due: datetime | timedelta) -> ChangeResult:
         """As without a spool; while messages may be in the spool `NotDone`, and nothing is changed."""
-        self._check_forwarded()
+        self._raise_if_spooled()
         return super().reschedule_by_key(key, due)
 
-    def _check_forwarded(self) -> None:
+    def _is_forwarded(self) -> bool:
         """Wait until what is spooled now, so all that the caller can know of, is in Cassandra."""
-        if self.waiting > 0 and not self._forwarder.drain(FORWARDED_S):
-            raise NotDone("the message may still be in the spool; `flush` it, and call again")
+        return self.waiting == 0 or self._forwarder.drain(FORWARDED_S)
+
+    def _raise_if_spooled(self) -> None:
+        if not self._is_forwarded():
+            raise NotDone(MAY_BE_SPOOLED)
 
     def _if_forwarded(self, change: Callable[[], ChangeResult]) -> ChangeResult:
-        later: NotDone | None = None
-        try:
-            self._check_forwarded()  # first: what is forwarded by then is found
-        except NotDone as exc:
-            later = exc
+        is_forwarded = self._is_forwarded()  # first: what is forwarded by then is found
         result = change()
-        if later is None:
+        if is_forwarded:
             return result
+        later = NotDone(MAY_BE_SPOOLED)
         return ChangeResult(result.done, (), {**dict.fromkeys(result.missing, later), **result.failed})
 
     def _check(self) -> None:

@@ -1,8 +1,8 @@
 """Counters of a dispatcher, its log events, and the depths of its queues.
 
-Each thread counts for itself: a lock that all wait for costs a fast dispatcher a third of its rate now and
-then. Acks are counted on threads that end as soon as they have no work, so what an ended thread has counted
-is added up when the next one begins.
+Each thread counts for itself: with one lock for all, some rounds of `bench dispatch` ran at half the rate.
+Acks are counted on threads that end as soon as they have no work. So a thread that begins to count adds up
+what ended threads have counted.
 
 The depths of queues are estimated twice a minute by the thread that checks schedules, not at a scrape: a
 monitor that asks often costs nothing, and an outage of Cassandra delays no scrape.

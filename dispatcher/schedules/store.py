@@ -159,7 +159,7 @@ class ScheduleStore:
             self._producer.send(message)
 
     def is_old(self, row: ScheduleRow) -> bool:
-        """Return whether the row's firing was due so long ago that `send_next` would make it another one."""
+        """Return whether the firing was due over half of gc_grace ago; its id may be used and forgotten."""
         return self.now_us() - due_ms(row) * 1000 > self.spec.gc_grace_us // 2
 
     def go_on(self, row: ScheduleRow) -> ScheduleRow | None:

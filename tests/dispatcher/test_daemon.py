@@ -380,6 +380,17 @@ def test_a_signal_ends_that_wait(shop, run, monkeypatch):
     assert running.code == 0
 
 
+def assert_leaves(running, answer):
+    """A signal ends the process, though what it waits for is answered only afterwards."""
+    running.signal()
+    try:
+        with pytest.raises(SystemExit) as left:
+            assert running.code is None, "the start goes on, and would keep the process"
+        assert left.value.code == 0
+    finally:
+        answer.set()
+
+
 def test_a_signal_ends_an_attempt_that_gets_no_answer(shop, run, monkeypatch):
     """Nodes that hang accept connections: systemd would kill the daemon before an attempt ends."""
     began, answer = threading.Event(), threading.Event()
@@ -396,13 +407,7 @@ def test_a_signal_ends_an_attempt_that_gets_no_answer(shop, run, monkeypatch):
     assert began.wait(20)
     for _ in range(3):  # reports go on meanwhile, by which a parent knows that it lives
         running.until(reason="starting")
-    running.signal()
-    try:
-        with pytest.raises(SystemExit) as left:
-            assert running.code is None, "the attempt goes on, and would keep the process"
-        assert left.value.code == 0
-    finally:
-        answer.set()
+    assert_leaves(running, answer)
 
 
 def test_a_signal_ends_the_start_of_a_dispatcher_whose_nodes_hang(shop, run, monkeypatch):
@@ -422,13 +427,7 @@ def test_a_signal_ends_the_start_of_a_dispatcher_whose_nodes_hang(shop, run, mon
     monkeypatch.setattr(daemon, "leave", sys.exit)
     running = run("daemon_shop:ready")
     assert began.wait(20)
-    running.signal()
-    try:
-        with pytest.raises(SystemExit) as left:
-            assert running.code is None, "the start goes on, and would keep the process"
-        assert left.value.code == 0
-    finally:
-        answer.set()
+    assert_leaves(running, answer)
 
 
 def test_a_signal_while_the_application_is_loaded_ends_the_start(shop):

@@ -285,7 +285,7 @@ def test_a_firing_whose_handler_is_cancelled_once_it_has_ended_is_settled(
 def test_a_coroutine_is_cancelled_as_its_time_is_over(start_loop, runner, settled):
     """Without a look at all that run, which comes ten times a second."""
     _, backlog = start_loop(runner)
-    brief = make_coroutine(lambda *_: asyncio.sleep(3600))
+    brief = make_coroutine(lambda *_: asyncio.Event().wait())
     brief.binding = replace(brief.binding, timeout=timedelta(milliseconds=1))
     backlog.put([brief])
     until(lambda: settled)

@@ -137,7 +137,7 @@ def stand_in_for_a_node(directory):
     """Run a process that looks like node 1 of the cluster."""
     home = node_home(directory.resolve(), 1)
     home.mkdir()
-    stand_in = [sys.executable, "-c", "import time; time.sleep(60)", MARKER + str(home)]
+    stand_in = [sys.executable, "-c", "import signal; signal.pause()", MARKER + str(home)]
     processes.spawn(stand_in, home=home, log=home / "log", environ=os.environ)
     try:
         yield
@@ -179,7 +179,7 @@ def dev_server(tmp_path, monkeypatch):
     home = node_home(directory, 1)
     home.mkdir(parents=True)
     record.save(directory, RECORD)
-    stand_in = [sys.executable, "-c", "import time; time.sleep(60)", MARKER + str(home)]
+    stand_in = [sys.executable, "-c", "import signal; signal.pause()", MARKER + str(home)]
     processes.spawn(stand_in, home=home, log=home / "log", environ=os.environ)
     yield cluster_url(Path("/dev"), RECORD)
     processes.kill([home])

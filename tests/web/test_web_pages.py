@@ -457,11 +457,17 @@ def test_while_cassandra_is_away_pages_show_what_was_known_and_since_when(web, m
         assert "mails" in shown
 
 
-def test_a_page_of_which_nothing_is_known_says_that_cassandra_is_away(web, monkeypatch):
-    def away(*_args, **_more):
-        raise Unavailable("no node answers")
+def failing(error):
+    """Return a method that raises."""
 
-    monkeypatch.setattr(cqueue.Client, "queues", away)
+    def fail(*_args, **_more):
+        raise error
+
+    return fail
+
+
+def test_a_page_of_which_nothing_is_known_says_that_cassandra_is_away(web, monkeypatch):
+    monkeypatch.setattr(cqueue.Client, "queues", failing(Unavailable("no node answers")))
     answer = web.get("/")
     assert answer.status_code == 503
     assert "Cassandra does not answer" in answer.text
@@ -527,10 +533,7 @@ def test_a_queue_that_cannot_be_counted_says_why(web, monkeypatch):
 
 
 def test_what_is_damaged_is_not_said_to_be_away(web, monkeypatch):
-    def damaged(*_args, **_more):
-        raise DamagedRow("column config: no JSON")
-
-    monkeypatch.setattr(cqueue.Queue, "stats", damaged)
+    monkeypatch.setattr(cqueue.Queue, "stats", failing(DamagedRow("column config: no JSON")))
     answer = web.get("/queue/mails")
     assert answer.status_code == 503
     assert "Cassandra does not answer" not in answer.text

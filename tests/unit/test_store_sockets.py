@@ -232,14 +232,20 @@ def test_the_event_loop_stops_its_watchers_itself_when_the_process_ends(monkeypa
     """Libev's lists have no lock: another thread that changes them corrupts the heap."""
     monkeypatch.setattr(sockets._reactor, "_global_loop", None)
     monkeypatch.setattr(sockets, "END_S", 120)
-    with connected() as (connection, _):
+    with connected() as (connection, listener):
         loop, stopped_by = sockets._reactor._global_loop, []
+        reading, woken = threading.Event(), threading.Event()
 
         def stopping(own):
             return Through(own, stop=lambda: (stopped_by.append(threading.current_thread()), own.stop()))
 
         connection._read_watcher = stopping(connection._read_watcher)
         connection._write_watcher = stopping(connection._write_watcher)
+        # The loop is busy until it is woken, after all that the ending thread does with the connections.
+        connection.process_io_buffer = lambda: (reading.set(), woken.wait(SOON_S))
+        monkeypatch.setattr(loop, "notify", lambda notify=loop.notify: (woken.set(), notify()))
+        listener.peer.send(b"x")
+        assert reading.wait(SOON_S)
 
         sockets._reactor._cleanup(loop)  # as at exit
 

@@ -26,7 +26,6 @@ from cqueue.runtime.urls import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import FrameType
 
     from cqueue.client import Client
     from cqueue.web import Access
@@ -218,12 +217,8 @@ def _serve(client: Client, access: Access, listener: socket.socket, prefix: str)
     bound, port = listener.getsockname()[:2]
     shown = f"[{bound}]" if ":" in bound else bound
 
-    def end(number: int, frame: FrameType | None) -> None:
-        page.state.site.streams.stop()  # the server waits for answers under way; a stream is one
-        server.handle_exit(number, frame)
-
     # A second signal does not wait for answers under way.
-    with handled_by(end, signal.SIGINT, signal.SIGTERM):
+    with handled_by(server.handle_exit, signal.SIGINT, signal.SIGTERM):
         logger(LOGGER).info("dashboard_listening", address=f"http://{shown}:{port}{prefix}/")
         page.state.site.start()
         server.run(sockets=[listener])

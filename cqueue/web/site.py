@@ -21,7 +21,6 @@ from cqueue.web.audit import address_of
 from cqueue.web.guard import Refusal
 from cqueue.web.history import History
 from cqueue.web.shared import Known, Shared
-from cqueue.web.streams import Streams
 
 REFRESH_S: Final = 3
 """Seconds between two looks of an open page, which stops looking while nobody sees it."""
@@ -48,7 +47,6 @@ class Site:
         self.access = access
         self.sessions = Sessions()
         self.shared = Shared()
-        self.streams = Streams(REFRESH_S)
         self.trail = audit.Trail(client)
         self.history = History(client, self.shared)
         self._templates = jinja2.Environment(
@@ -72,7 +70,6 @@ class Site:
 
     def close(self) -> None:
         """End what runs beside the pages."""
-        self.streams.stop()
         self.history.stop()
         self.shared.close()
 

@@ -301,6 +301,5 @@ def serving(app):
             assert thread.is_alive()
         yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
     finally:
-        app.state.site.streams.stop()
         server.should_exit = True
         thread.join(PATIENCE_S)

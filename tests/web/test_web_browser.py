@@ -473,6 +473,29 @@ def test_updates_can_be_held(look, shop):
 
 
 @pytest.mark.usefixtures("quick")
+def test_a_page_that_nobody_sees_asks_nothing(look, shop):
+    """Once somebody sees it again, it shows at once what is so now."""
+    page = look("/queue/mails")
+    page.js("""
+        Object.defineProperty(document, "hidden", { get: () => window.isCovered, configurable: true });
+        window.cover = (is) => {
+            window.isCovered = is;
+            document.dispatchEvent(new Event("visibilitychange"));
+        };
+        cover(true);
+        const ask = window.fetch;
+        window.asked = 0;
+        window.fetch = (...given) => { window.asked += 1; return ask(...given); };
+        new Promise((done) => setTimeout(done, 1000));  // five times as long as between two looks
+    """)
+    assert page.js("asked") == 0
+    shop.client.queue("mails").pause()
+    page.js("cover(false)")
+    page.until("mails paused")
+    assert page.js("asked") > 0
+
+
+@pytest.mark.usefixtures("quick")
 def test_an_open_page_says_that_the_dashboard_is_away(look):
     page = look("/queue/mails")
     look.stop()

@@ -181,20 +181,6 @@ def test_sigterm_and_a_prefix(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_open_page_does_not_hold_the_end_up(tmp_path):
-    """Its stream is an answer under way, for which the server would wait, and then cut it off."""
-    server = Server("memory://", tmp_path)
-    try:
-        stream = urllib.request.urlopen(f"{server.address}live?of=/", timeout=30)  # noqa: S310 - as above
-        assert stream.readline().startswith(b"data: ")
-    finally:
-        code = server.end(signal.SIGTERM)
-    assert (code, server.log.read_text().count("Cancel")) == (0, 0)
-    assert stream.readline() == b"\n"
-    assert stream.read() == b""
-
-
-@pytest.mark.slow
 def test_it_starts_while_cassandra_is_away_and_says_so(tmp_path):
     server = Server("cassandra://127.0.0.1:9/cqueue?local_dc=dc1", tmp_path)
     try:

@@ -118,6 +118,11 @@ def test_an_open_page_gets_what_comes_later(web, browse):
         assert "There is no queue yet" in live_parts(empty.text)["live-rows"]
 
 
+def test_a_page_travels_compressed(web):
+    """It is asked for every few seconds, also over a telephone's connection."""
+    assert web.get("/").headers["content-encoding"] == "gzip"
+
+
 def test_an_open_page_gets_what_others_change(web, shop):
     """Whether the queue is paused, and the button that undoes it, are renewed; the button works there."""
     before = live_parts(web.get("/queue/mails").text)["live-state"]

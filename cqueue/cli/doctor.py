@@ -75,7 +75,7 @@ def _emit(cli: CliContext, address: str, found: Sequence[Finding]) -> None:
 
 
 def _print_all(cli: CliContext, address: str, found: Sequence[Finding], counts: Counter[str]) -> None:
-    for finding in found:
+    for finding in reversed(found):  # the worst last: what comes first scrolls away
         _print(cli, finding)
     parts = [
         f"{count} {name}{'s' if count > 1 and name in {'error', 'warning'} else ''}"

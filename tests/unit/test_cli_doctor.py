@@ -57,12 +57,12 @@ def test_the_exit_code_says_the_worst(run, severities, code):
     assert said.code == code
 
 
-def test_in_a_pipe_a_finding_is_a_line(run):
+def test_in_a_pipe_a_finding_is_a_line_and_the_worst_comes_last(run):
     lines = run(LONG, GOOD)("doctor").out.splitlines()
-    assert lines[0].startswith("error        settings: commitlog_sync is periodic on all nodes. A node")
-    assert lines[0].endswith("each when the last is up")
-    assert " → cassandra.yaml" in lines[0]
-    assert lines[1] == "ok           clocks: 1 node"
+    assert lines[0] == "ok           clocks: 1 node"
+    assert lines[1].startswith("error        settings: commitlog_sync is periodic on all nodes. A node")
+    assert lines[1].endswith("each when the last is up")
+    assert " → cassandra.yaml" in lines[1]
     assert lines[2] == "cassandra://127.0.0.1:1/shop: 1 error, 1 ok."
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,11 +16,9 @@ from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import Headers, Priority, QueueName, TaskArgs, given
 from cqueue.cli.render import emit_one, in_ms, print_list
 from cqueue.cli.values import body_text, parse_headers
-from cqueue.errors import BadInput, QueueNotFound
-from cqueue.protocol.spec import DEAD_SUFFIX
+from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
-    from cqueue.client import Client
     from cqueue.dispatcher.schedules.schedules import Schedule
     from cqueue.dispatcher.schedules.triggers import Trigger
 
@@ -41,11 +38,12 @@ def list_schedules(
     One is an orphan if none of the processes that run handlers of the queue knows its task: it fires nothing
     until one does.
     """
-    from cqueue.dispatcher.schedules.triggers import described  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.schedules.schedules import list_all  # noqa: PLC0415 - not for --help
+    from cqueue.dispatcher.schedules.triggers import described  # noqa: PLC0415 - as above
     from cqueue.dispatcher.service.membership import is_orphan, listed  # noqa: PLC0415 - as above
 
     with open_client(cli) as client, cli.status("Looking…"):
-        found = _all(client) if queue is None else find_queue(client, queue).schedules.list()
+        found = list_all(client) if queue is None else find_queue(client, queue).schedules.list()
         workers, _ = listed(client)
         say_left_out(cli, client, "schedules")
 
@@ -72,16 +70,6 @@ def list_schedules(
         none=none,
         spare=("previous", "fired", "when"),
     )
-
-
-def _all(client: Client) -> list[Schedule]:
-    """Return the schedules of all queues but dead-letter queues."""
-    found: list[Schedule] = []
-    for name in client.queues():
-        if not name.endswith(DEAD_SUFFIX):
-            with suppress(QueueNotFound):  # deleted since it was listed
-                found += client.queue(name).schedules.list()
-    return found
 
 
 @command(app)

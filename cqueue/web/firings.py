@@ -9,22 +9,17 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cqueue.client import inside
 from cqueue.dispatcher.schedules.definition import ACTIVE
+from cqueue.dispatcher.schedules.schedules import of_all_queues
 from cqueue.dispatcher.schedules.triggers import described
 from cqueue.dispatcher.service.membership import Worker, is_orphan, listed
 from cqueue.errors import BadInput, DamagedRow, QueueNotFound
 from cqueue.message import MessageId, to_datetime
-from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.runtime.sequences import parts
-from cqueue.store.control import ListSchedules
-from cqueue.store.operations import together
 from cqueue.web import reading
 
 if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.dispatcher.schedules.store import ScheduleStore
-    from cqueue.protocol.spec import Proto, QueueSpec
     from cqueue.queue import Queue, StoredMessage
     from cqueue.store.control import ScheduleRow
 
@@ -32,8 +27,6 @@ RECENT: Final = timedelta(minutes=10)
 """Age of a firing up to which the history is read for it: a queue's whole history since then."""
 EVENTS: Final = 5000
 """Events of that history that are read, at most: the last ones."""
-QUEUES_AT_ONCE: Final = 64
-"""Queues whose schedules are read side by side: of 2,000, one after the other, a page would wait in vain."""
 LATE_S: Final = 15
 """Seconds after its time at which a schedule counts as overdue: a running handler fires it when it ends."""
 
@@ -62,23 +55,11 @@ class ScheduleState:
 def schedules(client: Client) -> list[ScheduleState]:
     """Read the schedules of all queues."""
     living, now_s = listed(client)
-    own, found = inside(client), []
-    specs = {one.row.name: one.spec for one in own.catalog.all() if not one.row.name.endswith(DEAD_SUFFIX)}
-    for name, rows in own.driver.run(_rows(specs)).items():
-        with suppress(QueueNotFound):  # deleted since it was listed
-            store = client.queue(name).schedules.store
-            for row in rows:
-                with suppress(DamagedRow):
-                    found.append(_schedule(store, row, living, now_s))
-    return found
-
-
-def _rows(specs: Mapping[str, QueueSpec]) -> Proto[dict[str, list[ScheduleRow]]]:
-    """Read the schedules of queues, by name; those without any are left out."""
-    found: dict[str, list[ScheduleRow]] = {}
-    for some in parts(list(specs), QUEUES_AT_ONCE):
-        read = yield from together(*(ListSchedules(specs[name].partition) for name in some))
-        found |= {name: rows for name, rows in zip(some, read, strict=True) if rows}
+    found = []
+    for schedules, rows in of_all_queues(client):
+        for row in rows:
+            with suppress(DamagedRow, QueueNotFound):  # the queue is deleted meanwhile
+                found.append(_schedule(schedules.store, row, living, now_s))
     return found
 
 

@@ -15,7 +15,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import Headers, Priority, QueueName, TaskArgs, given
 from cqueue.cli.render import emit_one, in_ms, print_list
-from cqueue.cli.values import body_text, parse_headers
+from cqueue.cli.values import body_text, parse_headers, show_moment
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
@@ -200,12 +200,12 @@ def schedule_fields(schedule: Schedule, *, upcoming: int = 0) -> dict[str, Any]:
         "encoding": encoding,
         "headers": dict(schedule.headers),
         "priority": schedule.priority,
-        "next": schedule.next_at and schedule.next_at.isoformat(),
-        "previous": schedule.previous and schedule.previous.isoformat(),
+        "next": schedule.next_at,
+        "previous": schedule.previous,
         "fired": schedule.fired,
     }
     if upcoming:
-        fields["upcoming"] = [time.isoformat() for time in schedule.upcoming(upcoming)]
+        fields["upcoming"] = schedule.upcoming(upcoming)
     return fields
 
 
@@ -214,4 +214,4 @@ def _emit(cli: CliContext, schedule: Schedule, text: str) -> None:
 
 
 def _next(schedule: Schedule) -> str:
-    return "no time any more" if schedule.next_at is None else schedule.next_at.isoformat()
+    return "no time any more" if schedule.next_at is None else show_moment(schedule.next_at)

@@ -113,7 +113,7 @@ def shown(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={shown(one)}" for name, one in value.items())
     if isinstance(value, list):
-        return "\n".join(map(str, value))
+        return "\n".join(map(shown, value))
     if isinstance(value, datetime):
         return show_moment(value)
     if isinstance(value, timedelta):

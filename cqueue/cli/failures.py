@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import sys
 import traceback
@@ -38,9 +39,18 @@ _CODES: Final = (
     (OutcomeUnknown, ExitCode.UNKNOWN),
     (OwnershipLost, ExitCode.LOST),
 )
-_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""Errors of a disk that takes no more; a closed pipe is typer's matter, with the same exit code."""
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""Errors of a disk that takes no more, and of `ClosedOutput`; a closed pipe is typer's matter, with the same
+exit code."""
 _WORST: Final = (ExitCode.UNKNOWN, ExitCode.NOT_DONE, ExitCode.USAGE, ExitCode.LOST, ExitCode.BUG)
+
+
+class ClosedOutput(io.TextIOBase):
+    """In place of a standard output that is closed, as by `>&-`: what is printed fails as on a full disk."""
+
+    def write(self, _text: str) -> int:
+        """Raise an error of the system."""
+        raise OSError(errno.EBADF, "standard output is closed")
 
 
 def report_failure(exc: BaseException, context: CliContext) -> ExitCode:

@@ -461,19 +461,24 @@ def test_a_closed_pipe_acks_nothing_that_was_not_taken(cli, monkeypatch):
     monkeypatch.undo()
 
 
+class Full(io.StringIO):
+    """Standard output to a disk that takes no more."""
+
+    def write(self, _text):
+        raise OSError(28, "No space left on device")
+
+
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_full_disk_behind_the_output_is_no_bug(cli, monkeypatch, options):
+@pytest.mark.parametrize(
+    ("output", "why"), [(Full(), "No space left on device"), (None, "standard output is closed")]
+)
+def test_output_that_cannot_be_written_is_no_bug(cli, monkeypatch, options, output, why):
     """The message is sent, or given back; the exit code is that of a closed pipe."""
-
-    class Full(io.StringIO):
-        def write(self, _text):
-            raise OSError(28, "No space left on device")
-
     with monkeypatch.context() as full:
-        full.setattr("sys.stdout", Full())
+        full.setattr("sys.stdout", output)
         said = cli(*options, "send", "q", "x")
         assert (said.code, "Traceback" in said.err) == (1, False)
-        assert "The output cannot be written: No space left on device." in said.err
+        assert f"The output cannot be written: {why}." in said.err
         assert cli(*options, "receive", "q").code == 1
     assert cli("receive", "q").out == "x\n"
 

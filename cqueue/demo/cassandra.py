@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
 from pathlib import Path
 
 from cqueue.settings import load
@@ -22,22 +23,26 @@ def embedded(directory: Path | None, status: Status, remark: Say, step: Step, *,
     remark: told that it has to be started.
 
     Raises:
-        DevError: it does not start.
+        DevError: it does not start, or another demo has started it, and would stop it under this one.
     """
-    from cqueue.dev import ClusterState, DevCluster  # noqa: PLC0415 - only where it is needed
+    from cqueue.dev import ClusterState, DevCluster, record  # noqa: PLC0415 - only where it is needed
 
     cluster = DevCluster(directory)
-    ours = cluster.status().state is ClusterState.STOPPED
-    if ours:
-        remark("Starting the embedded Cassandra, which takes a while the first time.")
-    try:
-        with status("Starting Cassandra") as say:
-            url = cluster.start(say).url
-        yield str(url)
-    finally:
-        if ours and not keep:
-            with step(), status("Stopping Cassandra"):
-                cluster.stop()
+    with ExitStack() as alone:
+        alone.enter_context(record.locked(cluster.directory / "demo", timedelta()))
+        ours = cluster.status().state is ClusterState.STOPPED
+        if ours:
+            remark("Starting the embedded Cassandra, which takes a while the first time.")
+        else:
+            alone.close()
+        try:
+            with status("Starting Cassandra") as say:
+                url = cluster.start(say).url
+            yield str(url)
+        finally:
+            if ours and not keep:
+                with step(), status("Stopping Cassandra"):
+                    cluster.stop()
 
 
 def apply_schema(url: str | None, say: Say) -> None:

@@ -72,9 +72,7 @@ def locked(directory: Path, limit: timedelta) -> Iterator[None]:
         with (directory / LOCK).open("a") as file:
             while not _try_lock(file.fileno()):
                 if time.monotonic() >= deadline:
-                    raise DevError(
-                        f"Another `cqueue dev` command is working on {directory}. Wait for it to end."
-                    )
+                    raise DevError(f"Another `cqueue` command works in {directory}. Wait for it to end.")
                 time.sleep(_POLL_SECONDS)
             yield
     except OSError as exc:

@@ -20,7 +20,7 @@ from cqueue.demo import Input, Ledger, accounting, cassandra, display, runner
 from cqueue.demo.accounting import percentile_ms
 from cqueue.dev import ClusterState
 from cqueue.dispatcher.execution.actions import Retry
-from cqueue.errors import SendUnknown
+from cqueue.errors import DevError, SendUnknown
 from cqueue.settings import named_url
 
 TEXT = files("cqueue.cli").joinpath("demo.txt").read_text(encoding="utf-8")
@@ -344,8 +344,8 @@ def test_a_url_is_named_by_option_environment_or_file(monkeypatch, tmp_path):
 class FakeCluster:
     """Records what is asked of it."""
 
-    def __init__(self, state):
-        self.state = state
+    def __init__(self, state, directory):
+        self.state, self.directory = state, directory
         self.calls = []
         self.url = "cassandra://fake/cqueue"
 
@@ -370,9 +370,9 @@ class FakeCluster:
         (ClusterState.DEGRADED, False, ["start"]),
     ],
 )
-def test_only_a_cassandra_that_it_started_is_stopped(monkeypatch, state, keep, calls):
+def test_only_a_cassandra_that_it_started_is_stopped(monkeypatch, tmp_path, state, keep, calls):
     """Also when the demo ends by an exception."""
-    cluster, remarks = FakeCluster(state), []
+    cluster, remarks = FakeCluster(state, tmp_path), []
     monkeypatch.setattr(dev, "DevCluster", lambda _directory: cluster)
 
     with pytest.raises(KeyboardInterrupt):
@@ -381,11 +381,29 @@ def test_only_a_cassandra_that_it_started_is_stopped(monkeypatch, state, keep, c
     assert len(remarks) == (state is ClusterState.STOPPED)  # that it is started
 
 
-def interrupt_in_cluster(remark, *, keep):
+@pytest.mark.parametrize("started_by_demo", [True, False])
+def test_no_demo_runs_on_a_cassandra_that_another_one_stops(monkeypatch, tmp_path, started_by_demo):
+    """Any number run on one that was there before."""
+    cluster = FakeCluster(ClusterState.STOPPED if started_by_demo else ClusterState.RUNNING, tmp_path)
+    monkeypatch.setattr(dev, "DevCluster", lambda _directory: cluster)
+    with embedded():
+        cluster.state = ClusterState.RUNNING
+        with pytest.raises(DevError, match="Wait for it") if started_by_demo else nullcontext(), embedded():
+            pass
+        assert "stop" not in cluster.calls
+    with embedded():
+        pass
+
+
+def embedded(remark=lambda _: None, *, keep=False):
     def status(_text):
         return nullcontext(lambda _: None)
 
-    with cassandra.embedded(None, status, remark, Interrupts().step, keep=keep) as url:
+    return cassandra.embedded(None, status, remark, Interrupts().step, keep=keep)
+
+
+def interrupt_in_cluster(remark, *, keep):
+    with embedded(remark, keep=keep) as url:
         assert url == "cassandra://fake/cqueue"
         raise KeyboardInterrupt
 

@@ -104,7 +104,7 @@ def test_damaged_record_has_a_remedy(tmp_path, text):
 
 def test_one_command_at_a_time(tmp_path):
     """A second command waits for the first, and says so if that takes too long."""
-    busy = pytest.raises(DevError, match="Another `cqueue dev` command")
+    busy = pytest.raises(DevError, match="Another `cqueue` command")
     with record.locked(tmp_path, timedelta(0)), busy, record.locked(tmp_path, timedelta(0)):
         pass
     with record.locked(tmp_path, timedelta(0)):

@@ -52,7 +52,7 @@ def bench(
     *,
     one_core: Annotated[
         bool,
-        typer.Option("--one-core", metavar="", help="Keep the client to one core, the last that it may use."),
+        typer.Option("--one-core", help="Keep the client to one core, the last that it may use."),
     ] = False,
 ) -> None:
     """Measure throughput, latency and idle cost."""

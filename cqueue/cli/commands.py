@@ -27,7 +27,6 @@ Function = TypeVar("Function", bound=Callable[..., None])
 
 _OPTION: Final = inspect.Parameter.KEYWORD_ONLY
 _OF_TYPES: Final[dict[Any, dict[str, Any]]] = {
-    bool: {"metavar": ""},  # typer would write <bool>, as if a flag took a value
     str: {"metavar": "TEXT"},
     list[int]: {"metavar": "N"},
     int: {"metavar": "N"},
@@ -67,7 +66,6 @@ _Json = Annotated[
     bool,
     typer.Option(
         "--json",
-        metavar="",
         help="Print results as JSON, as `cqueue --json` does.",
         callback=print_json,
         is_eager=True,  # read before the values of other options

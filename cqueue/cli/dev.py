@@ -43,7 +43,9 @@ def start(
     auth: Annotated[bool | None, "--auth/--no-auth", "Ask for a password, and check grants."] = None,
     tls: Annotated[bool | None, "--tls/--no-tls", "Encrypt connections (needs OpenSSL 3)."] = None,
     client_certificates: Annotated[
-        bool | None, "--client-certs/--no-client-certs", "With --tls: want a client's certificate."
+        bool | None,
+        "--client-certs/--no-client-certs",
+        "With --tls: refuse clients that have no certificate.",
     ] = None,
 ) -> None:
     """Start the cluster, or what is missing of it, and wait until it answers.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from cqueue.cli.context import CliContext
 from cqueue.errors import BadInput
@@ -66,6 +66,16 @@ ENTRIES: Final = (
     Entry("demo", "cqueue.cli.demo", "Send and consume 10,000 messages, and account for each."),
     Entry("bench", "cqueue.cli.bench", "Measure throughput, latency and idle cost."),
 )
+
+
+def _without_types(kind: Any) -> None:
+    """Let help show the words of a choice only: `--help <bool>` looks as if it took a value."""
+    shown = kind.display_type
+    kind.display_type = lambda own, ctx: shown(own, ctx) if own.type_descriptor.is_choice else ""
+
+
+_without_types(TyperArgument)
+_without_types(TyperOption)
 
 
 class Deferred(TyperCommand):

@@ -62,17 +62,16 @@ def _globals(
         ),
     ] = None,
     json: Annotated[  # noqa: ARG001 - its callback has done it
-        bool, typer.Option("--json", metavar="", help="Print results as JSON.", callback=print_json)
+        bool, typer.Option("--json", help="Print results as JSON.", callback=print_json)
     ] = False,
     verbose: Annotated[
         bool,
-        typer.Option("--verbose", "-v", metavar="", help="Show tracebacks, and what the driver logs."),
+        typer.Option("--verbose", "-v", help="Show tracebacks, and what the driver logs."),
     ] = False,
     version: Annotated[  # noqa: ARG001 - as above
         bool,
         typer.Option(
             "--version",
-            metavar="",
             help="Print the version and exit.",
             is_eager=True,
             callback=_show_version,

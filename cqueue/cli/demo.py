@@ -52,11 +52,7 @@ def demo(
 
     options = Options(messages=messages, consumers=consumers, producers=producers, rate=rate)
     with held_back(signal.SIGINT, signal.SIGTERM) as interrupts:
-        try:
-            report = _run_somewhere(cli, options, directory, interrupts, keep=keep)
-        except KeyboardInterrupt:
-            cli.remark("Interrupted.")
-            raise
+        report = _run_somewhere(cli, options, directory, interrupts, keep=keep)
     if report.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if not report.balanced:

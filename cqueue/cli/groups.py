@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.failures import report_failure
 from cqueue.errors import BadInput
 
 GLOBAL_OPTIONS: Final = ("--url", "--json", "--verbose", "-v")
@@ -114,9 +115,12 @@ class LazyGroup(TyperGroup):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; raise what `_in_json` raises."""
-        with _in_json(ctx):
-            return super().invoke(ctx)
+        """Run the command; raise what `_in_json` raises. Typer says nothing of a Ctrl-C but its exit code."""
+        try:
+            with _in_json(ctx):
+                return super().invoke(ctx)
+        except (KeyboardInterrupt, typer.Abort):
+            raise typer.Exit(report_failure(KeyboardInterrupt(), ctx.ensure_object(CliContext))) from None
 
 
 @contextmanager

@@ -193,6 +193,18 @@ def test_python_m_cqueue_is_the_command():
     assert done.stdout.startswith(b"cqueue ")
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, typer.Abort])
+def test_a_ctrl_c_is_told_in_a_word(cli, monkeypatch, error):
+    """Also one at a prompt for a password, of which Typer makes an error of its own."""
+
+    def interrupted(*_args, **_options):
+        raise error
+
+    monkeypatch.setattr("cqueue.client.connect", interrupted)
+    said = cli("stats")
+    assert (said.code, said.err) == (130, "Interrupted.\n")
+
+
 def test_an_option_is_its_type_and_its_help(capsys):
     """A command's function says what it takes; the type says how people write it."""
     app, called = typer.Typer(), []

@@ -147,10 +147,14 @@ def _body(body: str | None, args: str | None, task: str | None) -> tuple[bytes, 
 @command(app)
 def show(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Show one schedule, and its next five times."""
+    from cqueue.dispatcher.schedules import triggers  # noqa: PLC0415 - not needed for --help
+
     with open_queue(cli, queue) as opened:
         schedule = opened.schedules.get(key)
         fields = schedule_fields(schedule, upcoming=UPCOMING)
-        emit_one(cli, fields, {"encoding": None})
+        trigger = {"kind": fields["trigger"]["kind"], **triggers.given(schedule.trigger)}
+        told = {"encoding": None, "headers": fields["headers"] or None, "trigger": trigger}
+        emit_one(cli, fields, told)
 
 
 @command(app)

@@ -117,6 +117,8 @@ def test_show_says_when_it_fires_next(cli):
     assert (shown["queue"], shown["when"], shown["previous"]) == ("q", "every 1h", None)
     sheet = cli("schedule", "show", "q", "k").out
     assert "every 1h" in sheet
+    assert re.search("trigger +kind=Repeating, count=3, interval=1h$", sheet, re.MULTILINE)
+    assert "headers" not in sheet
 
 
 def test_show_and_list_write_a_time_alike(cli):

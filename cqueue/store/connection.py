@@ -174,10 +174,15 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
     wrong = [said for host, port in settings.hosts if (said := tls.wrong(settings, host, port)) is not None]
     if len(wrong) == len(settings.hosts):
         return TlsFailed(f"No node of {settings.address} can be reached. {wrong[0]}")
-    detail = f" ({wrong[0] if wrong else causes[0]})" if causes else ""
+    detail = f" ({wrong[0] if wrong else _brief(causes[0])})" if causes else ""
     here = all(is_loopback(host) for host, _ in settings.hosts)
     remedy = " `cqueue dev start` starts one for development." if here else ""
     return Unavailable(f"No node of {settings.address} can be reached{detail}. Is Cassandra running?{remedy}")
+
+
+def _brief(cause: Exception) -> str:
+    """Return why a node is not reached, without the words around it that only the driver's authors need."""
+    return str(getattr(cause, "errors", None) or cause).rpartition("Last error: ")[2]
 
 
 def _which_dc(problem: str, cluster: Cluster) -> str:

@@ -75,7 +75,7 @@ def test_not_done_is_3_without_a_traceback(capsys):
     assert main(["--url", DOWN, "schema", "verify"]) == ExitCode.NOT_DONE
     out, err = capsys.readouterr()
     assert out == ""
-    assert "can be reached" in err
+    assert "can be reached (Connection refused). Is Cassandra running?" in err
     assert "`cqueue dev start`" in err, "nobody but this machine's user can start it"
     assert "Traceback" not in err
 

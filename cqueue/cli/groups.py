@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -75,8 +75,9 @@ def _without_types(kind: Any) -> None:
     kind.display_type = lambda own, ctx: shown(own, ctx) if own.type_descriptor.is_choice else ""
 
 
-_without_types(TyperArgument)
-_without_types(TyperOption)
+with suppress(AttributeError):  # a later typer may show types in another way
+    _without_types(TyperArgument)
+    _without_types(TyperOption)
 
 
 class Deferred(TyperCommand):

@@ -42,8 +42,9 @@ def starters(requests: Requests) -> Starters:
 
 
 def _change_positions(requests: Requests, op: ops.ChangePositions) -> Request[bool]:
-    parts = (
+    exists = [(cql.SUBSCRIPTION_EXISTS, op.key)] if op.makes_rows else []
+    changes = (
         (cql.SET_POSITION, (*row[1:], *op.key, row.partition, expect_fence))
         for expect_fence, row in op.changes
     )
-    return requests.send_batch(Kind.CONDITIONAL, parts, applied)
+    return requests.send_batch(Kind.CONDITIONAL, (*exists, *changes), applied)

@@ -124,10 +124,19 @@ class RemoveSubscription(Operation[bool]):
 
 @dataclass(frozen=True, slots=True)
 class ChangePositions(Operation[bool]):
-    """Apply one conditional batch. True: applied wholly; False: not at all."""
+    """Apply one conditional batch. True: applied wholly; False: not at all.
+
+    Rows that are not stored yet are written only while there is a definition: after a deletion they would be
+    those of the next subscription of the name.
+    """
 
     key: SubscriptionKey
     changes: tuple[PositionChange, ...]
+
+    @property
+    def makes_rows(self) -> bool:
+        """Return whether a row is not stored yet."""
+        return any(each.expect_fence is None for each in self.changes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,12 @@ def key():
     return SubscriptionKey(f"log-{uuid.uuid4().hex}@1", "billing")
 
 
+@pytest.fixture
+def defined(store, key):
+    """Make the subscription."""
+    store.execute(DefineSubscription(key, DefinitionRow(1, "active", "{}")))
+
+
 def position(partition, **changes):
     at = ids.lowest_at(time.time_ns() // 1000) - 1  # as the start of a log: not a whole number of ticks
     return PositionRow(partition, at, 17, "", 0)._replace(**changes)
@@ -66,11 +72,14 @@ def test_a_subscription_is_removed_whole_from_the_version_seen(store, key):
     assert store.execute(RemoveSubscription(key, 1)) is True
     assert read(store, key, serial=True) == SubscriptionRows()
     assert store.execute(RemoveSubscription(key, 1)) is False
+    assert change(store, key, (None, position(3))) is False
+    assert read(store, key, serial=True) == SubscriptionRows()
     assert store.execute(DefineSubscription(key, row)) is True
     assert change(store, key, (None, position(3))) is True
     assert set(read(store, key).positions) == {3}
 
 
+@pytest.mark.usefixtures("defined")
 @pytest.mark.parametrize("serial", [False, True])
 def test_positions_change_only_from_the_fence_seen(store, key, serial):
     """Of two that take a partition from the same state one gets it, and a late checkpoint moves nothing."""
@@ -83,6 +92,7 @@ def test_positions_change_only_from_the_fence_seen(store, key, serial):
     assert read(store, key, serial=serial).positions == {3: moved, 32_767: other}
 
 
+@pytest.mark.usefixtures("defined")
 def test_several_positions_change_together_or_not_at_all(store, key):
     rows = [position(number) for number in range(64)]
     assert change(store, key, *((None, row) for row in rows)) is True

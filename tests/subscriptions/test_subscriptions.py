@@ -532,6 +532,25 @@ def test_a_subscription_that_is_made_again_at_once_ends_its_old_members(client, 
     assert sorted(numbers(again.handled)) == list(range(10))
 
 
+@pytest.mark.parametrize(
+    "act", [lambda member: member.subscription.seek("latest"), lambda member: member.live()]
+)
+def test_what_is_written_beside_a_deletion_leaves_no_position(client, log, store, act):
+    """Else the next subscription of the name would begin there."""
+    member, deleted = Member(client), []
+
+    def trouble(operation):
+        if type(operation) is ChangePositions and not deleted:
+            deleted.append(client.delete_subscription(log.name, "billing"))
+
+    store.trouble = trouble
+    with pytest.raises(LogNotFound):
+        act(member)
+    store.pass_time(seconds=60)
+    assert deleted
+    assert client.subscriptions(log.name) == []
+
+
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_deletion_without_an_answer_is_made_again(client, log, store, applied):
     fill(log, store, 1)

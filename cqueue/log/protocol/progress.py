@@ -113,7 +113,7 @@ def move(key: SubscriptionKey, targets: Mapping[int, int]) -> Proto[None]:
     """Move positions to these targets. Owners stay, finish the records in hand, and go on from there.
 
     Raises:
-        LogNotFound: there is no such subscription; positions without one would be those of the next.
+        LogNotFound: there is no such subscription.
         NotDone: some positions may be moved and others not; moving them again is safe.
     """
     left = dict(targets)

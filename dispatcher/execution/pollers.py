@@ -131,10 +131,11 @@ class Poller:
     ) -> None:
         self.queue = queue_of(source)
         self.name = self.queue.name
+        self._poll_schedule = poll_schedule
         self.consumer: Consuming = source.consumer(
             poll_interval=options.poll_interval,
             max_poll_interval=max(options.poll_interval, timedelta(seconds=1)),
-            wake=lambda: poll_schedule.wake(self),
+            wake=self.wake,
         )
         self.sender = self.consumer.settles_with  # acks with the same sender go together
         self.state = PollState()
@@ -144,8 +145,11 @@ class Poller:
         self.keeps_history = False
         self.number, self.of = number, of
         self.quiet_s = QUIET_S  # of empty polls, which then have looked at all wide rows
-        self._poll_schedule = poll_schedule
         self.divide(None)
+
+    def wake(self) -> None:
+        """Have the queue polled soon, because a message was sent to it or may be claimed now."""
+        self._poll_schedule.wake(self)
 
     def divide(self, share: Share | None) -> None:
         """Poll first this poller's part of the wide rows in the process's share; None: of all wide rows."""

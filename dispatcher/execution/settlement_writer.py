@@ -27,8 +27,11 @@ from cqueue.protocol.dead import HEADER_TRACEBACK
 from cqueue.received import ReceivedMessage
 from cqueue.runtime.batcher import Batcher, Bounds
 
-DEAD_LETTER_WRITERS: Final = 2
-"""Dead letters that are written at the same time; each costs several round trips."""
+ALONE: Final = Bounds(at_a_time=2)
+"""Bounds of dead letters, each of which costs several round trips, and of suspects."""
+SUSPECT: Final = "suspect"
+"""Name of the batcher of suspects: each is settled at once, whatever the verb, as the next one waits for it.
+"""
 ROUND_S: Final = 0.1
 """Seconds that delays are rounded up to, as in the protocol, so that many are equal and share a call."""
 
@@ -61,22 +64,24 @@ class SettlementWriter:
         self._trouble = Trouble(telemetry, Event.SETTLE_FAILED, Event.SETTLE_RESUMED)
         self._before, self._after = hooks(middleware, "before_ack"), hooks(middleware, "after_ack")
         many = Bounds(options.ack_batch, linger_s=options.ack_interval.total_seconds())
-        self._batchers: Final[dict[Verb, Batcher[Delivery, None]]] = {
-            verb: Batcher(
+        bounds: dict[str, Bounds] = dict.fromkeys(Verb, many)
+        bounds |= {Verb.DEAD: ALONE, SUSPECT: ALONE}
+        self._batchers: Final[dict[str, Batcher[Delivery, None]]] = {
+            name: Batcher(
                 self.send,
-                Bounds(at_a_time=DEAD_LETTER_WRITERS) if verb is Verb.DEAD else many,
-                name=f"cqueue-{verb}",
+                bound,
+                name=f"cqueue-{name}",
                 daemon=True,
                 repeat=lambda delivery: delivery.message.lease.wide_row,
             )
-            for verb in Verb
+            for name, bound in bounds.items()
         }
 
     def settle(self, delivery: Delivery, settlement: Settlement) -> None:
         """Store the settlement soon. Called on any thread; returns at once."""
         self._note(delivery, settlement)
         try:
-            self._batchers[settlement.verb].put(delivery)
+            self._batchers[SUSPECT if delivery.message.suspect else settlement.verb].put(delivery)
         except Closed:  # the message comes again when its timeout passes
             delivery.is_left = True
 
@@ -222,6 +227,8 @@ class SettlementWriter:
         for batch in {delivery.batch for delivery in alike}:
             if batch is not None and not batch.lease.is_held:
                 batch.end()  # frees the bodies now, not at the next check
+                if batch.lease.suspect:
+                    batch.poller.wake()  # the next suspect may be claimed
         if verb is Verb.ACK:
             for queue, count in _by_queue(alike).items():
                 self._telemetry.count(queue, "acked", count)

@@ -649,6 +649,19 @@ def test_suspects_start_before_what_waits(work, clock, dispatch):
     assert b"suspect" in gate.bodies[:2]
 
 
+def test_suspects_follow_one_another_without_waiting_for_polls_or_acks(work, clock, dispatch):
+    """A worker that is killed leaves hundreds, and only one at a time is claimed."""
+    work.send_many([cqueue.Message(b"x")] * 5)
+    killed = work.consumer()
+    assert len(killed.receive(5, wait=SOON)) == 5
+    killed.close(give_back=False)
+    clock.advance(5)
+    minute, long = timedelta(minutes=1), timedelta(seconds=10)
+    options = {"poll_interval": minute, "max_poll_interval": minute, "ack_interval": long}
+    dispatcher = dispatch(work, lambda *_: None, consumers=1, **options)
+    until(lambda: dispatcher.stats().total.acked == 5)
+
+
 # ── time limits ──
 
 

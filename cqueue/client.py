@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from threading import RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 
 from cqueue.config import QueueConfig
@@ -21,7 +20,6 @@ from cqueue.log.protocol.subscription_definition import remove
 from cqueue.log.subscription import ExistingSubscription, OnEvent, Subscription
 from cqueue.message import check_duration, check_queue_name
 from cqueue.producer import Producer
-from cqueue.protocol.lease import SuspectGate
 from cqueue.queue import Queue
 from cqueue.runtime.batcher import calls
 from cqueue.runtime.catalog import Catalog
@@ -181,10 +179,9 @@ class Client:
         self._logs = LogCatalog(self._driver, self._catalog.deployment)
         self._acks = calls("cqueue-ack", at_a_time=ACKS, room=MOST_ACKS)
         self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
-        # `setdefault` is atomic: threads get one object. The others are by queue, for all its consumers here.
+        # `setdefault` is atomic: threads get one object.
         self._made: dict[str, Any] = {}
-        self._wakeups: dict[str, Wakeups] = {}
-        self._gates: dict[str, SuspectGate] = {}
+        self._wakeups: dict[str, Wakeups] = {}  # by queue, for all its consumers here
         self._doorbell = (
             None if notify is None else Doorbell(self._ask_briefly, notify, self._driver.clock.guess_us)
         )
@@ -450,7 +447,6 @@ class Client:
             self._catalog,
             self._driver,
             self._producer(name),
-            gate=self._gates.setdefault(name, SuspectGate(RLock())),
             acks=self._acks,
             sends=self._sends,
             history=self._history(name),

@@ -11,7 +11,6 @@ from typing import Self
 
 from cqueue.errors import LASTING, BatchTooLarge, Closed, CqueueError, NotDone, OutcomeUnknown
 from cqueue.message import MAX_RECEIVE, check_duration
-from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.poll import Share
 from cqueue.received import Messages, ReceivedMessage
 from cqueue.receiving.interface import Found
@@ -59,7 +58,6 @@ class Consumer:
         driver: BlockingDriver,
         wakeups: Wakeups,
         *,
-        gate: SuspectGate,
         executor: Calls,
         pauses_s: tuple[float, float],
         prefetch: int = 0,
@@ -69,7 +67,7 @@ class Consumer:
         self.name = name
         self._driver = driver
         self._settler = Settler(name, catalog, driver, executor=executor)
-        self._receiver = Receiver(catalog, driver, wakeups, settler=self._settler, gate=gate, wake=wake)
+        self._receiver = Receiver(catalog, driver, wakeups, settler=self._settler, wake=wake)
         self._first_pause_s, self._longest_pause_s = pauses_s
         self._pause_s = self._first_pause_s
         self._returned_at_s: float | None = None

@@ -41,7 +41,6 @@ from cqueue.producer import Producer, SendResult
 from cqueue.protocol import inspection, key_lookup
 from cqueue.protocol.estimate import estimate
 from cqueue.protocol.inspection import Found, is_expired
-from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.spec import DEAD_SUFFIX, QueueSpec
 from cqueue.runtime import listing
 from cqueue.runtime.batcher import Calls
@@ -177,7 +176,6 @@ class Queue:
         driver: BlockingDriver,
         producer: Producer,
         *,
-        gate: SuspectGate,
         acks: Calls,
         sends: Calls,
         history: QueueHistory,
@@ -188,7 +186,6 @@ class Queue:
         self._driver = driver
         self._producer = producer
         self._send = GroupCommit(producer, driver.deadline_s, linger).send
-        self._gate = gate
         self._acks = acks
         self._changes = Changes(driver, producer, lambda: catalog.entry(name).spec)
         self._sends = sends
@@ -351,7 +348,6 @@ class Queue:
             self._catalog,
             self._driver,
             self._producer.wakeups,
-            gate=self._gate,
             executor=self._acks,
             pauses_s=(shortest_s, longest_s),
             prefetch=prefetch,

@@ -38,7 +38,6 @@ NO_SUSPECTS = SuspectGate(shut=True)
 class Receiver:
     """Claims messages of one queue. One thread at a time may use it.
 
-    gate: lets one suspect at a time through, a message that may have killed its holder.
     wake: called as well when a hint reaches this consumer.
     """
 
@@ -49,7 +48,6 @@ class Receiver:
         wakeups: Wakeups,
         *,
         settler: Settler,
-        gate: SuspectGate,
         wake: Callable[[], None] | None = None,
     ) -> None:
         self._entry: Callable[[], QueueEntry] = partial(catalog.entry, settler.name)
@@ -57,7 +55,7 @@ class Receiver:
         self._wakeups = wakeups
         self._settler = settler
         self._claimed = ClaimedMessages(driver, settler)
-        self._gate = gate
+        self._gate = wakeups.gate
         self.inbox = HintInbox(wake)  # joins at the first poll: who never polls takes no hints from others
         self._poll: Poll | None = None
         self._deletions = 0  # their count at the last poll

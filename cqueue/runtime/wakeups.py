@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from threading import Lock
+from threading import Lock, RLock
 
 from cqueue import ids
 from cqueue.doorbell import Doorbell, HintCounts, Ring, Target
 from cqueue.protocol.hint import Hint
+from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.poll import Share
 from cqueue.runtime.logs import describe, logger
 from cqueue.runtime.sequences import parts
@@ -53,12 +54,14 @@ class HintInbox:
 
 
 class Wakeups:
-    """The waiting consumers of one queue in this process. Thread-safe.
+    """The consumers of one queue in this process. Thread-safe.
 
     doorbell: exchanges hints with other processes. None: hints stay in this process.
+    gate: admits one suspect at a time, a message that may have killed its holder, to all of them.
     """
 
     def __init__(self, doorbell: Doorbell | None = None) -> None:
+        self.gate = SuspectGate(RLock())
         self._doorbell = doorbell
         self._mutex = Lock()
         self._inboxes: list[HintInbox] = []

@@ -271,7 +271,7 @@ class Daemon:
 
     def _next(self, seconds: float) -> Notice | None:
         """Return the next event within `seconds`, or None; report once a second meanwhile."""
-        until_s, tick_s = time.monotonic() + seconds, min(TICK_S, self._notifier.alive_every_s or TICK_S)
+        until_s, tick_s = time.monotonic() + seconds, min(TICK_S, self._notifier.alive_every_s)
         while True:
             left_s = max(0.0, until_s - time.monotonic())
             with contextlib.suppress(queue.Empty):

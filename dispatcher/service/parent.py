@@ -1,8 +1,8 @@
 """The parent of `--processes N` and `--watch`: supervises the children, and answers probes and scrapes.
 
 The parent knows no queue, so it needs no connection, and it stays up whatever its children do. It finds
-changed code by looking once a second. That costs less than a dependency would, and works on file systems
-without notifications, such as source trees mounted into containers.
+changed code by looking at each event, and at least once a second. That costs less than a dependency would,
+and works on file systems without notifications, such as source trees mounted into containers.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class ParentProcess:
                 self._supervisor.reload(files=[str(path) for path in changed[:MOST_NAMED]])
         self._supervisor.due()
         with suppress(queue.Empty):
-            self._take(self._inbox.get(timeout=self._supervisor.patience_s()))
+            wait_s = min(self._supervisor.patience_s(), self._notifier.alive_every_s)
+            self._take(self._inbox.get(timeout=wait_s))
             while True:
                 self._take(self._inbox.get_nowait())
         now = self.health()

@@ -7,6 +7,7 @@ which is right for a watchdog. Every other notice counts as sent only once it is
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 from collections.abc import MutableMapping
@@ -25,13 +26,12 @@ class Notifier:
         watchdog_s: seconds without `alive` after which systemd kills the service; None: never.
 
     Attributes:
-        alive_every_s: seconds between two calls of `alive`: half the watchdog's limit; None if there is no
-            watchdog.
+        alive_every_s: longest time between two calls of `alive`: half the watchdog's limit, or endless.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
         self._address = None if address is None else _decoded(address)
-        self.alive_every_s = None if watchdog_s is None or address is None else watchdog_s / 2
+        self.alive_every_s = math.inf if watchdog_s is None or address is None else watchdog_s / 2
         self._told: dict[str, str] = {}
 
     @classmethod

@@ -1,5 +1,6 @@
 """A daemon starts, obeys signals, drains, and says how it is. Its own thread here, real processes below."""
 
+import math
 import os
 import queue
 import signal
@@ -637,6 +638,20 @@ def test_an_application_that_cannot_be_imported_is_said_once(tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TargetError, match="missing_library"):
         ParentProcess(DaemonSettings(target="broken_shop:app", log="json"), 2, queue.SimpleQueue()).run()
+
+
+def test_a_parent_feeds_a_watchdog_of_less_than_two_seconds():
+    waits = []
+
+    def get(timeout):
+        waits.append(timeout)
+        raise queue.Empty
+
+    notifier = Notifier("@nobody", watchdog_s=0.5)
+    fleet = ParentProcess(DaemonSettings(target="shop:app"), 1, SimpleNamespace(get=get), notifier=notifier)
+    fleet._supervisor.slots[0].start_at_s = math.inf  # without a child
+    fleet._step()
+    assert waits == [0.25]
 
 
 def test_a_parent_that_does_not_move_is_not_alive():

@@ -1,5 +1,6 @@
 """systemd hears how the service is, over a real datagram socket."""
 
+import math
 import os
 import socket
 from contextlib import suppress
@@ -74,14 +75,14 @@ def test_the_environment_says_where_and_how_often():
 
 def test_another_process_s_watchdog_is_not_ours():
     environment = {"NOTIFY_SOCKET": "@systemd", "WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}
-    assert Notifier.from_environment(environment).alive_every_s is None
+    assert Notifier.from_environment(environment).alive_every_s == math.inf
 
 
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1234"}])
 def test_without_a_socket_that_we_know_nothing_happens(environment):
     notifier = Notifier.from_environment(environment)
     notifier.ready()
-    assert notifier.alive_every_s is None
+    assert notifier.alive_every_s == math.inf
 
 
 def test_nobody_listening_any_more_is_no_error(tmp_path):

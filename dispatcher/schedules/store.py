@@ -108,8 +108,14 @@ class ScheduleStore:
 
     def remove(self, row: ScheduleRow) -> bool:
         """Delete the row; return False if it has changed meanwhile."""
-        remove = RemoveSchedule(row.queue, row.key, row.version)
-        return self._apply(remove, row.key, lambda stored: stored is None)
+
+        def is_gone(stored: ScheduleRow | None) -> bool:
+            if stored is None:
+                return True
+            is_another = stored.generation != row.generation
+            return is_another and (stored.version or 0) <= (row.version or 0)  # a change would raise it
+
+        return self._apply(RemoveSchedule(row.queue, row.key, row.version), row.key, is_gone)
 
     def _apply(self, change: Operation[bool], key: str, shows: Callable[[ScheduleRow | None], bool]) -> bool:
         """Change a row on a condition; return whether it was changed.

@@ -407,6 +407,24 @@ def test_a_schedule_that_is_resumed_while_it_is_removed_is_removed(world):
         other.schedules.get("k")
 
 
+def test_a_schedule_that_is_made_anew_while_it_is_removed_stays(world):
+    """The removal got no answer, and was done: the next row of the key is another one."""
+    other = world.process()
+
+    def fault(operation, do):
+        if type(operation).__name__ == "RemoveSchedule":
+            do()
+            world.advance(1)
+            other.schedules.add("k", EVERY_TEN)
+            raise OutcomeUnknown("the coordinator says nothing")
+        return do()
+
+    process = world.process(fault)
+    process.schedules.add("k", EVERY_TEN)
+    process.schedules.remove("k")
+    assert other.schedules.get("k").state == "active"
+
+
 def test_a_client_that_does_not_know_of_derived_sends_yet_resumes(world):
     other, process = world.process(), world.process()
     process.schedules.add("k", EVERY_TEN)

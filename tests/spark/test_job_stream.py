@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -148,6 +149,44 @@ def _wait_for_the_jvm(place):
 
 def _command_lines():
     return [path for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+
+
+class Rows:
+    """A data frame that is written by these steps, each called with the directory to write to."""
+
+    def __init__(self, spark, *steps):
+        self.sparkSession, self.write, self._steps = spark, self, steps
+
+    def observe(self, *_):
+        return self
+
+    def parquet(self, path):
+        for step in self._steps:
+            step(Path(path.removeprefix("file:")))
+
+
+def test_a_run_beside_another_takes_nothing_from_it(spark, tmp_path, monkeypatch):
+    """As where a timetable starts a run before the last one has ended: both write the same batch.
+
+    Trap: the second one took what the first one had written for leftovers, and half a batch became a whole.
+    """
+    monkeypatch.setattr(stream, "Observation", lambda: SimpleNamespace(get={"rows": 2}))
+    one, other = (stream.Batches(Files(spark, str(tmp_path)), "l") for _ in range(2))
+
+    def part(name):
+        return lambda directory: directory.mkdir(parents=True, exist_ok=True) or (directory / name).touch()
+
+    def killed(_):
+        raise Broken
+
+    def meanwhile(_):
+        with pytest.raises(Broken):
+            other(Rows(spark, part("c"), killed), 7)
+
+    one(Rows(spark, part("a"), meanwhile, part("b")), 7)
+    assert sorted(path.name for path in (tmp_path / "batch=000000000007").iterdir()) == ["a", "b"]
+    one(Rows(spark, part("d")), 8)
+    assert not list((tmp_path / "_cqueue" / "staging").iterdir())
 
 
 def test_to_a_queue(spark, client, put, job, new_name, *, url):

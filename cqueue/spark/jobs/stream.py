@@ -24,7 +24,7 @@ from cqueue.spark.jobs.checks import check_count
 from cqueue.spark.jobs.enqueue import filtered
 from cqueue.spark.jobs.failures import reading, writing
 from cqueue.spark.jobs.files import CONTROL, Files
-from cqueue.spark.jobs.manifest import STAGING
+from cqueue.spark.jobs.manifest import STAGING, clear_staging
 from cqueue.spark.jobs.summary import Summary, timed
 from cqueue.spark.jobs.target import Target
 from cqueue.spark.rows import JOB_ID
@@ -225,8 +225,8 @@ class Batches:
         if self._files.exists(place):
             self.skipped += batch.count()
             return
-        for left in self._files.names(STAGING):  # of this stream alone, which Spark runs once at a time
-            self._files.delete(f"{STAGING}/{left}")
+        # Of earlier batches alone: another run with this checkpoint may be writing this one.
+        clear_staging(self._files, number - 1)
         staging = f"{STAGING}/{number:012d}-{uuid.uuid4().hex}"
         observed = Observation()
         rows = batch.observe(observed, F.count(F.lit(1)).alias("rows"))

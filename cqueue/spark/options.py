@@ -32,7 +32,7 @@ READ_OPTIONS: Final = (
 WRITE_OPTIONS: Final = (
     "url", "queue", "log", "topic", "due", "idColumn", "rate", "rerunSince", "staleBatch",
 )  # fmt: skip
-SPARK_OPTIONS: Final = ("path", "checkpointLocation", "queryName", "outputMode", "mergeSchema")
+SPARK_OPTIONS: Final = ("checkpointLocation", "queryName", "outputMode", "mergeSchema")
 """Options that Spark itself adds to those of a source or sink."""
 OF_BATCHES: Final = ("until", "asOf", "limit", "partitionRows", "pushFilters", "rerunSince")
 OF_STREAMS: Final = ("maxRowsPerBatch", "failOnDataLoss", "staleBatch")
@@ -97,6 +97,10 @@ class _Texts:
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         lower = {name.lower(): name for name in (*known, *SPARK_OPTIONS)}
         for given in options:
+            if given.lower() == "path":
+                raise ConfigError(
+                    f"{options[given]!r} has no effect; the options queue and log say what is read or written"
+                )
             if given.lower() not in lower:
                 raise ConfigError(f"there is no option {given!r}.{suggest_or_list(given, known)}")
         texts = {lower[name.lower()]: (value or "").strip() for name, value in options.items()}

@@ -121,10 +121,13 @@ def test_eight_digits_are_a_date_other_numbers_seconds(text, at):
         ({"queue": "q", "topics": "t"}, "option topics is for a log; 'q' is a queue"),
         ({"log": "l", "priorities": "1"}, "option priorities is for a queue; 'l' is a log"),
         ({"queue": "q", "view": "shards", "asOf": "0"}, "asOf does not go with view 'shards'"),
+        ({"queue": "q", "path": "orders"}, "'orders' has no effect; the options queue and log say"),
     ],
 )
 def test_options_that_would_be_misread_are_refused(options, said):
-    """Trap: a list of nothing, and a time in milliseconds, gave no rows at all."""
+    """Trap: a list of nothing, and a time in milliseconds, gave no rows at all; of `.load("orders")` beside
+    the option queue nothing was said.
+    """
     with pytest.raises(cqueue.ConfigError, match=re.escape(said)):
         read_options({"url": URL, **options})
 

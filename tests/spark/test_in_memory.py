@@ -479,6 +479,13 @@ def test_a_repeat_does_not_fail_at_a_row_that_has_expired_meanwhile(client, side
         QueueSink(side, options).entries(batch, 0)
 
 
+def test_columns_of_rows_are_known_in_any_case(spark):
+    """As in Spark's SQL. Trap: of a file with a column `Key` messages had no key."""
+    rows = spark.sql("select 'x' as Body, 'k' as KEY, 3 as Priority")
+    shaped = targets.shaped(rows, Target(queue="work", url=URL, columns={"priority": "priority + 1"}))
+    assert [row.asDict() for row in shaped.collect()] == [{"body": "x", "key": "k", "priority": 4}]
+
+
 def test_of_rows_with_one_id_a_log_gets_one(spark):
     """A queue gets them all: the same id is the same message, and headers do not matter. A dry run too."""
     rows = spark.sql(

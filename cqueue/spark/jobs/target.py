@@ -45,7 +45,8 @@ class Target:
         queue, log: the name of the one or the other.
         url: of the cluster; None takes `CQUEUE_URL`, as everywhere.
         columns: what to write into each column of the target, as a SQL expression over the rows. Left out:
-            the column of that name if the rows have it, and for `body` else the whole row as JSON.
+            the column of that name, in any case, if the rows have it, and for `body` else the whole row as
+            JSON.
         id: a SQL expression; rows with the same id become one message or record, however often they are
             written. For a queue it needs `at`, or a `due` for each row, that every run gives again.
         at: of a queue, the due time of rows that have none; of a log, with an id, when rows were written
@@ -167,7 +168,7 @@ def shaped(rows: DataFrame, target: Target, row_id: str | None = None) -> DataFr
 def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
     """Return the caller's expression, else the column of that name, cast to the target's type."""
     expression, kind = target.columns.get(name), TYPES[name]
-    if expression is None and name not in rows.columns:
+    if expression is None and name not in map(str.lower, rows.columns):  # names of Spark have no case
         return None
     if expression is None and name == "delay" and "due" in target.columns:
         return None

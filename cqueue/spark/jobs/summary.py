@@ -17,8 +17,9 @@ class Summary:
         job: its name.
         dry_run: nothing was written.
         read: rows that it looked at.
-        written: rows that were stored, and acknowledged; with `dry_run` those that would be.
-        skipped: rows that needed no writing: filtered, known already, or written by an earlier run.
+        written: rows that are stored, and acknowledged; with `dry_run` those that would be. Those that an
+            earlier run has stored under the same ids count, too.
+        skipped: rows that were not to be written: filtered, or in `dedup` and `stream` known already.
         seconds: how long it took.
         details: what else belongs to this job; anything JSON knows.
     """

@@ -109,8 +109,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return where the next batch ends; `start` if there is nothing new.
 
         Raises:
+            PositionExpired: as `partitions`.
             NotDone: Cassandra does not answer.
         """
+        _check_ours(start)
         spec, now_us = self._spec, self._now_us()
         positions = self._positions(spec, start, now_us)
         horizon = spec.horizon(now_us)
@@ -152,9 +154,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Plan one task for each partition of the log, whether it holds records or not.
 
         Raises:
-            PositionExpired: records behind `start` may be forgotten, and `failOnDataLoss` is not "false".
+            PositionExpired: records behind `start` may be forgotten, and `failOnDataLoss` is not "false"; or
+                the offsets are of another kind of source.
             NotDone: Cassandra does not answer.
         """
+        _check_ours(start)
+        _check_ours(end)
         spec, side = self._spec, session(self._options.settings)
         if BEGINS in start:
             start = end.get(BEGAN, start)
@@ -233,6 +238,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         So it does no harm that Spark leaves out the last commit under Trigger.AvailableNow.
         """
+
+
+def _check_ours(offsets: Any) -> None:
+    if not isinstance(offsets, dict) or "0" not in offsets:  # every log has a partition 0
+        raise PositionExpired(
+            f"the checkpoint is of another source, whose offset is {offsets!r}; take another checkpoint"
+        )
 
 
 def _first_us(spec: LogSpec) -> int:

@@ -275,6 +275,20 @@ def test_a_checkpoint_of_another_log_says_which(client, log):
     assert bodies(reader(log, failOnDataLoss="false"), start, end) == []
 
 
+@pytest.mark.parametrize("offset", [{"logOffset": 0}, 5])
+def test_a_checkpoint_of_another_kind_of_source_is_refused(log, offset):
+    """Trap: that of files was taken for one of a log without partitions, which is read from its beginning."""
+    one = reader(log)
+    start = one.initialOffset()
+    for plan in (
+        lambda: one.latestOffset(offset, ReadAllAvailable()),
+        lambda: one.partitions(start, offset),
+        lambda: one.partitions(offset, start),
+    ):
+        with pytest.raises(cqueue.PositionExpired, match="the checkpoint is of another source"):
+            plan()
+
+
 # ── what a repeat looks for ──
 
 

@@ -284,11 +284,6 @@ class Batcher(Generic[Entry, Outcome]):
         return not self._bounds.linger_s or len(self._waiting) >= self._bounds.most
 
     @property
-    def is_gathering(self) -> bool:
-        """Whether entries are queued."""
-        return bool(self._waiting)
-
-    @property
     def queued(self) -> int:
         """Number of entries that wait to be stored. Takes no lock."""
         return len(self._waiting)
@@ -381,13 +376,12 @@ class Batcher(Generic[Entry, Outcome]):
             return batch
 
     def _next(self, *, new_first: bool) -> _Batch[Entry] | None:
-        self._awake = self._bounds.at_a_time == 1
         late = None if new_first and self._waiting else self._retries.pop()
-        return late or self._gather() or self._retries.pop()
+        return late or self._gather()
 
     def _gather(self) -> _Batch[Entry] | None:
         """Return the queued entries as a batch, without withdrawn ones; None if nothing is left."""
-        if self._waiting and self._bounds.linger_s:
+        if self._waiting:
             self._entry_came.wait_for(self._is_batch, self._bounds.linger_s)
         items = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._bounds.most))]
         kept = [

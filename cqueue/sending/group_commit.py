@@ -76,7 +76,7 @@ class GroupCommit:
         me = waiting.caller()
         try:  # `try` before `add`, so that Ctrl-C cannot leave the thread in the set
             self._direct.add(me)
-            if len(self._direct) <= self._most_direct and not self._batcher.is_gathering:
+            if len(self._direct) <= self._most_direct and not self._batcher.queued:
                 return self._producer.send(message)
         finally:
             self._direct.discard(me)

@@ -114,6 +114,7 @@ def test_the_first_of_a_batch_lingers(storing):
     begun_s = time.monotonic()
     with batches._mutex:  # its thread sees both, however slow this one is
         futures = [batches.submit(entry) for entry in range(2)]
+        assert len(batches._workers) == 1
     assert [future.result(SOON_S) for future in futures] == [0, 1]
     assert time.monotonic() - begun_s >= 0.05
     assert storing.batches == [[0, 1]]
@@ -296,10 +297,12 @@ def test_who_submits_waits_for_room(held):
 def test_who_waits_for_room_hears_that_it_is_closed(held):
     batches = batcher(held, most=1, room=1)
     busy(batches, held, 0)
+    batches._entry_done = room = Wanted(batches._entry_done)
     caller = Caller(batches, 1)
+    until(lambda: room.waiting)
+    batches.close(drop_after_s=0.0, wait_s=0.0)
+    assert isinstance(caller.end(), Closed)
     held.go.release()
-    batches.close(wait_s=SOON_S)
-    assert isinstance(caller.end(), Closed) or held.batches == [[0], [1]]
 
 
 def test_what_hears_of_an_outcome_may_submit_more_though_there_is_no_room():
@@ -453,7 +456,7 @@ def test_after_a_fork_calls_say_so(storing):
         for call in (lambda: batches.submit(1), lambda: batches.call(1, SOON_S)):
             with pytest.raises(Closed, match="fork"):
                 call()
-        batches.close()
+        on_a_thread(batches.close)
 
 
 # ── again ──
@@ -501,6 +504,22 @@ def test_what_failed_is_stored_again_after_growing_pauses(storing):
     turn(batches)
     assert storing.batches[-1] == ["old"]
     assert batches.pending == 0
+
+
+def test_in_a_hurry_pauses_do_not_grow_and_what_is_given_up_counts_once(storing):
+    clock = Clock()
+    batches = by_hand(storing, clock)
+    storing.outcome = lambda _: Unavailable("no node")
+    batches.put(1)
+    batches.hurry()
+    for _ in range(3):
+        turn(batches)
+        assert batches._retries.left_s() == pytest.approx(FIRST_PAUSE_S)
+        clock.now += FIRST_PAUSE_S
+    batches.close(drop_after_s=0.0)
+    turn(batches)
+    assert len(storing.batches) == 3
+    assert batches.pending == 1
 
 
 def test_what_is_new_and_what_failed_take_turns(storing):
@@ -594,6 +613,13 @@ def test_what_waits_is_stored_before_it_closes(held):
     for late in (batches.submit, batches.put):
         with pytest.raises(Closed):
             late(3)
+
+
+def test_at_a_close_nobody_lingers(storing):
+    batches = batcher(storing, linger_s=3600.0, daemon=True)
+    future = batches.submit(1)
+    batches.close(wait_s=SOON_S)
+    assert future.result(0) == 1
 
 
 def test_what_is_dropped_is_not_stored(held):

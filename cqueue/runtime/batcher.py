@@ -196,9 +196,8 @@ class Batcher(Generic[Entry, Outcome]):
 
     def start_late(self) -> None:
         """Start a thread for entries of `put` if none could be started."""
-        if self._waiting and not self._workers:
-            with self._mutex:
-                self._wake()
+        with self._mutex:
+            self._wake()
 
     def submit(self, entry: Entry) -> Future[Outcome]:
         """Store an entry soon. Return a future of its outcome or error. Blocks while there is no room.

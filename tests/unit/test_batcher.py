@@ -105,7 +105,10 @@ def test_a_batch_is_stored_as_soon_as_it_is_full(storing):
     """Not later, though the first one would linger for an hour."""
     batches = batcher(storing, most=3, linger_s=3600.0)
     assert [future.result(SOON_S) for future in [batches.submit(entry) for entry in range(3)]] == [0, 1, 2]
-    assert storing.batches == [[0, 1, 2]]
+    for entry in range(3):
+        batches.put(entry)
+    assert batches.wait_stored(SOON_S)
+    assert storing.batches == [[0, 1, 2]] * 2
 
 
 def test_the_first_of_a_batch_lingers(storing):
@@ -165,10 +168,10 @@ def test_nothing_is_lost_however_many_threads_put():
 def test_threads_end_when_there_is_nothing_to_store(storing):
     """An idle batcher costs nothing, and is served again afterwards."""
     batches = batcher(storing)
-    assert batches.submit(1).result(SOON_S) == 1
-    (thread,) = batches._workers
-    thread.join(SOON_S)
-    assert not batches._workers
+    for entry in range(2):
+        batches.put(entry)
+        assert batches.wait_stored(SOON_S)
+        until(lambda: not batches._workers)
     assert batches.submit(2).result(SOON_S) == 2
 
 
@@ -552,6 +555,20 @@ def test_its_thread_takes_what_is_new_and_what_failed_in_turn(storing, monkeypat
     assert asked == [True, True, False, True]
 
 
+def test_what_is_new_does_not_wait_for_the_pause_of_what_failed(storing, monkeypatch):
+    monkeypatch.setattr("cqueue.runtime.batcher.FIRST_PAUSE_S", LONGEST_PAUSE_S * 100)
+    monkeypatch.setattr("cqueue.runtime.batcher.LONGEST_PAUSE_S", LONGEST_PAUSE_S * 100)
+    storing.outcome = lambda entry: Unavailable("no node") if entry == "old" else entry
+    batches = batcher(storing, daemon=True)
+    batches._entry_came = came = Wanted(batches._entry_came)
+    batches.put("old")
+    for number in range(2):
+        until(lambda number=number: len(came.waiting) > number)
+        assert batches.submit(number).result(SOON_S) == number
+    storing.outcome = lambda entry: entry
+    batches.close()
+
+
 def test_what_failed_is_repeated_by_what_it_has_in_common(storing):
     """So one wide row that cannot be reached delays no other; what did not fail is not stored again."""
     batches = by_hand(storing, Clock(), repeat=lambda entry: entry[0])
@@ -613,6 +630,21 @@ def test_what_waits_is_stored_before_it_closes(held):
     for late in (batches.submit, batches.put):
         with pytest.raises(Closed):
             late(3)
+
+
+@pytest.mark.parametrize("drop_after_s", [None, SOON_S])
+def test_a_close_waits_for_what_is_queued_or_has_failed(held, drop_after_s):
+    batches = batcher(held)
+    held.outcome = lambda entry: Unavailable("no node") if len(held.batches) == 1 else entry
+    batches.put(0)
+    assert held.begun.acquire(timeout=SOON_S)
+    batches.put(1)
+    closing = threading.Thread(target=lambda: batches.close(drop_after_s=drop_after_s), daemon=True)
+    closing.start()
+    until(lambda: batches._closed)
+    held.go.release(3)
+    closing.join(SOON_S)
+    assert sorted(held.batches) == [[0], [0], [1]]
 
 
 def test_at_a_close_nobody_lingers(storing):

@@ -267,7 +267,7 @@ class Batcher(Generic[Entry, Outcome]):
             thread.start()
         except BaseException as exc:
             self._workers.pop(thread, None)
-            if isinstance(exc, RuntimeError) and "new thread" in str(exc):  # a Ctrl-C may end as one, too
+            if "new thread" in str(exc):  # a Ctrl-C may end as another RuntimeError
                 raise NotDone(f"it was not done: no thread can be started for it ({exc})") from exc
             raise
 

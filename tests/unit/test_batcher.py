@@ -175,6 +175,12 @@ def test_threads_end_when_there_is_nothing_to_store(storing):
     assert batches.submit(2).result(SOON_S) == 2
 
 
+def test_what_comes_as_a_threads_wait_ends_is_stored(storing, monkeypatch):
+    batches = by_hand(storing, Clock())
+    monkeypatch.setattr(batches._entry_came, "wait", lambda _: batches._waiting.append(1))
+    assert batches._take(new_first=True).items == [1]
+
+
 # ── outcomes ──
 
 
@@ -632,19 +638,20 @@ def test_what_waits_is_stored_before_it_closes(held):
             late(3)
 
 
-@pytest.mark.parametrize("drop_after_s", [None, SOON_S])
-def test_a_close_waits_for_what_is_queued_or_has_failed(held, drop_after_s):
+@pytest.mark.parametrize(("drop_after_s", "queued"), [(None, []), (SOON_S, [1])])
+def test_a_close_waits_for_what_is_queued_or_fails(held, drop_after_s, queued):
     batches = batcher(held)
     held.outcome = lambda entry: Unavailable("no node") if len(held.batches) == 1 else entry
     batches.put(0)
     assert held.begun.acquire(timeout=SOON_S)
-    batches.put(1)
+    for entry in queued:
+        batches.put(entry)
     closing = threading.Thread(target=lambda: batches.close(drop_after_s=drop_after_s), daemon=True)
     closing.start()
     until(lambda: batches._closed)
     held.go.release(3)
     closing.join(SOON_S)
-    assert sorted(held.batches) == [[0], [0], [1]]
+    assert sorted(held.batches) == [[0], [0], *([entry] for entry in queued)]
 
 
 def test_at_a_close_nobody_lingers(storing):
@@ -660,12 +667,14 @@ def test_what_is_dropped_is_not_stored(held):
     first, second = busy(batches, held, 0, 1)
     caller = Caller(batches, 2)
     until(lambda: len(batches._waiting) == 2)
+    assert batches.submit(3).cancel()
+    batches.put(4)
     batches.close(drop_after_s=0.0, wait_s=0.0)
     held.go.release()
     assert first.result(SOON_S) == 0
     assert isinstance(second.exception(SOON_S), Closed)
     assert isinstance(caller.end(), Closed)
-    until(lambda: batches.pending == 2)  # what was given up still counts as not stored
+    until(lambda: batches.pending == 4)  # what was given up still counts as not stored
     assert held.batches == [[0]]
 
 

@@ -171,12 +171,10 @@ class Consumer:
                 failure: CqueueError | None = None
                 try:
                     messages = self._look(want)
-                except Closed:
-                    raise
                 except (NotDone, OutcomeUnknown) as exc:
                     failure, messages = exc, []
                 left_s = deadline_s - time.monotonic()
-                if messages or left_s <= 0 or isinstance(failure, LASTING):
+                if messages or left_s <= 0 or isinstance(failure, (Closed, *LASTING)):
                     break
                 self._wait(left_s)
             if messages:

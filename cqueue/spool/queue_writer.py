@@ -139,8 +139,7 @@ class QueueWriter:
             self._give_up(segment, waiting, exc)
             return False
         self._synced_end = segment.end
-        if segment.end > self.queue.end:
-            self.queue.publish(segment.end)
+        self.queue.publish(segment.end)
         for entry in waiting:
             entry.done()
         return True

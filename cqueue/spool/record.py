@@ -146,9 +146,7 @@ def _next_valid(data: bytes, broken: int, used: int, *, expected: int, salt: int
     Its offset must be one that the bytes between have room for: a copy of an old record inside a payload
     has an older one.
     """
-    for position in range(broken + 8, used, 8):
-        if position + HEAD.size > len(data):
-            return None
+    for position in range(broken + 8, min(used, len(data) - HEAD.size + 1), 8):
         (offset,) = _OFFSET.unpack_from(data, position + 8)
         has_room = 0 < offset - expected <= (position - broken) // HEAD.size
         if has_room and any(_whole(data, position, offset, salt)):

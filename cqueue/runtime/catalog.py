@@ -120,10 +120,9 @@ class Catalog:
             WrongDataCentre: the home was moved.
         """
         self.refresh()
-        entry = self._entries.get(name) if isinstance(name, str) else None
-        if entry is None:
-            entry = self._read(name)
-        return entry
+        if not isinstance(name, str):
+            check_queue_name(name)  # raises
+        return self._entries.get(name) or self._read(name)
 
     def dead_of(self, queue: QueueSpec) -> QueueSpec | None:
         """Return the dead-letter queue of a queue; None if that was deleted, though one of its name is there.
@@ -256,8 +255,7 @@ class Catalog:
         self._generation += 1
 
     def _read(self, name: str) -> QueueEntry:
-        is_dead = isinstance(name, str) and name.endswith(DEAD_SUFFIX)
-        check_queue_name(name.removesuffix(DEAD_SUFFIX) if is_dead else name)
+        check_queue_name(name.removesuffix(DEAD_SUFFIX))
         generation = self._generation
         row = self._driver.ask(ReadQueue(name))
         if row is None or row.state == DELETING:
@@ -407,15 +405,13 @@ class Catalog:
         for attempt in range(TRIES):
             with looking_again(unknown):
                 row = self._driver.ask(ReadQueue(name, as_stored=only is not None))
-                is_another = row and only and row.incarnation != only.incarnation
-                if row is None or row.state == DELETING or is_another:
+                if row is None or row.state == DELETING or (only and row.incarnation != only.incarnation):
                     raise QueueNotFound(f"there is no queue {name!r}")
                 wanted = change(row)
                 if not attempt:
                     self._bump()  # who may not do that is refused before anything is written
-                stands = unknown is not None and wanted == row
                 try:
-                    stands = stands or self._driver.ask(ChangeQueue(wanted, row.version))
+                    stands = wanted == row or self._driver.ask(ChangeQueue(wanted, row.version))
                 except OutcomeUnknown as exc:
                     unknown = exc
                     continue

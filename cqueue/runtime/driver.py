@@ -140,8 +140,6 @@ class BlockingDriver:
         if isinstance(operation, Together):
             results = self.store.together(operation.operations)
             return self._retry_failed(operation.operations, results) if operation.retried else results
-        if not isinstance(operation, Repeatable):
-            return self.store.execute(operation)
         (result,) = self._retry_failed((operation,), [self._result(operation)])
         if isinstance(result, Exception):
             raise result

@@ -96,6 +96,18 @@ def test_a_call_waits_for_no_look_while_what_is_known_is_young(client, store):
         store.open.set()
     until(lambda: not is_looking())
     assert time.monotonic() - client._catalog._polled_s < SOON_S
+    age(client, 1.0)
+    queue.send(b"x")
+    until(lambda: store.looks == looks + 2)
+
+
+def test_a_call_goes_by_what_another_client_has_changed(client, store):
+    queue = client.queue("q")
+    assert not queue.paused
+    with Client(store) as other:
+        other.queue("q").pause()
+    age(client, 3600.0)
+    assert queue.paused
 
 
 def test_what_a_look_beside_has_found_holds_for_the_next_call(client, store):
@@ -337,6 +349,46 @@ def test_a_queue_that_is_made_while_one_of_its_name_goes_has_a_dead_letter_queue
         with Client(FaultyStore(store, trouble=delete_first)) as other:
             other.create_queue("q", exist_ok=True)
         assert one.queues() == ["q", "q.dead"]
+
+
+def beside(store, nth, kind, do):
+    """Have a client do something just before the nth operation of a kind on the queue `q`."""
+    seen = []
+
+    def trouble(operation):
+        if type(operation) is kind:
+            seen.append(operation)
+            if len(seen) == nth:
+                with Client(store.store) as other:
+                    do(other)
+
+    store.trouble = trouble
+
+
+def test_of_two_changes_at_once_none_is_lost(client, store):
+    beside(store, 1, ChangeQueue, lambda other: other.queue("q").alter(shards=8))
+    config = client.queue("q").alter(max_attempts=3)
+    assert (config.shards, config.max_attempts) == (8, 3)
+
+
+def test_of_two_deletions_at_once_one_finds_no_queue(client, store):
+    beside(store, 3, ReadQueue, lambda other: other.delete_queue("q"))
+    with pytest.raises(cqueue.QueueNotFound):
+        client.delete_queue("q")
+
+
+def test_a_visibility_below_what_clocks_may_differ_by_is_refused(client, store):
+    store.store._deployment = client._catalog.deployment()._replace(skew_ms=1000)
+    age(client, 3600.0)
+    client.queues()
+    with pytest.raises(cqueue.ConfigError, match="disagree by 1000 ms"):
+        client.create_queue("new", cqueue.QueueConfig(visibility=timedelta(seconds=3)))
+
+
+@pytest.mark.parametrize("name", [5, ["q"]])
+def test_no_queue_has_a_name_that_is_no_text(client, name):
+    with pytest.raises(cqueue.InvalidQueueName):
+        client.queue(name)
 
 
 @pytest.mark.parametrize("maker", [0, 1])

@@ -6,7 +6,7 @@ import pytest
 
 from cqueue.errors import Unavailable
 from cqueue.runtime.clock import ClusterClock
-from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.driver import WAITS_S, BlockingDriver
 from cqueue.store import waiting
 from cqueue.store.operations import Answers, ReadHead, Together, WideRow
 from tests.unit.ctrl_c import at_each_moment
@@ -17,12 +17,14 @@ ROW = WideRow("q@1", 0, 0)
 class Slow:
     """A store cut off from its nodes: each request takes all the time that it may, and fails."""
 
+    longest_s = 0.5
+
     def __init__(self, clock):
         self.took = []
         self.clock = clock
 
     def execute(self, operation):
-        self.took.append(waiting.left_s(0.5))
+        self.took.append(waiting.left_s(self.longest_s))
         self.clock.now_s += self.took[-1]
         raise Unavailable("nobody answers")
 
@@ -72,7 +74,20 @@ def test_a_call_whose_time_is_over_asks_for_nothing_more(clock):
     store = Slow(clock)
     with waiting.within(-2), pytest.raises(Unavailable, match="over"):
         driver(store, 1.0).ask(ReadHead(ROW))
+    with waiting.within(-2):
+        late = driver(store, 1.0).ask(Together((ReadHead(ROW),) * 2))
+    assert [type(one) for one in late] == [Unavailable] * 2
     assert not store.took
+
+
+def test_before_each_repeat_it_pauses(clock):
+    """Clients that repeat at once would keep a node busy that has just come back."""
+    store = Slow(clock)
+    store.longest_s = 0.0
+    with pytest.raises(Unavailable):
+        driver(store, 1.0).ask(ReadHead(ROW))
+    assert len(store.took) == 1 + len(WAITS_S)
+    assert clock.now_s - 1000.0 >= sum(least_s for least_s, _ in WAITS_S)
 
 
 @pytest.mark.usefixtures("clock")
@@ -88,6 +103,21 @@ def test_an_inner_limit_never_lengthens_an_outer_one():
             assert 7 < waiting.left_s(30) <= 8
         assert 9 < waiting.left_s(30) <= 10
     assert waiting.left_s(30) == 30
+
+
+@pytest.mark.parametrize(("answer", "asked"), [(None, 9), (Unavailable("no"), 3)])
+def test_a_call_has_its_time_anew_with_each_answer(clock, answer, asked):
+    """A large send may take long, as long as Cassandra answers; and no longer."""
+    store = SimpleNamespace(together=lambda _: clock.sleep(0.9) or [answer], clock=clock)
+
+    def ask():
+        for number in range(10):
+            (one,) = yield from Together((ReadHead(ROW),), retried=False)
+            if one is not answer or number == asked:
+                return number
+        return None
+
+    assert driver(store, 1.0).run(ask()) == asked
 
 
 def test_a_late_request_still_gets_a_moment():

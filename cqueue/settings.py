@@ -218,16 +218,11 @@ def _merge(*layers: Mapping[str, str]) -> tuple[ParsedUrl, dict[str, str]]:
 
     The options in a URL rank below the other keys of the URL's layer, and above all later layers.
     """
-    address: ParsedUrl | None = None
+    source = next(layer for layer in layers if "url" in layer)
+    address = parse_url(source["url"], known=URL_KEYS)
     merged: dict[str, str] = {}
     for layer in layers:
-        own = {key: value for key, value in layer.items() if key != "url"}
-        if address is None and "url" in layer:
-            address = parse_url(layer["url"], known=URL_KEYS)
-            own = {**address.options, **own}
-        merged = {**own, **merged}
-    if address is None:
-        raise ConfigError("No URL is given.")
+        merged = {**(address.options if layer is source else {}), **layer, **merged}
     return address, merged
 
 

@@ -120,9 +120,8 @@ class Catalog:
             WrongDataCentre: the home was moved.
         """
         self.refresh()
-        if not isinstance(name, str):
-            check_queue_name(name)  # raises
-        return self._entries.get(name) or self._read(name)
+        entry = self._entries.get(name) if isinstance(name, str) else None
+        return entry or self._read(name)
 
     def dead_of(self, queue: QueueSpec) -> QueueSpec | None:
         """Return the dead-letter queue of a queue; None if that was deleted, though one of its name is there.
@@ -255,7 +254,7 @@ class Catalog:
         self._generation += 1
 
     def _read(self, name: str) -> QueueEntry:
-        check_queue_name(name.removesuffix(DEAD_SUFFIX))
+        check_queue_name(name.removesuffix(DEAD_SUFFIX) if isinstance(name, str) else name)
         generation = self._generation
         row = self._driver.ask(ReadQueue(name))
         if row is None or row.state == DELETING:

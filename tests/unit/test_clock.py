@@ -6,7 +6,7 @@ import pytest
 
 from cqueue.client import Client
 from cqueue.errors import Closed, NotDone
-from cqueue.runtime.clock import JUMP_US, MAX_ROUND_TRIP_US, RETRY_US, STALE_US, ClusterClock
+from cqueue.runtime.clock import GIVE_UP_US, JUMP_US, MAX_ROUND_TRIP_US, RETRY_US, STALE_US, ClusterClock
 from cqueue.store.memory import MemoryStore
 from tests.unit.ctrl_c import on_a_thread
 
@@ -97,6 +97,42 @@ def test_one_answer_that_contradicts_us_is_asked_for_again():
 
     machine.clock._sample = later_all
     assert machine.clock.sync() == machine.true_us + 10
+
+
+def test_a_machine_that_was_paused_has_no_voice():
+    """Its own time of before the pause would make a wrong answer the right one."""
+    machine = Machine()
+    machine.clock.sync()
+    machine.wall_step_us = JUMP_US + 1
+    machine.passed_us += 1
+    machine.spread = [0, 30_000_000]
+    with pytest.raises(NotDone, match="disagree"):
+        machine.clock.sync()
+
+
+def test_a_machine_that_stands_still_at_each_question_gives_up_soon():
+    """However short the trips were: a caller waits."""
+    machine = Machine()
+    sample = machine.sample
+
+    def slow() -> list[tuple[int, int]]:
+        machine.passed_us += GIVE_UP_US // 2
+        return sample()
+
+    machine.clock._sample = slow
+    with pytest.raises(NotDone, match="within 200 ms"):
+        machine.clock.sync()
+    assert machine.asked == 2
+
+
+def test_a_synchronisation_holds_for_half_a_minute():
+    machine = Machine()
+    machine.passed_us += 2 * STALE_US
+    machine.clock.now_us()
+    machine.passed_us += STALE_US
+    for checked in (False, True):
+        machine.clock.now_us(checked=checked)
+    assert machine.asked == 1
 
 
 def test_a_step_of_the_wall_clock_changes_nothing():

@@ -9,11 +9,13 @@ import os
 import shutil
 import subprocess
 from datetime import timedelta
+from functools import partial
 
 import pytest
 
 from cqueue import errors
 from cqueue.spool import Spool, writer
+from cqueue.spool.disk import Disk
 from cqueue.spool.queue_writer import QueueWriter
 from tests.fix_dispatcher import until
 from tests.spool.faulty import FOR_EVER, FaultyDisk
@@ -82,6 +84,49 @@ def calls(tmp_path, fsync):
     Run(tmp_path / "spool", disk, fsync)
     shutil.rmtree(tmp_path / "image")
     return disk.calls
+
+
+class Recorded:
+    """The module `os` of a disk: it notes the calls, writes two bytes at a time, and may fail at one."""
+
+    def __init__(self):
+        self.calls = []
+        self.fails = ""
+
+    def __getattr__(self, name):
+        real = getattr(os, name)
+        return partial(self._call, name, real) if callable(real) else real
+
+    def _call(self, name, real, *args):
+        self.calls.append(name)
+        if name == self.fails:
+            raise OSError(errno.EIO, name)
+        return real(*args)
+
+    def pwrite(self, handle, data, position):
+        self.calls.append("pwrite")
+        return os.pwrite(handle, data[:2], position)
+
+
+def test_a_file_has_its_name_once_it_is_durable_and_a_creation_that_fails_leaves_nothing(
+    tmp_path, monkeypatch
+):
+    disk, path, system = Disk(), tmp_path / "made" / "file", Recorded()
+    monkeypatch.setattr("cqueue.spool.disk.os", system)
+    named = ["open", "fsync", "close"]
+    disk.make_directory(path.parent)
+    assert system.calls == named
+    handle = disk.create(path, b"abc", size=4096)
+    assert system.calls == [*named, "open", "posix_fallocate", "pwrite", "pwrite", "fdatasync", *named]
+    disk.cut(handle, 3)
+    os.close(handle)
+    assert path.read_bytes() == b"abc"
+    system.fails = "fdatasync"
+    with pytest.raises(OSError, match="fdatasync"):
+        disk.create(path, b"later")
+    assert system.calls[-1] == "close"
+    assert list(path.parent.iterdir()) == [path]
+    assert path.read_bytes() == b"abc"
 
 
 @pytest.mark.slow

@@ -675,6 +675,19 @@ def test_records_reach_a_log(client, spool):
     assert len({record.headers["cqueue-spool"] for record in records}) == 11
 
 
+def test_a_topic_without_a_producer_is_forwarded_if_it_is_that_of_a_queue_or_a_log(client, spool):
+    client.create_log("events")
+    payload = client._spools._log_target(spool, "events").spooled(cqueue.Record("t", b"x"))
+    spool.append("log.events", payload).result()
+    forwarder = client._spools.forwarder(spool, "log.events")
+    forwarder.start()
+    assert forwarder.drain(60)
+    forwarder.close()
+    assert [record.body for record in read(client, 1)] == [b"x"]
+    with pytest.raises(cqueue.BadInput, match="topic 'mail'"):
+        client._spools.forwarder(spool, "mail")
+
+
 def test_a_record_for_a_partition_that_is_gone_waits_until_there_is_one(client, spool):
     """The log was made again with fewer; a queue of the same spool does not wait for it."""
     client.create_log("events", LogConfig(partitions=8))

@@ -154,8 +154,15 @@ def test_damage_in_a_sealed_segment_shows_when_it_is_read_and_when_it_is_verifie
     with Spool.open_readonly(target) as spool:
         (finding,) = spool.verify()
         assert finding.offsets == range(1)
-    reading = read_back(target)
-    assert (sorted(reading.records), reading.lost) == ([1, 2, 3, 4], [range(1)])
+        assert [record.offset for record in spool.records(TOPIC)] == [1, 2, 3, 4]
+    assert not list(target.glob("*/*/lost")), "who only looks changes nothing"
+    for _ in range(2):
+        reading = read_back(target)
+        assert (sorted(reading.records), reading.lost) == ([1, 2, 3, 4], [range(1)])
+        (kept,) = target.glob("*/*/lost/*")
+        kept.write_bytes(b"looked at")
+    read_back(target)
+    assert kept.read_bytes() == b"looked at", "nor is it told again"
 
 
 def test_damage_in_an_open_segment_costs_the_damaged_record_only(image, monkeypatch):

@@ -762,6 +762,16 @@ def test_what_was_purged_is_not_claimed(queue):
         assert [message.body for message in consumer.receive(wait=SOON)] == [b"sent since"]
 
 
+def test_what_was_read_ahead_of_a_purge_is_not_received(queue):
+    """A consumer of this process forgets what its last claim has read for the next one."""
+    queue.send_many(messages(*[b"x"] * 40))
+    with queue.consumer() as consumer:
+        consumer._mean_gap_s = 0.0  # it comes back at once, so it keeps the lock and reads ahead
+        assert len(consumer.receive(10, wait=SOON)) == 10
+        assert queue.purge() == 40
+        assert consumer.receive(10) == []
+
+
 def test_a_receive_in_vain_frees_slots_whose_messages_are_acked(queue, monkeypatch):
     """But not at once: the next claim frees them on the way."""
     with queue.consumer() as consumer:

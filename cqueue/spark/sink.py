@@ -118,7 +118,7 @@ class QueueSink(Sink):
             [each or 0 for each in columns.whole("priority", 0, MAX_PRIORITY, PriorityOutOfRange) or none],
             self._due(columns, first, now_us),
             columns.headers() or none,
-            self._ttl_ms(columns, now_us),
+            self._expires_ms(columns, now_us),  # in place of the ttl, until the row is sent
             columns.texts("codec") or none,
             columns.texts("task") or none,
             columns.texts("key") or none,
@@ -176,20 +176,20 @@ class QueueSink(Sink):
             )
         columns.refuse_any([each is not None and each < oldest_us for each in due], DelayOutOfRange, what)
 
-    def _ttl_ms(self, columns: rows.Columns, now_us: int) -> list[int | None]:
+    def _expires_ms(self, columns: rows.Columns, now_us: int) -> list[int | None]:
+        """Return when each row expires, in ms since 1970; None is never."""
         expires = columns.times_us("expires")
         if expires is None:
             return [None] * len(columns)
-        ttl = [None if each is None else (each - now_us) // 1000 for each in expires]
         columns.refuse_any(
-            [each is not None and each > rows.MAX_DELAY_US // 1000 for each in ttl],
+            [each is not None and each - now_us > rows.MAX_DELAY_US for each in expires],
             BadInput,
             "expires in more than 10 years; null is never",
         )
-        if self.repeatable:  # the first try may have stored the row in time, so a repeat must not fail
-            return [None if each is None else max(1, each) for each in ttl]
-        columns.refuse_any([each is not None and each < 1 for each in ttl], BadInput, "has expired already")
-        return ttl
+        if not self.repeatable:  # the first try may have stored the row in time, so a repeat must not fail
+            past = [each is not None and each < now_us + 1000 for each in expires]
+            columns.refuse_any(past, BadInput, "has expired already")
+        return [None if each is None else each // 1000 for each in expires]
 
     def _sources(self, columns: rows.Columns, first: int) -> list[bytes | None]:
         """Return sources as `Message.source` counts them: a text's bytes behind an s.
@@ -205,7 +205,12 @@ class QueueSink(Sink):
 
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
         """Send entries; return those that failed."""
-        flushes: list[Flush] = self.side.driver.run(send(self._spec, state, entries))
+        now_ms = self.side.driver.clock.now_us() // 1000  # a row may have waited for long, as with a rate
+        messages = [
+            each if each.ttl_ms is None else each._replace(ttl_ms=max(1, each.ttl_ms - now_ms))
+            for each in entries
+        ]
+        flushes: list[Flush] = self.side.driver.run(send(self._spec, state, messages))
         return [(index, flush.error) for flush in flushes if flush.error for index in flush.indexes]
 
 

@@ -500,6 +500,18 @@ def test_columns_of_rows_are_known_in_any_case(spark):
     assert [row.asDict() for row in shaped.collect()] == [{"body": "x", "key": "k", "priority": 4}]
 
 
+def test_a_row_expires_at_its_time_however_long_it_has_waited(client, side, queue):
+    """As with a rate, or while Cassandra does not answer. Trap: the time went on with the row's wait."""
+    expires = datetime.fromtimestamp(client.clock.now_us() / 1e6 + 60, UTC)
+    sink = QueueSink(side, write_options({"url": URL, "queue": queue.name}, overwrite=False))
+    entries = sink.entries(pa.RecordBatch.from_pydict({"body": ["x"], "expires": [expires]}), 0)
+    client.advance(40 * S)
+    assert sink.store(entries, sink.state()) == []
+    client.advance(21 * S)
+    with queue.consumer() as consumer:
+        assert not consumer.receive(10)
+
+
 def test_of_rows_with_one_id_a_log_gets_one(spark):
     """A queue gets them all: the same id is the same message, and headers do not matter. A dry run too."""
     rows = spark.sql(

@@ -124,23 +124,16 @@ def frames_of(error: BaseException, said: str) -> str:
     parts: list[str] = []
     seen: set[int] = set()
     one: BaseException | None = error
+    link = ""  # from the error before
     while one is not None and id(one) not in seen:
         seen.add(id(one))
         frames = "".join(traceback.format_tb(own_frames(one)))
         what = said if one is error else describe(one, texts=is_ours(one))
         head = "Traceback (most recent call last):\n" if frames else ""
-        parts.append(f"{head}{frames}{what}")
-        if one.__cause__ is not None:
-            parts.append(_CAUSED)
-            one = one.__cause__
-        elif one.__context__ is not None and not one.__suppress_context__:
-            parts.append(_DURING)
-            one = one.__context__
-        else:
-            one = None
-    if parts[-1] in {_CAUSED, _DURING}:
-        parts.pop()
-    return "\n\n".join(reversed(parts))
+        parts += (link, f"{head}{frames}{what}")
+        cause, context = one.__cause__, None if one.__suppress_context__ else one.__context__
+        link, one = (_DURING, context) if cause is None else (_CAUSED, cause)
+    return "\n\n".join(reversed(parts[1:]))
 
 
 def own_frames(error: BaseException) -> TracebackType | None:

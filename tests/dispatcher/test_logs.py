@@ -13,7 +13,7 @@ import cqueue
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.service import logs
 from cqueue.message import short
-from cqueue.runtime.logs import TRACEBACKS
+from cqueue.runtime.logs import TRACEBACKS, frames_of
 from tests.fix_dispatcher import SOON
 
 
@@ -169,6 +169,20 @@ def test_the_frames_of_other_libraries_errors_are_shortened_as_well(lines):
     text = stream.getvalue()
     assert "test_logs.py" in text
     assert "frames of Python's library\njson.decoder.JSONDecodeError" in text
+
+
+@pytest.mark.parametrize(
+    ("link", "text"), [("__cause__", "the direct cause of"), ("__context__", "During handling of")]
+)
+def test_a_traceback_without_texts_tells_how_errors_are_linked(link, text):
+    """Each error once, however they are linked."""
+    first, last = KeyError("4929-1111"), ValueError("4929-1111")
+    for one, other in ((last, first), (first, last)):
+        setattr(one, link, other)
+    told = frames_of(last, "said").split("\n\n")
+    assert [told[0], told[2]] == ["KeyError", "said"]
+    assert text in told[1]
+    assert len(told) == 3
 
 
 # ── Failures ──

@@ -207,6 +207,19 @@ def test_what_is_wrong_is_said(url, message):
         load(url, environ={})
 
 
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        ("[cqueue", "cannot be read as TOML"),
+        ("cqueue = 1", "must be a table"),
+        ("[cqueue]\nurl = []", "must be text"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_refused(tmp_path, toml, message):
+    with pytest.raises(ConfigError, match=message):
+        loaded(tmp_path=tmp_path, toml=toml)
+
+
 def test_a_typo_in_the_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match="Did you mean 'username'"):
         loaded(tmp_path=tmp_path, toml='[cqueue]\nusernam = "bob"')

@@ -3,7 +3,7 @@
 import errno
 import itertools
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
@@ -19,6 +19,8 @@ from cqueue.errors import (
     Closed,
     HeadersTooLarge,
     PartitionOutOfRange,
+    SpoolFailed,
+    SpoolFull,
     SpoolLocked,
     SpoolTooOld,
     Unavailable,
@@ -47,6 +49,7 @@ pytestmark = pytest.mark.usefixtures("brisk_forwarding")
 SOON = timedelta(seconds=60)
 NOT_YET = timedelta(milliseconds=50)
 MAIL = topic_of("mail")
+FRAMED = Frame(0, 0, 0, b"source", {}, b"").pack()
 
 
 class Away(FaultyStore):
@@ -234,6 +237,39 @@ def test_send_async_tells_when_the_message_is_durable(client, spool):
 
 
 # ── what is refused ──
+
+
+def failing(error):
+    future = Future()
+    future.set_exception(error)
+    return future
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [
+        ({"side_effect": SpoolFull("full")}, SpoolFull),
+        ({"return_value": failing(SpoolFull("full"))}, SpoolFull),
+        ({"return_value": failing(SpoolFailed("no", range(1)))}, cqueue.SendUnknown),
+    ],
+)
+def test_what_the_spool_does_not_take_fails_one_by_one(client, spool, monkeypatch, how, told):
+    """Whether the spool says so at once or later; bad input among it stays bad input."""
+    client.create_log("events")
+    queue, log = client.queue("mail", spool=spool), client.log("events", spool=spool)
+    for name in ("append", "append_many"):
+        monkeypatch.setattr(spool, name, mock.Mock(**how))
+    result = queue.send_many([cqueue.Message(b"1"), cqueue.Message(b"2", priority=10), cqueue.Message(b"3")])
+    assert {place: type(one) for place, one in result.failed} == {
+        0: told,
+        1: cqueue.PriorityOutOfRange,
+        2: told,
+    }
+    assert result.ids == [None] * 3
+    with pytest.raises(told):
+        queue.send(b"x")
+    with pytest.raises(cqueue.AppendUnknown if told is not SpoolFull else SpoolFull):
+        log.append("t", b"x")
 
 
 def test_bad_input_is_refused_before_it_is_spooled(client, spool):
@@ -662,6 +698,12 @@ def test_a_testing_block_uses_no_spool(client, spool):
 # ── logs ──
 
 
+def test_no_records_are_nothing_to_append(client, spool):
+    client.create_log("events")
+    client.log("events", spool=spool).append_many([])
+    assert spool.end("log.events") == 0
+
+
 def test_records_reach_a_log(client, spool):
     """With topic, key and headers; a header names the append."""
     client.create_log("events")
@@ -914,7 +956,9 @@ def test_a_record_of_a_newer_version_stops_the_forwarder(client, spool):
 
 
 @pytest.mark.parametrize("kind", ["queue", "log"])
-@pytest.mark.parametrize("payload", [b"", b"{}", b"a text of another program, longer than a head"])
+@pytest.mark.parametrize(
+    "payload", [b"", b"{}", b"a text of another program, longer than a head", b"\0" + FRAMED[1:], FRAMED[:-1]]
+)
 def test_a_payload_of_another_program_holds_up_nothing(client, spool, kind, payload):
     """It is kept as damage is, and what stands before and behind it is forwarded."""
     client.create_log("mail")

@@ -303,13 +303,20 @@ def test_a_senseless_unique_is_refused(options):
     [
         Message(b"", unique=Unique()),
         Message(b"", unique="k"),
-        Message(b"", unique=Unique(key="k"), source="s"),
         Message(b"", unique=Unique(key="k"), priority=10),
     ],
 )
 def test_a_senseless_message_reserves_nothing(client, queue, message):
     ((_, error),) = queue.send_many([message]).failed
     assert isinstance(error, BadInput)
+    assert reservation(client, queue) is None
+
+
+def test_a_unique_message_has_no_source(client, queue):
+    queue.alter(derived_sends=True)
+    message = Message(b"", due=queue.now, source="s", unique=Unique(key="k"))
+    ((_, error),) = queue.send_many([message]).failed
+    assert "source or unique" in str(error)
     assert reservation(client, queue) is None
 
 

@@ -337,6 +337,16 @@ def test_what_is_gone_is_told_as_gone_however_much_is_sent_meanwhile(client, spo
         assert not queue.cancel(gone)
 
 
+def test_what_was_forwarded_is_changed_by_its_key(client, spool):
+    client.queue("mail").alter(keyed=True)
+    queue = client.queue("mail", spool=spool)
+    for body in (b"1", b"2"):
+        queue.send(body, key="k", delay=timedelta(hours=1))
+    assert len(queue.reschedule_by_key("k", timedelta()).done) == 2
+    assert len(queue.delete_by_key("k").done) == 2
+    assert queue.list_by_key("k") == []
+
+
 def test_a_queue_that_does_not_exist_is_refused_at_once(client, spool):
     """Before anything is spooled for it."""
     with pytest.raises(cqueue.QueueNotFound):

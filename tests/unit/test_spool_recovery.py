@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 import shutil
+from array import array
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from cqueue.errors import NotDone, SpoolFull
 from cqueue.spool import Spool, segment
 from cqueue.spool.disk import Disk
+from cqueue.spool.index import Index
 from tests.spool.images import TOPIC, check, crashed, only_segment, payloads, read_back
 
 
@@ -308,6 +310,22 @@ def with_a_wrong_index(image):
     (path,) = target.glob("*/*/index")
     path.write_bytes(path.read_bytes()[:16] + b"\1\2\3\4" * 5)
     return target
+
+
+def test_an_index_forgets_segments_that_are_gone(tmp_path, monkeypatch):
+    """Once they are more than half of it."""
+    monkeypatch.setattr("cqueue.spool.index._TRIM_BYTES", 0)
+    index = Index(tmp_path / "index")
+    index.put(10, array("I", range(100, 120)))
+    whole = (tmp_path / "index").stat().st_size
+    index.trim(14)
+    assert (tmp_path / "index").stat().st_size == whole
+    index.trim(25)
+    assert (tmp_path / "index").stat().st_size < whole // 2
+    assert [index.get(offset) for offset in (10, 24, 25, 29, 30)] == [0, 0, 115, 119, 0]
+    index.put(24, array("I", [7]))
+    index.put(30, array("I", [120]))
+    assert [index.get(offset) for offset in (24, 25, 30)] == [7, 0, 120]
 
 
 def test_readers_that_meet_a_wrong_index_together_get_every_record(image, monkeypatch):

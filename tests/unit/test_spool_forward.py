@@ -4,6 +4,7 @@ import errno
 import itertools
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Event
@@ -26,11 +27,13 @@ from cqueue.errors import (
     Unavailable,
 )
 from cqueue.log import LogConfig
+from cqueue.protocol.writing import PART_BYTES, PART_ROWS
 from cqueue.runtime.clock import ClusterClock
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.spool import Spool, forward_known, writer
 from cqueue.spool.disk import Disk
 from cqueue.spool.forward_frame import Frame
+from cqueue.spool.forward_log import _in_turn
 from cqueue.spool.forward_message import topic_of
 from cqueue.spool.forwarder import Forwarded, Forwarder, Stored
 from cqueue.spool.queue_writer import QueueWriter
@@ -565,6 +568,25 @@ def test_a_damaged_definition_is_asked_for_again(client, cluster, spool, kind, t
     assert path.read_bytes() != text
 
 
+def test_how_long_a_definition_is_asked_for_and_when_it_is_written(tmp_path):
+    """3 s where one is known; and once, as each batch looks it up."""
+    limits = []
+    driver = SimpleNamespace(deadline_s=10.0, limited=lambda limit_s: limits.append(limit_s) or nullcontext())
+    away, refused = mock.Mock(side_effect=Unavailable("away")), mock.Mock(side_effect=cqueue.Refused("no"))
+    with pytest.raises(Unavailable, match="never opened"):
+        forward_known.look_up("x", None, away, driver)
+    assert forward_known.look_up("x", 5, away, driver) == 5
+    with pytest.raises(cqueue.Refused):
+        forward_known.look_up("x", 5, refused, driver)
+    assert limits == [10.0, forward_known.OPEN_S, forward_known.OPEN_S]
+    path, files = tmp_path / f"x{forward_known.SUFFIX}", []
+    for partitions in (1, 1, 2):
+        forward_known.remember(tmp_path, "x", {"partitions": partitions})
+        files.append((path.stat().st_ino, path.read_text()))
+        path.with_name(f"{len(files)}").hardlink_to(path)  # so that no number of a file is used again
+    assert files[0] == files[1] != files[2]
+
+
 @pytest.mark.parametrize("kind", ["queue", "log"])
 def test_a_closed_client_spools_nothing(client, spool, kind):
     """Nobody would forward it before the next start."""
@@ -758,6 +780,26 @@ def test_a_record_for_a_partition_that_is_gone_waits_until_there_is_one(client, 
     client.log("events").alter(partitions=8)
     assert log.flush(SOON)
     assert {record.body for record in read(client, 8)} == {b"%d" % place for place in range(8)}
+    client.log("events").alter(partitions=16)
+    log.append("t", b"8")
+    assert log.flush(SOON)
+    log.append("t", b"9", partition=15)
+    assert log.flush(SOON)
+
+
+def test_records_are_split_where_one_write_to_a_partition_or_all_writes_are_full():
+    """So that those of a key are appended in order, whatever fails."""
+
+    def sizes(body, count, **options):
+        record = cqueue.Record("t", body, **options)
+        return [len(some) for some in _in_turn([(0, record)] * count, 4)]
+
+    assert sizes(bytes(PART_BYTES // 2), 3, key="k") == [1, 1, 1]
+    assert sizes(bytes(PART_BYTES // 3), 5, partition=1) == [2, 2, 1]
+    assert sizes(bytes(PART_BYTES), 5) == [4, 1]
+    assert sizes(b"", 2000) == [2000]
+    assert sum(sizes(b"", 2000, partition=1)) == 2000
+    assert max(sizes(b"", 2000, partition=1)) <= PART_ROWS
 
 
 def test_a_record_that_failed_alone_is_appended_alone(client, spool):

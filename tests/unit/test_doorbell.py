@@ -12,6 +12,7 @@ from operator import or_
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 import cqueue
 from cqueue import ids
@@ -1061,6 +1062,19 @@ def test_of_several_consumers_the_one_that_looks_there_first_is_told():
         wakeups.ring(Hint(WideRow("q", 1, shard), frozenset({5})))
 
     assert woken == [1, 2, 1, 0]
+
+
+@pytest.mark.parametrize("bell", [None, SimpleNamespace(listen=lambda *_: None, ring=lambda *_: False)])
+def test_a_hint_goes_to_a_consumer_here_or_to_another_process(bell):
+    wakeups, inbox, hint = Wakeups(bell), HintInbox(), Hint(WideRow("q", 1, 1), frozenset({5}))
+    wakeups.join(inbox, "q")
+    with capture_logs() as said:
+        wakeups.ring(hint)
+    assert list(inbox.hints) == ([hint] if bell is None else [])
+    if bell is None:
+        wakeups.pass_on()
+        assert inbox.hints
+    assert not said
 
 
 def test_a_wide_row_that_no_consumer_looks_at_first_is_told_to_one_of_them():

@@ -546,6 +546,18 @@ def test_a_claim_with_nothing_to_take_sweeps_to_the_boundary():
     assert slices(table) == before + 1, "above the boundary is read once"
 
 
+def test_the_cursor_stays_below_late_messages_that_a_claim_leaves():
+    """A sweep that finds more than a claim takes is not over: the next ones find the others."""
+    table = Table()
+    table.put(NOON_US + SECOND_US)
+    table.pass_time(SECOND_US)
+    table.claim()
+    late = table.put(*(NOON_US + number for number in range(5)))
+    table.pass_time(SETTLE_US + SKEW_US)
+    found = [ids_of(table.claim(want=2)) for _ in range(3)]
+    assert found == [late[:2], late[2:4], late[4:]]
+
+
 def test_a_row_is_swept_and_retired_in_few_reads():
     """The consumer knows where it took messages, so elsewhere its reads can be long."""
     table = Table()

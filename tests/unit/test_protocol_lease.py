@@ -5,7 +5,7 @@ import pytest
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack, by_id, shards
-from cqueue.protocol.claim import FREED_AT_ONCE
+from cqueue.protocol.claim import BURIED_AT_ONCE, FREED_AT_ONCE
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.policy import kept_time_of_death
 from cqueue.protocol.probe import probe
@@ -17,7 +17,7 @@ def held(table: Table, count: int):
     """Claim `count` messages in one lease."""
     table.put(*(table.time_us + number for number in range(count)))
     table.pass_time(1000)
-    return table.claim().taken
+    return table.claim(want=count).taken
 
 
 def test_ack_beside_nack_does_not_free_what_was_given_back():
@@ -188,15 +188,16 @@ def test_message_that_kills_alone_is_buried():
     assert dead == batch[:1]
 
 
-def test_messages_given_back_at_their_last_attempt_are_buried_in_slots_of_their_own():
+@pytest.mark.parametrize("count", [3, BURIED_AT_ONCE + 2])
+def test_messages_given_back_at_their_last_attempt_are_buried_in_slots_of_their_own(count):
     """Each stays listed until its letter is stored; a slot that lists one of them loses the others."""
     table = Table(max_attempts=1)
-    taken = held(table, 3)
+    taken = held(table, count)
     nacked = [one.row.id for one in taken]
     table.run(ack.nack(taken[0].lease, nacked, 0, ack.Shared()))
     dead = table.claim().dead
-    assert [one.row.id for one in dead] == nacked
-    assert [one.lease.slot.ids for one in dead] == [(id_,) for id_ in nacked]
+    assert [one.row.id for one in dead] == nacked[:BURIED_AT_ONCE]
+    assert [one.lease.slot.ids for one in dead] == [(id_,) for id_ in nacked[:BURIED_AT_ONCE]]
     assert table.listed() == nacked
 
 
@@ -209,10 +210,10 @@ def test_a_time_of_death_is_kept_for_half_of_gc_grace():
         assert kept_time_of_death(slot, spec, now_ms) == (now_ms - age_ms if kept else now_ms)
 
 
-@pytest.mark.parametrize("slots", [1, FREED_AT_ONCE + 5])
-def test_slots_of_a_dead_holder_that_list_nothing_alive_keep_nobody_waiting(slots):
+@pytest.mark.parametrize(("slots", "max_attempts"), [(1, 5), (FREED_AT_ONCE + 5, 5), (1, 1)])
+def test_slots_of_a_dead_holder_that_list_nothing_alive_keep_nobody_waiting(slots, max_attempts):
     """The holder had acked everything and freed no slot; one claim frees many, and takes other messages."""
-    table = Table()
+    table = Table(max_attempts=max_attempts)
     holder = table.view()
     for _ in range(slots):
         table.put(table.time_us)

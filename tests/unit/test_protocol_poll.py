@@ -30,6 +30,7 @@ from cqueue.runtime.catalog import ACTIVE
 from cqueue.store.operations import (
     CreateQueue,
     DeleteMessages,
+    LockState,
     Mutate,
     Pause,
     QueueRow,
@@ -421,6 +422,28 @@ def test_a_claim_that_fails_keeps_no_other_waiting():
     table.run(poll.begin(table.spec, [hint(bad)]))
     with pytest.raises(NotDone):
         table.run(poll.next_claim(table.spec, 10), trouble)
+
+
+def test_a_claim_that_fails_lets_go_of_its_lock_and_later_ones_read_less():
+    """Others may claim at once, the round ends, and a read that was too large is not repeated for ever."""
+    table = Table()
+    poll = started(table)
+    row = [put(table, 0) for _ in range(20)][0]
+    table.run(poll.begin(table.spec))
+    assert len(table.run(poll.next_claim(table.spec, 1)).taken) == 1
+    assert table.head(row).lock.state is LockState.LOCKED
+    sizes = poll.registry.rows[row].reads.sizes
+    before, tries = sizes.count_within(0, 1 << 20), iter("123")
+
+    def trouble(operation):
+        if type(operation) is ReadHead and next(tries):
+            raise NotDone("no answer")
+
+    table.pass_time(HEAD_REMEMBERED_US)
+    with pytest.raises(NotDone):
+        table.run(poll.next_claim(table.spec, 1), trouble)
+    assert table.head(row).lock.state is LockState.FREE
+    assert sizes.count_within(0, 1 << 20) < before
 
 
 def test_searches_that_fail_keep_no_backlog_waiting():

@@ -207,7 +207,8 @@ def _serve(client: Client, access: Access, listener: socket.socket, prefix: str)
             proxy_headers=False,  # the guard judges the address that the request comes from
             server_header=False,
             timeout_graceful_shutdown=GOODBYE_S,
-            limit_concurrency=200,
+            limit_concurrency=200,  # of connections, also of those that wait for the next request
+            timeout_keep_alive=2,  # less than an open page waits before it asks again
             h11_max_incomplete_event_size=32 << 10,
             lifespan="on",
         )

@@ -11,8 +11,9 @@ const hasParts = document.querySelector("[data-live]") !== null;
 const isTrouble = document.querySelector("[data-trouble]") !== null; // this page says why there is none as yet
 const EVERY_MS = 1000 * Number(tick.dataset.every);
 let held = false;
-let lastGood = Date.now();
+let lastGood = new Date();
 let timer = 0;
+let asking = new AbortController();
 
 function later() {
   window.clearTimeout(timer);
@@ -50,31 +51,36 @@ function show(page) {
     const part = document.getElementById(fresh.id);
     if (part !== null && !inUse(part)) update(part, fresh);
   }
-  lastGood = Date.now();
+  lastGood = new Date();
   away.hidden = true;
-  say(at, `Last look at ${new Date(lastGood).toLocaleTimeString()}`);
+  say(at, `Last look at ${lastGood.toLocaleTimeString()}`);
 }
 
 async function look() {
   window.clearTimeout(timer);
+  asking.abort(); // a late answer would put older figures in place
   if (held || document.hidden) return;
+  const mine = asking = new AbortController();
+  let isOver = false;
   try {
-    const answer = await fetch(location.href, { redirect: "error", signal: AbortSignal.timeout(10000) });
+    const signal = AbortSignal.any([mine.signal, AbortSignal.timeout(10000)]);
+    const answer = await fetch(location.href, { redirect: "error", signal });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (held || document.hidden) return;
-    if (isTrouble && (answer.ok || [400, 401, 403, 404].includes(answer.status))) {
-      location.reload(); // it can be shown, is not there, or wants a name: that page asks no more
+    isOver = [400, 401, 403, 404].includes(answer.status); // it is not there, or wants a name
+    if (isTrouble && (answer.ok || isOver)) {
+      location.reload(); // that page asks no more
       return;
     }
+    if (answer.status === 401) throw new Error("You are signed out: reload the page to sign in.");
     if (!answer.ok) throw new Error(page.querySelector("main .box")?.textContent || `It answers ${answer.status}.`);
     show(page);
   } catch (error) {
-    const age = Math.round((Date.now() - lastGood) / 1000);
+    if (mine.signal.aborted) return;
     const why = error instanceof TypeError || error.name === "TimeoutError" ? "The dashboard does not answer." : error.message;
-    say(away, `Not up to date: what is shown was read ${age} s ago. ${why}`);
+    say(away, `Not up to date: what is shown was read at ${lastGood.toLocaleTimeString()}. ${why}`);
     away.hidden = isTrouble;
   }
-  later();
+  if (!isOver) later();
 }
 
 // What was done just now is neither said for ever, as somebody else may undo it, nor again by a reload. The box

@@ -16,6 +16,10 @@ Step = Callable[[], AbstractContextManager[None]]
 """Holds interrupts back while it lasts."""
 
 
+PATIENCE = timedelta(seconds=2)
+"""How long to wait for a demo that looks, for a moment, whether another one has started Cassandra."""
+
+
 @contextmanager
 def embedded(directory: Path | None, status: Status, remark: Say, step: Step, *, keep: bool) -> Iterator[str]:
     """The URL of the embedded Cassandra. One that was started for this is stopped, unless `keep`.
@@ -27,22 +31,24 @@ def embedded(directory: Path | None, status: Status, remark: Say, step: Step, *,
     """
     from cqueue.dev import ClusterState, DevCluster, record  # noqa: PLC0415 - only where it is needed
 
-    cluster = DevCluster(directory)
-    with ExitStack() as alone:
-        alone.enter_context(record.locked(cluster.directory / "demo", timedelta()))
-        ours = cluster.status().state is ClusterState.STOPPED
-        if ours:
-            remark("Starting the embedded Cassandra, which takes a while the first time.")
-        else:
+    cluster, alone = DevCluster(directory), ExitStack()
+    ours = cluster.status().state is ClusterState.STOPPED
+    alone.enter_context(record.locked(cluster.directory / "demo", PATIENCE))
+    try:
+        if not ours:
             alone.close()
-        try:
-            with status("Starting Cassandra") as say:
-                url = cluster.start(say).url
-            yield str(url)
-        finally:
-            if ours and not keep:
-                with step(), status("Stopping Cassandra"):
-                    cluster.stop()
+        else:
+            remark("Starting the embedded Cassandra, which takes a while the first time.")
+        with status("Starting Cassandra") as say:
+            url = cluster.start(say).url
+        if keep:
+            alone.close()
+        yield str(url)
+    finally:
+        if ours and not keep:
+            with step(), status("Stopping Cassandra"):
+                cluster.stop()
+        alone.close()
 
 
 def apply_schema(url: str | None, say: Say) -> None:

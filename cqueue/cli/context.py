@@ -6,6 +6,7 @@ that a pipe never sees it.
 
 from __future__ import annotations
 
+import errno
 import json as json_module
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,6 +26,17 @@ AS_IT_IS: Final[Any] = {"markup": False, "emoji": False, "highlight": False, "so
 """Options of consoles: names, keys, addresses and bodies may look like Rich's markup."""
 
 
+def output() -> TextIO:
+    """Return standard output, for what must not be lost unseen.
+
+    Raises:
+        OSError: it is closed, as by `>&-`.
+    """
+    if sys.stdout is None:
+        raise OSError(errno.EIO, "standard output is closed")
+    return sys.stdout
+
+
 @dataclass
 class CliContext:
     """The global options of one invocation; `typer.Context.obj` of every command.
@@ -33,11 +45,13 @@ class CliContext:
         given_url: of the cluster, as `--url` says.
         json: print results as JSON.
         verbose: show tracebacks and what the library logs.
+        is_interrupt_told: what a Ctrl-C has cut off was said.
     """
 
     given_url: str | None = None
     json: bool = False
     verbose: bool = False
+    is_interrupt_told: bool = False
 
     @cached_property
     def url(self) -> str | None:
@@ -107,8 +121,8 @@ class CliContext:
             human: otherwise: a text, or a function that makes one or prints for itself; None prints `value`.
         """
         if self.json:
-            sys.stdout.write(json_line(value))
-            sys.stdout.flush()
+            output().write(json_line(value))
+            output().flush()
             return
         text = human() if callable(human) else value if human is None else human
         if text is not None:

@@ -95,7 +95,10 @@ def list_letters(
         none = f"Queue {name} has no{such} dead letters."
         print_list(cli, found, letter_fields, _COLUMNS, none=none, lines=True, spare=("attempts",), cut=True)
     if len(found) == limit:
-        cli.remark(f"Shown are the oldest {limit:,}. If there are more, --limit, up to 10,000, shows them.")
+        cli.remark(
+            f"Shown are the oldest {limit:,}. There may be more: --limit goes up to 10,000, and --reason "
+            "and --task narrow the list."
+        )
 
 
 @command(app)

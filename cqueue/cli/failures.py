@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import sys
 import traceback
@@ -16,6 +15,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from cqueue.cli.context import CliContext
+from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, OwnershipLost
 
 
@@ -39,25 +39,18 @@ _CODES: Final = (
     (OutcomeUnknown, ExitCode.UNKNOWN),
     (OwnershipLost, ExitCode.LOST),
 )
-_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
-"""Errors of a disk that takes no more, and of `ClosedOutput`; a closed pipe is typer's matter, with the same
-exit code."""
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a disk that takes no more; a closed pipe is typer's matter, with the same exit code."""
 _WORST: Final = (ExitCode.UNKNOWN, ExitCode.NOT_DONE, ExitCode.USAGE, ExitCode.LOST, ExitCode.BUG)
-
-
-class ClosedOutput(io.TextIOBase):
-    """In place of a standard output that is closed, as by `>&-`: what is printed fails as on a full disk."""
-
-    def write(self, _text: str) -> int:
-        """Raise an error of the system."""
-        raise OSError(errno.EBADF, "standard output is closed")
 
 
 def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
     """Print an error, with a traceback only for --verbose or a bug of ours, and return its exit code."""
     code = exit_code(exc)
-    if code is ExitCode.INTERRUPTED:
-        _write("Interrupted.")
+    if code is ExitCode.INTERRUPTED and not context.json:
+        if not context.is_interrupt_told:
+            after_ctrl_c(context)
+            _write("Interrupted.")
         return code
     if context.verbose or code is ExitCode.BUG:
         traceback.print_exception(exc)
@@ -91,7 +84,7 @@ def error_fields(error: BaseException) -> dict[str, Any]:
 def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return f"The output cannot be written: {error.strerror}. What the command has done stays done."
-    return str(error)
+    return str(error) or "Interrupted."
 
 
 def _write(text: str) -> None:

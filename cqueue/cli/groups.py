@@ -72,7 +72,12 @@ ENTRIES: Final = (
 def _without_types(kind: Any) -> None:
     """Let help show the words of a choice only: `--help <bool>` looks as if it took a value."""
     shown = kind.display_type
-    kind.display_type = lambda own, ctx: shown(own, ctx) if own.type_descriptor.is_choice else ""
+
+    def display_type(own: Any, ctx: Any) -> Any:
+        is_choice = getattr(getattr(own, "type_descriptor", None), "is_choice", True)
+        return shown(own, ctx) if is_choice else ""
+
+    kind.display_type = display_type
 
 
 with suppress(AttributeError):  # a later typer may show types in another way
@@ -120,7 +125,9 @@ class LazyGroup(TyperGroup):
         try:
             with _in_json(ctx):
                 return super().invoke(ctx)
-        except (KeyboardInterrupt, typer.Abort):
+        except (KeyboardInterrupt, typer.Abort) as exc:
+            if isinstance(exc, typer.Abort) and not isinstance(exc.__context__, KeyboardInterrupt):
+                raise  # the input of a prompt has ended
             raise typer.Exit(report_failure(KeyboardInterrupt(), ctx.ensure_object(CliContext))) from None
 
 

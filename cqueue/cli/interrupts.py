@@ -18,7 +18,8 @@ from cqueue.errors import CqueueError
 
 
 def after_ctrl_c(cli: CliContext) -> None:
-    """Begin a new line behind the `^C` that the terminal shows."""
+    """Begin a new line behind the `^C` that the terminal shows, for what is said of it."""
+    cli.is_interrupt_told = True
     if cli.err_console.is_terminal:
         cli.err_console.print()
 

@@ -12,7 +12,7 @@ import typer
 from cqueue._version import __version__
 from cqueue.cli.commands import print_json
 from cqueue.cli.context import CliContext
-from cqueue.cli.failures import ClosedOutput, ExitCode, report_failure
+from cqueue.cli.failures import ExitCode, report_failure
 from cqueue.cli.groups import LazyGroup
 
 app = typer.Typer(
@@ -33,8 +33,6 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if args is None else args)
     context = CliContext()
-    if sys.stdout is None:
-        sys.stdout = ClosedOutput()
     try:
         typer.main.get_command(app).main(given, prog_name="cqueue", obj=context)
     except SystemExit as exc:

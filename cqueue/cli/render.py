@@ -6,13 +6,12 @@ records, which come one by one, are printed by `BodyPrinter`.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
-from cqueue.cli.context import CliContext, json_line
+from cqueue.cli.context import CliContext, json_line, output
 from cqueue.cli.table import print_sheet, print_table
 from cqueue.cli.values import body_text, safe_for_terminal, shown
 from cqueue.config import to_ms
@@ -74,8 +73,8 @@ def print_list(
     """
     if cli.json:
         found = [fields(thing) for thing in things]
-        sys.stdout.writelines(map(json_line, found if lines else [found]))
-        sys.stdout.flush()
+        output().writelines(map(json_line, found if lines else [found]))
+        output().flush()
     elif things:
         rows = [[value(thing) for value in columns.values()] for thing in things]
         print_table(cli, list(columns), rows, **layout)
@@ -129,16 +128,16 @@ class BodyPrinter(Generic[Content]):
         for content in contents:
             self.print(content)
             self.printed, self.last = self.printed + 1, content
-        sys.stdout.flush()
+        output().flush()
 
     def print(self, content: Content) -> None:
         """Print one; on a terminal after a dim line of what is known about it."""
         if self._cli.json:
-            sys.stdout.write(json_line(self._fields(content)))
+            output().write(json_line(self._fields(content)))
             return
         text, encoding = body_text(content.body)
         if not self._cli.console.is_terminal:
-            sys.stdout.write(text + "\n")
+            output().write(text + "\n")
             return
         parts = ["──", *self._about(content), *header_pairs(content.headers)]
         if encoding != "utf-8":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.commands import command
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import CliContext, output
 from cqueue.cli.failures import ExitCode
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def plan_command(
     if cli.json:
         cli.emit(planned)
     else:
-        sys.stdout.write(render_plan(planned))
+        output().write(render_plan(planned))
 
 
 @command(app, "apply", json=False)

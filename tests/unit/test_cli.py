@@ -193,16 +193,32 @@ def test_python_m_cqueue_is_the_command():
     assert done.stdout.startswith(b"cqueue ")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, typer.Abort])
-def test_a_ctrl_c_is_told_in_a_word(cli, monkeypatch, error):
-    """Also one at a prompt for a password, of which Typer makes an error of its own."""
+def at_a_prompt(error):
+    """Typer makes an error of its own of what ends a prompt."""
+    aborted = typer.Abort()
+    aborted.__context__ = error
+    return aborted
 
-    def interrupted(*_args, **_options):
+
+@pytest.mark.parametrize(
+    ("error", "code", "word"),
+    [
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (at_a_prompt(KeyboardInterrupt()), 130, "Interrupted."),
+        (at_a_prompt(EOFError()), 1, "Aborted."),
+    ],
+)
+def test_a_ctrl_c_is_told_in_a_word(cli, monkeypatch, error, code, word):
+    """With --json in an object, as an error is."""
+
+    def ended(*_args, **_options):
         raise error
 
-    monkeypatch.setattr("cqueue.client.connect", interrupted)
+    monkeypatch.setattr("cqueue.client.connect", ended)
     said = cli("stats")
-    assert (said.code, said.err) == (130, "Interrupted.\n")
+    assert (said.code, said.err) == (code, f"{word}\n")
+    if code == 130:
+        assert json.loads(cli("--json", "stats").err)["exit_code"] == 130
 
 
 def test_an_option_is_its_type_and_its_help(capsys):

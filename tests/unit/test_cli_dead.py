@@ -99,7 +99,7 @@ def test_list_filters_and_says_when_there_may_be_more(cli, bury):
     assert "no such address" in cli("dead", "list", "q", "--reason", "ADDRESS").out
     assert len(cli("--json", "dead", "list", "q", "--task", "shop:send").json_lines) == 1
     some = cli("dead", "list", "q", "--limit", 1)
-    assert (len(some.out.splitlines()), "If there are more, --limit" in some.err) == (2, True)
+    assert (len(some.out.splitlines()), "There may be more: --limit" in some.err) == (2, True)
     none = cli("dead", "list", "q", "--task", "other")
     assert (none.code, none.out, "no such dead letters" in none.err) == (0, "", True)
     assert cli("dead", "list", "q", "--limit", 0).code == 2

@@ -477,9 +477,11 @@ def test_output_that_cannot_be_written_is_no_bug(cli, monkeypatch, options, outp
     with monkeypatch.context() as full:
         full.setattr("sys.stdout", output)
         said = cli(*options, "send", "q", "x")
-        assert (said.code, "Traceback" in said.err) == (1, False)
-        assert f"The output cannot be written: {why}." in said.err
-        assert cli(*options, "receive", "q").code == 1
+        if output is not None or options:  # else nobody wants to know: a job of cron's, say
+            assert (said.code, "Traceback" in said.err) == (1, False)
+            assert f"The output cannot be written: {why}." in said.err
+        said = cli(*options, "receive", "q")
+        assert (said.code, f"The output cannot be written: {why}." in said.err) == (1, True)
     assert cli("receive", "q").out == "x\n"
 
 

@@ -105,16 +105,12 @@ class Member:
         if self.driver.clock.now_us() >= self._heartbeat_us + HEARTBEAT_US:
             self.heartbeat()
         began_us = self.driver.clock.now_us()
-        self.membership = self.look()
+        self.membership = look(self.driver, self.key, self.spec())
         # A heartbeat interval after the last one or after the read, or when another member may have died.
         others = [row for row in self.membership.alive if row.member != self.name]
         over_us = [row.seen + EXPIRY_US + self.spec().skew_us + 1 for row in others]
         next_us = min([self._heartbeat_us + HEARTBEAT_US, began_us + HEARTBEAT_US, *over_us])
         return (next_us - self.driver.clock.now_us()) / 1e6
-
-    def look(self) -> Membership:
-        """Read the subscription; as the function `look`."""
-        return look(self.driver, self.key, self.spec())
 
     def leave(self) -> None:
         """Remove this member's row, so that others take over its partitions at once.

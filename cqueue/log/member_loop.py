@@ -113,8 +113,8 @@ class MemberLoop:
                 return 0.0
             self._polls.done(now_s)
             return 0.0 if found.records else self._polls.rest_s(now_s)
-        if self._hints.has_any:
-            self._put(self._member.driver.run(following.read_hinted(spec, self._hints.take())))
+        if hinted := self._hints.take():
+            self._put(self._member.driver.run(following.read_hinted(spec, hinted)))
             return 0.0
         return rest_s
 

@@ -24,11 +24,6 @@ class AppendHints:
         self._mutex = Lock()
         self._partitions: set[int] = set()
 
-    @property
-    def has_any(self) -> bool:
-        """Return whether the reader was notified of any partition."""
-        return bool(self._partitions)
-
     def tell(self, partition: int) -> None:
         """Note an append to a partition, and wake the reader."""
         with self._mutex:

@@ -235,6 +235,7 @@ def test_a_failed_sync_is_never_asked_again(tmp_path):
         with pytest.raises(errors.SpoolFailed, match="fsync failed") as failure:
             spool.append(TOPIC, b"b").result(10)
         assert failure.value.offsets == range(1, 2)
+        assert [one.handle for one in spool._queues[TOPIC, 0].segments] == [-1]
         before = spool.status()[0].segments
         assert spool.append(TOPIC, b"c").result(10) == 2
         assert spool.status()[0].segments == before + 1

@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -34,7 +35,7 @@ from cqueue.spool import Spool, forward_known, writer
 from cqueue.spool.disk import Disk
 from cqueue.spool.forward_frame import Frame
 from cqueue.spool.forward_log import _in_turn
-from cqueue.spool.forward_message import topic_of
+from cqueue.spool.forward_message import _recalled, topic_of
 from cqueue.spool.forwarder import Forwarded, Forwarder, Stored
 from cqueue.spool.queue_writer import QueueWriter
 from cqueue.store.late import LateStore
@@ -233,6 +234,8 @@ def test_send_async_tells_when_the_message_is_durable(client, spool):
     queue = client.queue("mail", spool=spool)
     ids = [future.result(60) for future in [queue.send_async(b"%d" % place) for place in range(50)]]
     assert queue.send_many_async([cqueue.Message(b"50")]).result(60).failed == []
+    with mock.patch.object(spool, "append", return_value=Future()):
+        assert not queue.send_async(b"it is the spool's by now").cancel()
     assert queue.flush(SOON)
     found = drain(queue)
     assert [message.id for message in found][:50] == ids
@@ -566,6 +569,13 @@ def test_a_damaged_definition_is_asked_for_again(client, cluster, spool, kind, t
     target.send(b"x") if kind == "queue" else target.append("t", b"x")
     assert target.flush(SOON)
     assert path.read_bytes() != text
+
+
+def test_a_definition_that_a_newer_version_has_written_is_understood(client, spool):
+    known = client.queue("mail", spool=spool)._target.spec
+    path = spool.path / f"{MAIL}{forward_known.SUFFIX}"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "newer": 1}))
+    assert _recalled(spool.path, "mail") == known
 
 
 def test_how_long_a_definition_is_asked_for_and_when_it_is_written(tmp_path):
@@ -983,6 +993,22 @@ def test_a_forwarder_passes_what_is_lost(spool):
     forwarder.close()
     assert [record.offset for record in seen] == [0, 1]
     assert spool.progress("queue.x") == 3
+
+
+def test_a_forwarder_begins_where_the_one_before_it_has_ended(spool):
+    seen = []
+
+    def store(records):
+        seen.extend(records)
+        return Stored(len(records))
+
+    forwarders = [Forwarder(spool, "queue.x", store) for _ in range(2)]
+    spool.append("queue.x", b"x").result()
+    for forwarder in forwarders:
+        forwarder.start()
+        assert forwarder.drain(60)
+        forwarder.close()
+    assert len(seen) == 1
 
 
 def test_a_forwarder_looks_at_no_queue_but_its_own(spool):

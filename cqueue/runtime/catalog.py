@@ -409,8 +409,9 @@ class Catalog:
                 wanted = change(row)
                 if not attempt:
                     self._bump()  # who may not do that is refused before anything is written
+                stands = unknown is not None and wanted == row  # else written: another may be late
                 try:
-                    stands = wanted == row or self._driver.ask(ChangeQueue(wanted, row.version))
+                    stands = stands or self._driver.ask(ChangeQueue(wanted, row.version))
                 except OutcomeUnknown as exc:
                     unknown = exc
                     continue

@@ -371,6 +371,13 @@ def test_of_two_changes_at_once_none_is_lost(client, store):
     assert (config.shards, config.max_attempts) == (8, 3)
 
 
+def test_a_change_that_alters_nothing_overtakes_one_that_had_no_answer(client, store):
+    """Who resumes a queue after a pause without an answer must not find it paused later."""
+    late = store.execute(ReadQueue("q"))
+    client.queue("q").resume()
+    assert not store.execute(ChangeQueue(late._replace(state=catalog.PAUSED), late.version))
+
+
 def test_of_two_deletions_at_once_one_finds_no_queue(client, store):
     beside(store, 3, ReadQueue, lambda other: other.delete_queue("q"))
     with pytest.raises(cqueue.QueueNotFound):

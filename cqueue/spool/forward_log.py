@@ -105,10 +105,7 @@ def _in_turn(found: list[tuple[int, Record]], partitions: int) -> Iterator[list[
     So if each stretch waits for the one before it, the records of a key are appended in order.
     """
     some: list[tuple[int, Record]] = []
-    size, sizes = (
-        0,
-        Counter[int | None](),
-    )  # bytes of all bodies; shares of what one write to a partition takes
+    size, sizes = 0, Counter[int | None]()  # bytes of bodies; shares of one write to a partition
     for place, record in found:
         body, partition = len(record.body), record.partition
         if partition is None and record.key is not None:

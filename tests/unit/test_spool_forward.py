@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import pytest
+from structlog.testing import capture_logs
 
 import cqueue
 from cqueue.client import Client
@@ -1009,6 +1010,16 @@ def test_a_forwarder_begins_where_the_one_before_it_has_ended(spool):
         assert forwarder.drain(60)
         forwarder.close()
     assert len(seen) == 1
+
+
+def test_trouble_is_logged_as_it_begins_and_as_it_ends(spool):
+    forwarder = Forwarder(spool, "queue.x", None)
+    with capture_logs() as said:
+        for error in (None, Unavailable("away"), Unavailable("still"), None, None):
+            forwarder._note(error)
+            assert forwarder.error is error
+    assert [line["event"] for line in said] == ["spool_waits", "spool_goes_on"]
+    assert spool.forwarding["queue.x"].failures == 2
 
 
 def test_a_forwarder_looks_at_no_queue_but_its_own(spool):

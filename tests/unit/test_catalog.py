@@ -372,7 +372,7 @@ def test_of_two_changes_at_once_none_is_lost(client, store):
 
 
 def test_a_change_that_alters_nothing_overtakes_one_that_had_no_answer(client, store):
-    """Who resumes a queue after a pause without an answer must not find it paused later."""
+    """A queue that is resumed after a pause without an answer must not be paused later."""
     late = store.execute(ReadQueue("q"))
     client.queue("q").resume()
     assert not store.execute(ChangeQueue(late._replace(state=catalog.PAUSED), late.version))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import secrets
 import time
+from contextlib import suppress
 from typing import Final
 
 from cqueue import ids
+from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.inspection import END
 from cqueue.spark.ledger import hidden, note
 from cqueue.spark.session import SparkSide
@@ -43,11 +45,7 @@ class Pace:
         return max(1, int(self._rate / self._tasks * BURST_S))
 
     def wait(self, rows: int) -> None:
-        """Wait until `rows` more rows may be written.
-
-        Raises:
-            NotDone, OutcomeUnknown: Cassandra does not answer.
-        """
+        """Wait until `rows` more rows may be written."""
         self._keep_beating()
         free_s = max(self._free_s, time.monotonic())
         while (left_s := free_s - time.monotonic()) > 0:
@@ -57,7 +55,8 @@ class Pace:
 
     def _keep_beating(self) -> None:
         if time.monotonic() - self._beat_s >= BEAT_S:
-            self._beat()
+            with suppress(NotDone, OutcomeUnknown):  # rows are not stored either then, and are tried again
+                self._beat()
 
     def _beat(self) -> None:
         first = self._beat_s == float("-inf")

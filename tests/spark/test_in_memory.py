@@ -449,6 +449,21 @@ def test_a_task_that_waits_long_is_counted_all_the_time(client, side, monkeypatc
     assert set(counted) == {2}
 
 
+def test_a_heartbeat_that_is_not_stored_does_not_end_the_task(client, side, monkeypatch):
+    """Cassandra may be away for a moment. Trap: rows are tried again for a minute, and heartbeats were not."""
+    one = pace.Pace(side, "job", 1e6)
+
+    def refuse(*_):
+        raise cqueue.Unavailable("as if")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pace, "note", refuse)
+        one.wait(1)
+    monkeypatch.setattr(pace.time, "sleep", client.clock.pause)
+    one.wait(1)
+    assert one._beat_s > 0
+
+
 def test_a_delay_counts_from_now_whatever_the_option_due_says(client, side, queue):
     """The option is for rows without a time of their own. In a stream, now is when the batch came first."""
     now_us, far_us = client.clock.now_us(), client.clock.now_us() + 30 * 86_400_000_000

@@ -450,7 +450,7 @@ def test_a_task_that_waits_long_is_counted_all_the_time(client, side, monkeypatc
 
 
 def test_a_heartbeat_that_is_not_stored_does_not_end_the_task(client, side, monkeypatch):
-    """Cassandra may be away for a moment. Trap: rows are tried again for a minute, and heartbeats were not."""
+    """Cassandra may be away for a moment. Trap: rows are tried again for a minute; heartbeats were not."""
     one = pace.Pace(side, "job", 1e6)
 
     def refuse(*_):

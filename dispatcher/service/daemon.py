@@ -19,12 +19,13 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cqueue._version import __version__
 from cqueue.dispatcher.application import import_string
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.execution.pollers import Poller
     from cqueue.dispatcher.service.launch import Launched
     from cqueue.protocol.poll import Share
-
-T = TypeVar("T")
 
 FIRST_RETRY_S: Final = 0.5
 """Seconds before the second attempt to connect at the start; doubled each time."""
@@ -102,11 +101,8 @@ class Ordered:
     why: str
 
 
-class Attempted:
-    """An attempt to start the dispatcher has ended, whichever way."""
-
-
-Notice = Signalled | Stopped | Ordered | Attempted
+Notice = Signalled | Stopped | Ordered | Future["Launched"]
+"""A future: an attempt to start the dispatcher has ended, whichever way."""
 Inbox = queue.SimpleQueue[Notice]
 
 
@@ -177,8 +173,7 @@ class Daemon:
         pause_s = 0.0
         while self._next(pause_s) is None:
             try:
-                # Once: an application has a client of its own
-                found = self._attempt(partial(launch.made_by, found, self._settings))
+                found = launch.made_by(found, self._settings)  # once: an application has a client of its own
                 hooks = [self._metrics, *self._hooks]
                 return self._start(self._attempt(partial(launch.launch, found, self._settings, hooks)))
             except SchemaMismatch:
@@ -188,25 +183,23 @@ class Daemon:
                 self._tell_of(exc, pause_s)
         return None
 
-    def _attempt(self, call: Callable[[], T]) -> T:
-        """Make a call, while a thread reports, and leaves the process if a signal comes first.
-
-        Nodes that accept a connection and do not answer keep an attempt for many seconds, and the usual end
-        of Python would wait for it.
+    def _attempt(self, launch: Callable[[], Launched]) -> Launched:
+        """Launch on a thread; leave the process if a signal comes first. Nodes that accept a connection and
+        do not answer keep an attempt for many seconds, and the usual end of Python would wait for it.
         """
-        over = Attempted()
+        attempt: Future[Launched] = Future()
 
-        def watch() -> None:
-            if self._next(math.inf) is not over:
-                leave(Exit.DRAINED)
+        def run() -> None:
+            try:
+                attempt.set_result(launch())
+            except BaseException as exc:  # noqa: BLE001 - raised below
+                attempt.set_exception(exc)
+            self._inbox.put(attempt)
 
-        watcher = threading.Thread(target=watch, name="cqueue-starting", daemon=True)
-        watcher.start()
-        try:
-            return call()
-        finally:
-            self._inbox.put(over)
-            watcher.join()
+        threading.Thread(target=run, name="cqueue-launch", daemon=True).start()
+        if self._next(math.inf) is not attempt:
+            leave(Exit.DRAINED)
+        return attempt.result()
 
     def _tell_of(self, error: CqueueError, again_in_s: float) -> None:
         """Log why the start failed; a cause that lasts until an operator mends it is logged once."""

@@ -42,7 +42,9 @@ FORGIVEN_AFTER_S: Final = 60.0
 SILENT_AFTER_S: Final = 30.0
 """Seconds of silence after which a child hangs, and is killed: 30 reports have failed to come."""
 STARTED_WITHIN_S: Final = 120.0
-"""The same before the first report: a child says nothing while it imports a large application."""
+"""The same before it has come up: it says nothing while it imports a large application, or while a function
+of it that makes the application connects, for some 45 s if three nodes accept connections and do not answer.
+"""
 BEYOND_GRACE_S: Final = 14.0
 """Seconds beyond the grace after which a child that has not ended by itself is killed. If Cassandra does not
 answer, a child that has nothing to run any more takes up to 13 s to settle and to close what it has open.
@@ -266,7 +268,8 @@ class Supervisor:
         if report.get("ready") and not child.was_ready:
             self._was_ready = child.was_ready = True
             self._log.info(logs.DaemonEvent.CHILD_READY, child=slot.index, pid=child.process.pid)
-        child.hear_by_s = self._clock() + SILENT_AFTER_S
+        # Until the child has come up, what makes its application may keep it from reporting
+        child.hear_by_s = self._clock() + (SILENT_AFTER_S if child.came_up else STARTED_WITHIN_S)
         child.health = Health(report["alive"], report["ready"], str(report.get("reason", "")))
         if not child.health.alive:
             self._kill(slot, child, child.health.reason)

@@ -381,13 +381,13 @@ def test_a_signal_ends_that_wait(shop, run, monkeypatch):
     assert running.code == 0
 
 
-def assert_leaves(running, answer, monkeypatch):
+def assert_leaves(running, answer):
     """A signal ends the process, though what it waits for is answered only afterwards."""
-    codes = queue.SimpleQueue()
-    monkeypatch.setattr(daemon, "leave", codes.put)
     running.signal()
     try:
-        assert codes.get(timeout=20) == 0
+        with pytest.raises(SystemExit) as left:
+            assert running.code is None, "the start goes on, and would keep the process"
+        assert left.value.code == 0
     finally:
         answer.set()
 
@@ -403,27 +403,12 @@ def test_a_signal_ends_an_attempt_that_gets_no_answer(shop, run, monkeypatch):
 
     shop.app._link.client = None
     monkeypatch.setattr(clients, "connect", hang)
+    monkeypatch.setattr(daemon, "leave", sys.exit)
     running = run()
     assert began.wait(20)
     for _ in range(3):  # reports go on meanwhile, by which a parent knows that it lives
         running.until(reason="starting")
-    assert_leaves(running, answer, monkeypatch)
-
-
-def test_a_signal_ends_a_function_that_connects_to_make_an_application(shop, run, monkeypatch):
-    began, answer = threading.Event(), threading.Event()
-
-    def make():
-        began.set()
-        answer.wait()
-        return shop.app
-
-    monkeypatch.setattr(shop, "make", make)
-    running = run("daemon_shop:make")
-    assert began.wait(20)
-    for _ in range(3):
-        running.until(reason="starting")
-    assert_leaves(running, answer, monkeypatch)
+    assert_leaves(running, answer)
 
 
 def test_a_signal_ends_the_start_of_a_dispatcher_whose_nodes_hang(shop, run, monkeypatch):
@@ -440,9 +425,10 @@ def test_a_signal_ends_the_start_of_a_dispatcher_whose_nodes_hang(shop, run, mon
         return execute(operation)
 
     monkeypatch.setattr(client._driver.store, "execute", hang)
+    monkeypatch.setattr(daemon, "leave", sys.exit)
     running = run("daemon_shop:ready")
     assert began.wait(20)
-    assert_leaves(running, answer, monkeypatch)
+    assert_leaves(running, answer)
 
 
 def test_a_signal_while_the_application_is_loaded_ends_the_start(shop):

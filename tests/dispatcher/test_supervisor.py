@@ -297,16 +297,13 @@ def test_a_child_that_waits_for_cassandra_at_its_start_is_not_silent():
     fleet = ParentProcess(1)
     fleet.step()
     (child,) = fleet.alive
-    for _ in range(60):  # it imports a large application
-        fleet.wait()
-        fleet.step()
     for _ in range(3):
         fleet.say(child, {"ready": False, "alive": True, "reason": "starting"})
-        for _ in range(25):
+        for _ in range(60):
             fleet.wait()
             fleet.step()
     assert fleet.alive == [child]
-    for _ in range(10):
+    for _ in range(70):
         fleet.wait()
         fleet.step()
     assert child not in fleet.alive

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
@@ -462,18 +461,18 @@ class Client:
     def close(self) -> None:
         """Finish sends and acks under way, then close all connections. Close consumers before.
 
-        Spooled messages are forwarded first, for up to 5 s; the rest stays in the spools. Calls of
-        `send_many_async` and `ack_async` that are not begun after the time of one call, 10 s, are given up:
-        their futures raise `Closed`; nothing is sent, and what was to be acked comes again. Later calls raise
-        `Closed`. In a fork of the process that made the client, this does nothing.
+        Spooled messages are forwarded first, for up to 5 s; the rest stays in the spools. Acks of `ack_async`
+        that are not begun after the time of one call, 10 s, are given up: their futures raise `Closed`, and
+        their messages come again. Later calls raise `Closed`. In a fork of the process that made the client,
+        this does nothing.
         """
         if self._driver.is_forked:
             return
         if "spools" in self._made:
             self._spools.close()
-        until_s = time.monotonic() + self._driver.deadline_s
-        for some in (self._sends, self._acks):  # each call takes all of its time while Cassandra is away
-            some.close(drop_after_s=max(0.0, until_s - time.monotonic()))
+        self._sends.close()
+        # Up to a thousand, of which each would take all of its time while Cassandra does not answer.
+        self._acks.close(drop_after_s=self._driver.deadline_s)
         if self._doorbell is not None:
             self._doorbell.close()
         self._driver.close()

@@ -196,8 +196,9 @@ class Batcher(Generic[Entry, Outcome]):
 
     def start_late(self) -> None:
         """Start a thread for entries of `put` if none could be started."""
-        with self._mutex:
-            self._wake()
+        if self._waiting and not self._workers:  # looked at often
+            with self._mutex:
+                self._wake()
 
     def submit(self, entry: Entry) -> Future[Outcome]:
         """Store an entry soon. Return a future of its outcome or error. Blocks while there is no room.
@@ -368,9 +369,11 @@ class Batcher(Generic[Entry, Outcome]):
                 if self._waiting:  # `put` may have read `_awake` as still true
                     continue
                 wait_s = self._retries.left_s() if self._retries else 0.0 if self._closed else IDLE_S
-                if not self._entry_came.wait(wait_s) and not self._waiting and not self._retries:
-                    del self._workers[me]
-                    return None
+                if not self._entry_came.wait(wait_s):
+                    self._awake = False  # `put` may have set it for an entry that was stored meanwhile
+                    if not self._waiting and not self._retries:
+                        del self._workers[me]
+                        return None
             self._workers[me] = len(batch.items)
             return batch
 

@@ -30,8 +30,10 @@ from cqueue.runtime.batcher import Batcher, Bounds
 ALONE: Final = Bounds(at_a_time=2)
 """Bounds of dead letters, each of which costs several round trips, and of suspects."""
 SUSPECT: Final = "suspect"
-"""Name of the batcher of suspects: each is settled at once, whatever the verb, as the next one waits for it.
-"""
+"""Name of the batcher of suspects that are no dead letters: each is settled at once, as the next one waits
+for it."""
+CLOSE_S: Final = 4.0
+"""Seconds that a close waits for calls under way, of all batchers."""
 ROUND_S: Final = 0.1
 """Seconds that delays are rounded up to, as in the protocol, so that many are equal and share a call."""
 
@@ -81,7 +83,8 @@ class SettlementWriter:
         """Store the settlement soon. Called on any thread; returns at once."""
         self._note(delivery, settlement)
         try:
-            self._batchers[SUSPECT if delivery.message.suspect else settlement.verb].put(delivery)
+            is_alone = delivery.message.suspect and settlement.verb is not Verb.DEAD
+            self._batchers[SUSPECT if is_alone else settlement.verb].put(delivery)
         except Closed:  # the message comes again when its timeout passes
             delivery.is_left = True
 
@@ -127,8 +130,9 @@ class SettlementWriter:
 
     def close(self) -> None:
         """Send nothing any more."""
+        until_s = time.monotonic() + CLOSE_S
         for batcher in self._batchers.values():
-            batcher.close(drop_after_s=0.0, wait_s=1.0)
+            batcher.close(drop_after_s=0.0, wait_s=max(0.0, until_s - time.monotonic()))
 
     # ── on the threads of the batchers ──
 
@@ -151,7 +155,7 @@ class SettlementWriter:
                 for delivery in alike:
                     delivery.is_left = True
         for verb in told:  # a wide row that cannot be reached lets others be stored meanwhile
-            if not failed and not self._batchers[verb].is_repeating:
+            if not failed and not any(self._batchers[name].is_repeating for name in (verb, SUSPECT)):
                 self._trouble.succeeded(verb, verb=verb)
         self.stored_s = time.monotonic()
         return [failed.get(delivery) for delivery in deliveries] if failed else [None] * len(deliveries)

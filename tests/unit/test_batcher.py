@@ -181,6 +181,14 @@ def test_what_comes_as_a_threads_wait_ends_is_stored(storing, monkeypatch):
     assert batches._take(new_first=True).items == [1]
 
 
+def test_a_thread_that_ends_beside_a_put_leaves_the_next_put_to_wake_another(storing, monkeypatch):
+    """The entry of the first `put` was stored before that came to say that a thread is awake."""
+    batches = by_hand(storing, Clock())
+    monkeypatch.setattr(batches._entry_came, "wait", lambda _: setattr(batches, "_awake", True))
+    assert batches._take(new_first=True) is None
+    assert not batches._awake
+
+
 # ── outcomes ──
 
 

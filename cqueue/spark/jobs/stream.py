@@ -230,12 +230,13 @@ class Batches:
         staging = f"{STAGING}/{number:012d}-{uuid.uuid4().hex}"
         observed = Observation()
         rows = batch.observe(observed, F.count(F.lit(1)).alias("rows"))
-        rows.write.parquet(self._files.full(staging))
-        if observed.get["rows"]:
-            self._files.move(staging, place)
-            self.written += observed.get["rows"]
-        else:
-            self._files.delete(staging)
+        try:
+            rows.write.parquet(self._files.full(staging))
+            if observed.get["rows"]:
+                self._files.move(staging, place)
+                self.written += observed.get["rows"]
+        finally:
+            self._files.delete(staging)  # what was not moved
 
     def _own(self, spark: SparkSession) -> None:
         """Claim the directory for this stream. Another stream, or one with a new checkpoint, is refused."""

@@ -168,7 +168,8 @@ def shaped(rows: DataFrame, target: Target, row_id: str | None = None) -> DataFr
 def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
     """Return the caller's expression, else the column of that name, cast to the target's type."""
     expression, kind = target.columns.get(name), TYPES[name]
-    if expression is None and name not in map(str.lower, rows.columns):  # names of Spark have no case
+    has_case = rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    if expression is None and name not in (rows.columns if has_case else map(str.lower, rows.columns)):
         return None
     if expression is None and name == "delay" and "due" in target.columns:
         return None

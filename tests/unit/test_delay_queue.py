@@ -178,7 +178,7 @@ def test_a_pop_that_waits_for_more_returns_the_first_in_time(make):
     queue = make(visibility=timedelta(seconds=4))
     queue.push([Message(b"first")])
     (message,) = queue.pop(2, wait=6 * SECOND)
-    assert message.visible_again - queue._queue.now > 2 * SECOND
+    assert message.visible_again > queue._queue.now
 
 
 @pytest.mark.parametrize("by", ["process_unacks", "close"])

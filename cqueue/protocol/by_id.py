@@ -332,7 +332,7 @@ def _mutate(
 def _get_lock(memory: RowMemory, spec: QueueSpec, now_us: int, tries: int, pick: int) -> Proto[None]:
     """Take the lock of the head just read, or wait a while for one that another change holds."""
     lock = memory.remembered.head.lock if memory.remembered.head is not None else None
-    is_free = lock is None or not policy.is_held(lock, spec, now_us)
+    is_free = not policy.is_held(lock, spec, now_us)
     if lock is None or (is_free and tries < FREE_TAKE_OVER_AFTER):
         yield from acquire(memory, spec)
     elif is_free or lock.until_ms <= now_us // 1000 + STAY_MS or tries >= TAKE_OVER_AFTER:

@@ -269,10 +269,10 @@ def _send_mutation(draft: Draft, mutation: Mutate) -> Proto[bool]:
     """
     if draft.named is not None:
         return (yield from _send_beside_named(draft, mutation, draft.named))
-    ahead, read = draft.learned.next, next_slice(draft)
+    ahead = draft.learned.next
     if ahead is None or not draft.renews:
         return (yield from mutate_once(mutation))
-    if read is None:
+    if (read := next_slice(draft, ahead)) is None:
         draft.memory.remembered.read_ahead = draft.head.without_listed(ahead)
         return (yield from mutate_once(mutation))
     applied, found = yield from mutate_once_beside(mutation, read)

@@ -123,8 +123,7 @@ class HeadDraft:
 
     def without_listed(self, ahead: ReadAhead) -> ReadAhead:
         """Return the messages read ahead without those that a slot lists."""
-        listed = self.listed.get(ahead.priority, set())
-        return ahead._replace(rows=policy.unlisted(ahead.rows, listed)) if listed else ahead
+        return ahead._replace(rows=policy.unlisted(ahead.rows, self.listed.get(ahead.priority, set())))
 
     def in_use(self) -> list[SlotRow]:
         """Return the slots that list messages, without this consumer's finished ones."""
@@ -135,7 +134,7 @@ class HeadDraft:
         return [
             slot
             for place, slot in self.slots.items()
-            if slot.in_use and place not in self.finished and policy.is_slot_due(slot, spec, self.now_us)
+            if place not in self.finished and policy.is_slot_due(slot, spec, self.now_us)
         ]
 
     # ── slots ──

@@ -117,7 +117,7 @@ def _ids(counts: Counts, scans: list[_Scan], now_us: int) -> Proto[None]:
                 full.append(scan._replace(after=page.ids[-1]))
         scans = full + scans
     for scan in scans:
-        at_us = max(scan.wide_row.time_shard * 1000, ids.time_us(scan.after) if scan.after else 0)
+        at_us = max(scan.wide_row.time_shard * 1000, ids.time_us(scan.after))
         _leave(counts, due=at_us <= now_us)
 
 

@@ -100,7 +100,7 @@ class Walk:
         self.after = after
         self.done = False
         self._last = last
-        self._at_us = max(wide_row.time_shard * 1000, ids.time_us(after) if after else 0)
+        self._at_us = max(wide_row.time_shard * 1000, ids.time_us(after))
         self._end_us = shards.end_us(spec, wide_row)
         self._piece_us = FIRST_PIECE_US
         self._longest_us = max(LONGEST_PIECE_US, (self._end_us - self._at_us) // MAX_PIECES)

@@ -60,7 +60,6 @@ def prepare_fence(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
     head, now_us = remembered.head or Head(), (yield from Now())
     if policy.is_retired(head, memory.end_us, now_us):
         memory.retired = True
-    if memory.retired:
         return False
     if policy.is_held(head.lock, spec, now_us):
         remembered.head = None  # the lock's holder will have changed the head by the time it lets go

@@ -51,10 +51,10 @@ class Piece(NamedTuple):
 
 def is_idle(draft: Draft) -> bool:
     """Return whether a pass is due: no slot is in use, and no sweep is open."""
-    if draft.grants or any(change.row.ids for change in draft.head.changes.values()):
+    changes = draft.head.changes
+    if any(change.row.ids for change in changes.values()):
         return False
-    idle = {key for key, change in draft.head.changes.items() if not change.row.ids}
-    if any(slot.place not in idle for slot in draft.head.in_use()):
+    if any(slot.place not in changes for slot in draft.head.in_use()):
         return False
     return all(draft.head.cursor(p).cursor >= draft.head.cursor(p).boundary for p in draft.memory.priorities)
 
@@ -194,7 +194,7 @@ def _take_strays(draft: Draft, found: LiveIds) -> Proto[None]:
     memory, any_damaged = draft.memory, False
     for priority, strays in found.items():
         memory.priorities.add(priority)
-        wanted = draft.head.unlisted(priority, sorted(strays))[: max(0, draft.left)]
+        wanted = draft.head.unlisted(priority, sorted(strays))[: draft.left]
         if wanted:
             read = ReadSlice(memory.wide_row, priority, wanted[0] - 1, wanted[-1], len(wanted))
             rows, _, damaged = yield from read

@@ -135,7 +135,7 @@ def _take_normal(draft: Draft, priority: int, beside: ReadAnswers | None) -> Pro
                 raise
             whole = False  # what was read before is written
             break
-        if (whole and not goes_on) or draft.left <= 0 or draft.grants:
+        if (whole and not goes_on) or draft.grants:
             break
         beside = None
     draft.more = draft.more or not whole
@@ -240,11 +240,8 @@ def beside_head(memory: RowMemory, spec: QueueSpec, now_us: int, want: int) -> P
     return _reads(memory, spec, at, now_us, want + len(listed_above(head.slots, at, now_us)))
 
 
-def next_slice(draft: Draft) -> ReadSlice | None:
-    """Plan the slice of the next claim, to be read while this claim's mutation is on its way."""
-    ahead = draft.learned.next
-    if ahead is None or not draft.renews:
-        return None
+def next_slice(draft: Draft, ahead: ReadAhead) -> ReadSlice | None:
+    """Plan the rest of the next claim's slice, to be read while this claim's mutation is on its way."""
     limit = _rows_at_once(draft.memory, ahead.priority, draft.want)
     if len(ahead.rows) >= limit:
         return None
@@ -326,7 +323,6 @@ def _take_late(draft: Draft, priority: int, late: list[int], upto: int) -> Proto
     """
     if not late:
         return upto
-    late.sort()
     wanted = late[: min(draft.left, MAX_LISTED)]
     rows = yield from ReadMessages(draft.memory.wide_row, priority, tuple(wanted))
     if rows:
@@ -341,7 +337,7 @@ def _take_slice(draft: Draft, priority: int, rows: list[MessageRow], *, whole: b
     """Take a slice's unlisted messages; return the new boundary, and whether everything was taken."""
     listed = draft.head.listed.get(priority, ())
     unlisted = [row for row in rows if row.id not in listed] if listed else rows
-    count = min(within_bytes(unlisted), max(0, draft.left))
+    count = min(within_bytes(unlisted), draft.left)
     whole = whole and count == len(unlisted)
     _update_estimates(draft.memory, priority, rows)
     if count < len(unlisted):

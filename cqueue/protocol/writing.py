@@ -331,9 +331,6 @@ def _stretches(entries: Sequence[Any], most: int) -> Iterator[tuple[int, int]]:
 
 def _groups(parts: list[P]) -> Iterable[list[P]]:
     """Group parts to be written side by side, the earliest ids first."""
-    if len(parts) == 1:
-        yield parts
-        return
     group: list[P] = []
     size = 0
     for part in sorted(parts, key=lambda part: part.rows[0].id):
@@ -342,8 +339,7 @@ def _groups(parts: list[P]) -> Iterable[list[P]]:
             group, size = [], 0
         group.append(part)
         size += part.size
-    if group:
-        yield group
+    yield group
 
 
 def worst(results: list[Any]) -> Failure | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
 from random import Random
 from typing import NamedTuple
@@ -310,10 +311,8 @@ class Poll:
         self.work.held = None
         if but is not None:
             self.work.add(held, Reason.LEFT)
-        try:
+        with suppress(NotDone, OutcomeUnknown):  # the lock's lease ends by itself
             yield from unlock(held)
-        except (NotDone, OutcomeUnknown):
-            return  # the lock's lease ends by itself
 
     # ── suspects ──
 
@@ -381,11 +380,8 @@ class Poll:
         Equal ones come in random order, so that consumers do not all try the same one.
         """
         due = self.registry.due((yield from Now()))
-        if len(due) > 1:
-            bits = yield from RandomBits(64)
-            Random(bits).shuffle(due)
-            due.sort(key=lambda memory: (memory.probed_us, memory.wide_row.time_shard))
-        return due
+        Random((yield from RandomBits(64))).shuffle(due)
+        return sorted(due, key=lambda memory: (memory.probed_us, memory.wide_row.time_shard))
 
     def _probe(self, spec: QueueSpec, memories: list[RowMemory], now_us: int) -> Proto[None]:
         for memory in memories:

@@ -8,7 +8,6 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.errors import BadInput
 
 
@@ -21,7 +20,7 @@ def confirm(cli: CliContext, question: str, *, yes: bool, otherwise: str = "Noth
     try:
         agreed = typer.confirm(question, err=True)
     except typer.Abort as exc:
-        after_ctrl_c(cli)
+        cli.after_ctrl_c()
         cli.remark(otherwise)
         raise typer.Exit(ExitCode.INTERRUPTED) from exc
     if not agreed:

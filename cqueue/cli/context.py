@@ -132,6 +132,12 @@ class CliContext:
         """Print a text; fold: break it to the width of the terminal."""
         self.console.print(text, style=style, soft_wrap=not fold)
 
+    def after_ctrl_c(self) -> None:
+        """Begin a new line behind the `^C` that the terminal shows, for what is said of it."""
+        self.is_interrupt_told = True
+        if self.err_console.is_terminal:
+            self.err_console.print()
+
     def remark(self, text: str) -> None:
         """Print a remark beside the result, on standard error; not with --json."""
         if not self.json:

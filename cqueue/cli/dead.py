@@ -14,7 +14,6 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
-from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.cli.opening import reading
 from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes
 from cqueue.cli.render import emit_one, header_pairs, print_list
@@ -185,7 +184,7 @@ def _going_on(cli: CliContext) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        after_ctrl_c(cli)
+        cli.after_ctrl_c()
         cli.remark("What is done stays done; the same command goes on.")
         raise
 

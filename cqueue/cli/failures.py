@@ -15,7 +15,6 @@ from enum import IntEnum
 from typing import Any, Final
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.interrupts import after_ctrl_c
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, OwnershipLost
 
 
@@ -49,7 +48,7 @@ def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
     code = exit_code(exc)
     if code is ExitCode.INTERRUPTED and not context.json:
         if not context.is_interrupt_told:
-            after_ctrl_c(context)
+            context.after_ctrl_c()
             _write("Interrupted.")
         return code
     if context.verbose or code is ExitCode.BUG:

@@ -17,13 +17,6 @@ from cqueue.cli.context import CliContext
 from cqueue.errors import CqueueError
 
 
-def after_ctrl_c(cli: CliContext) -> None:
-    """Begin a new line behind the `^C` that the terminal shows, for what is said of it."""
-    cli.is_interrupt_told = True
-    if cli.err_console.is_terminal:
-        cli.err_console.print()
-
-
 class Interrupts:
     """Holds Ctrl-C back during a step. A second one in the same step goes through."""
 
@@ -92,6 +85,6 @@ def accounted(cli: CliContext, account: Callable[[], str]) -> Iterator[Interrupt
             yield interrupts
     except (KeyboardInterrupt, BrokenPipeError, CqueueError) as exc:
         if isinstance(exc, KeyboardInterrupt):
-            after_ctrl_c(cli)
+            cli.after_ctrl_c()
         cli.remark(account())
         raise

@@ -13,7 +13,7 @@ import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import error_fields, exit_code, worst
-from cqueue.cli.interrupts import after_ctrl_c, held_back
+from cqueue.cli.interrupts import held_back
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, CqueueError, NotDone
 from cqueue.runtime.sequences import parts
@@ -125,7 +125,7 @@ def _report(cli: CliContext, target: Target, tally: Tally, ended: BaseException 
         "failed": [{"line": line, **error_fields(error)} for line, error in tally.failed],
     }
     if interrupted:
-        after_ctrl_c(cli)
+        cli.after_ctrl_c()
     cli.emit(result, f"{counted(tally.sent, target.noun)} {target.done} to {target.name}.")
     for text in _remarks(target.done, tally, ended):
         cli.remark(text)

@@ -15,7 +15,7 @@ from cqueue.cli import log_lines
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.interrupts import after_ctrl_c, held_back
+from cqueue.cli.interrupts import held_back
 from cqueue.cli.log_lines import LogFormat
 from cqueue.cli.log_read import Partitions, Topics, parse_position
 from cqueue.cli.opening import find_log, open_client, say_left_out
@@ -181,7 +181,7 @@ def _run(cli: CliContext, subscription: Subscription) -> None:
             if thread.ident is None:
                 raise  # nothing was begun
             stopped = True
-            after_ctrl_c(cli)
+            cli.after_ctrl_c()
             cli.remark("Stopping after the call under way; once more ends it at once.")
             subscription.stop()
             _await(ended)

@@ -83,7 +83,7 @@ def error_fields(error: BaseException) -> dict[str, Any]:
 def _text(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return f"The output cannot be written: {error.strerror}. What the command has done stays done."
-    return str(error) or "Interrupted."
+    return "Interrupted." if isinstance(error, KeyboardInterrupt) else str(error)
 
 
 def _write(text: str) -> None:

@@ -16,7 +16,7 @@ Step = Callable[[], AbstractContextManager[None]]
 """Holds interrupts back while it lasts."""
 
 
-PATIENCE = timedelta(seconds=2)
+PATIENCE = timedelta(seconds=5)
 """How long to wait for a demo that looks, for a moment, whether another one has started Cassandra."""
 
 
@@ -32,9 +32,10 @@ def embedded(directory: Path | None, status: Status, remark: Say, step: Step, *,
     from cqueue.dev import ClusterState, DevCluster, record  # noqa: PLC0415 - only where it is needed
 
     cluster, alone = DevCluster(directory), ExitStack()
-    ours = cluster.status().state is ClusterState.STOPPED
     alone.enter_context(record.locked(cluster.directory / "demo", PATIENCE))
+    ours = False
     try:
+        ours = cluster.status().state is ClusterState.STOPPED
         if not ours:
             alone.close()
         else:

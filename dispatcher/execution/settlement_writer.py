@@ -154,9 +154,10 @@ class SettlementWriter:
             except Closed:  # this client is closed: its messages come again when their timeouts pass
                 for delivery in alike:
                     delivery.is_left = True
-        for verb in told:  # a wide row that cannot be reached lets others be stored meanwhile
-            if not failed and not any(self._batchers[name].is_repeating for name in (verb, SUSPECT)):
-                self._trouble.succeeded(verb, verb=verb)
+        if not failed and not self._batchers[SUSPECT].is_repeating:
+            for verb in told.union(self._trouble.subjects):  # others are stored beside a lost wide row
+                if not self._batchers[verb].is_repeating:
+                    self._trouble.succeeded(verb, verb=verb)
         self.stored_s = time.monotonic()
         return [failed.get(delivery) for delivery in deliveries] if failed else [None] * len(deliveries)
 

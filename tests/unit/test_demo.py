@@ -395,6 +395,29 @@ def test_no_demo_runs_on_a_cassandra_that_another_one_stops(monkeypatch, tmp_pat
         pass
 
 
+def test_a_demo_that_waits_for_one_that_stops_starts_cassandra_itself(monkeypatch, tmp_path):
+    """It would else leave it running: it looks once the other one has let go."""
+    cluster = FakeCluster(ClusterState.RUNNING, tmp_path)
+
+    @contextmanager
+    def locked(*_):
+        cluster.state = ClusterState.STOPPED
+        yield
+
+    monkeypatch.setattr(dev, "DevCluster", lambda _directory: cluster)
+    monkeypatch.setattr(dev.record, "locked", locked)
+    with embedded():
+        pass
+    assert cluster.calls == ["start", "stop"]
+
+
+def test_an_error_of_the_system_in_a_demo_is_its_own(monkeypatch, tmp_path):
+    """It is none of the directory of the lock."""
+    monkeypatch.setattr(dev, "DevCluster", lambda _directory: FakeCluster(ClusterState.STOPPED, tmp_path))
+    with pytest.raises(BrokenPipeError), embedded():
+        raise BrokenPipeError
+
+
 def embedded(remark=lambda _: None, *, keep=False):
     def status(_text):
         return nullcontext(lambda _: None)

@@ -428,7 +428,7 @@ def test_a_claim_that_fails_lets_go_of_its_lock_and_later_ones_read_less():
     """Others may claim at once, the round ends, and a read that was too large is not repeated for ever."""
     table = Table()
     poll = started(table)
-    row = {put(table, 0) for _ in range(20)}.pop()
+    (row,) = {put(table, 0) for _ in range(20)}
     table.run(poll.begin(table.spec))
     assert len(table.run(poll.next_claim(table.spec, 1)).taken) == 1
     assert table.head(row).lock.state is LockState.LOCKED

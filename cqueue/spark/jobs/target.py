@@ -168,7 +168,7 @@ def shaped(rows: DataFrame, target: Target, row_id: str | None = None) -> DataFr
 def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
     """Return the caller's expression, else the column of that name, cast to the target's type."""
     expression, kind = target.columns.get(name), TYPES[name]
-    has_case = rows.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    has_case = rows.sparkSession.conf.get("spark.sql.caseSensitive").lower() == "true"
     if expression is None and name not in (rows.columns if has_case else map(str.lower, rows.columns)):
         return None
     if expression is None and name == "delay" and "due" in target.columns:

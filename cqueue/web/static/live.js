@@ -61,24 +61,27 @@ async function look() {
   asking.abort(); // a late answer would put older figures in place
   if (held || document.hidden) return;
   const mine = asking = new AbortController();
+  let isLate = false;
   let isOver = false;
+  const limit = window.setTimeout(() => { isLate = true; mine.abort(); }, 10000);
   try {
-    const signal = AbortSignal.any([mine.signal, AbortSignal.timeout(10000)]);
-    const answer = await fetch(location.href, { redirect: "error", signal });
+    const answer = await fetch(location.href, { redirect: "error", signal: mine.signal });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    isOver = [400, 401, 403, 404].includes(answer.status); // it is not there, or wants a name
-    if (isTrouble && (answer.ok || isOver)) {
-      location.reload(); // that page asks no more
+    if (isTrouble && (answer.ok || [400, 401, 403, 404].includes(answer.status))) {
+      location.reload(); // it can be shown, is not there, or wants a name: that page asks no more
       return;
     }
-    if (answer.status === 401) throw new Error("You are signed out: reload the page to sign in.");
+    isOver = answer.status === 401;
+    if (isOver) throw new Error("You are signed out: reload the page to sign in.");
     if (!answer.ok) throw new Error(page.querySelector("main .box")?.textContent || `It answers ${answer.status}.`);
     show(page);
   } catch (error) {
-    if (mine.signal.aborted) return;
-    const why = error instanceof TypeError || error.name === "TimeoutError" ? "The dashboard does not answer." : error.message;
+    if (mine.signal.aborted && !isLate) return;
+    const why = isLate || error instanceof TypeError ? "The dashboard does not answer." : error.message;
     say(away, `Not up to date: what is shown was read at ${lastGood.toLocaleTimeString()}. ${why}`);
     away.hidden = isTrouble;
+  } finally {
+    window.clearTimeout(limit);
   }
   if (!isOver) later();
 }

@@ -505,6 +505,46 @@ def test_an_open_page_says_that_the_dashboard_is_away(look):
 
 
 @pytest.mark.usefixtures("quick")
+def test_an_open_page_says_that_its_viewer_is_signed_out_and_asks_no_more(look):
+    page = look("/queue/mails")
+    page.js("""
+        window.asked = 0;
+        window.fetch = async () => { window.asked += 1; return new Response("", { status: 401 }); };
+        true
+    """)
+    page.until("You are signed out")
+    page.js("new Promise((done) => setTimeout(done, 1000))")  # five times as long as between two looks
+    assert page.js("asked") == 1
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_late_answer_replaces_no_newer_one(look, shop):
+    """Somebody looked away and back meanwhile, so the page asked again."""
+    page = look("/queue/mails")
+    page.js("""
+        const ask = window.fetch;
+        window.late = [];
+        window.fetch = async (...given) => {
+            if (window.late.length) return ask(...given);
+            const answer = await ask(...given);
+            return new Promise((done, fail) => {
+                given[1].signal.addEventListener("abort", () => fail(given[1].signal.reason));
+                window.late.push(() => done(answer));
+            });
+        };
+        new Promise((done) => {
+            const look = () => (window.late.length ? done(true) : setTimeout(look, 20));
+            look();
+        });
+    """)
+    shop.client.queue("mails").pause()
+    page.js("document.dispatchEvent(new Event('visibilitychange')); true")
+    page.until("mails paused")
+    page.js("late[0](); new Promise((done) => setTimeout(done, 100))")
+    assert "paused" in page.text
+
+
+@pytest.mark.usefixtures("quick")
 def test_a_page_that_could_not_be_shown_comes_once_cassandra_answers(look, monkeypatch):
     real, away = cqueue.Client.queues, [1]
 

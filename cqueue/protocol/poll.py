@@ -380,8 +380,11 @@ class Poll:
         Equal ones come in random order, so that consumers do not all try the same one.
         """
         due = self.registry.due((yield from Now()))
-        Random((yield from RandomBits(64))).shuffle(due)
-        return sorted(due, key=lambda memory: (memory.probed_us, memory.wide_row.time_shard))
+        if len(due) > 1:
+            bits = yield from RandomBits(64)
+            Random(bits).shuffle(due)
+            due.sort(key=lambda memory: (memory.probed_us, memory.wide_row.time_shard))
+        return due
 
     def _probe(self, spec: QueueSpec, memories: list[RowMemory], now_us: int) -> Proto[None]:
         for memory in memories:

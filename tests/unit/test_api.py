@@ -30,7 +30,7 @@ from tests.fix_on_loop import API
 
 KIB, MIB = 1 << 10, 1 << 20
 SHORT = cqueue.QueueConfig(visibility=timedelta(seconds=2))
-SOON = timedelta(seconds=10)
+SOON = timedelta(seconds=60)
 """For long polls that end as soon as there is a message: never waited for in full."""
 
 

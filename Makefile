@@ -90,14 +90,14 @@ features: $(STAMP)
 
 test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark, lowest versions. `.ci/run` calls this.
 	$(BESIDE) everything environments
+	@$(MAKE) --no-print-directory test-lowest
 	@$(MAKE) --no-print-directory test-spark
 
-# One after the other: both installs write the metadata of this tree. What the tests print comes in one piece, and
-# not between the lines of `everything`. Spark's tests run alone: Spark gives a worker ten seconds to call back.
+# One after the other: both installs write the metadata of this tree. Their tests run alone, as side by side they
+# starve one another: Spark gives a worker ten seconds to call back.
 environments:
 	@$(MAKE) --no-print-directory $(SPARK_STAMP)
 	@$(MAKE) --no-print-directory $(LOWEST_STAMP)
-	@$(MAKE) --no-print-directory --output-sync=target test-lowest
 
 everything: $(STAMP)
 	@echo "== Running all tests but those of cqueue.spark"

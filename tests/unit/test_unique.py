@@ -333,16 +333,20 @@ def test_a_message_without_unique_touches_no_reservation(faults, queue):
 
 
 @pytest.mark.parametrize("while_", WHILE)
-def test_of_fifty_racing_threads_one_sends(queue, while_):
+def test_of_fifty_racing_threads_one_sends(client, queue, clock, while_, monkeypatch):
+    """In memory no time passes. On Cassandra a starved sender may be too late, and asks again."""
+    if isinstance(clock, VirtualClock):  # one that jumped would take the time of all others
+        monkeypatch.setattr(client._driver, "_pause", lambda _: time.sleep(0.001))
     unique = Unique(key="k", while_=while_)
-    go, outcomes = threading.Barrier(50), []
+    go, outcomes, late = threading.Barrier(50), [], []
 
     def outcome():
         try:
             return "sent", queue.send(b"x", unique=unique)
         except Duplicate as exc:
             return "duplicate", exc.id
-        except NotDone:  # a starved machine: its time was over before its turn came
+        except (NotDone, OutcomeUnknown) as exc:
+            late.append(exc)
             return None
 
     def send():
@@ -355,7 +359,9 @@ def test_of_fifty_racing_threads_one_sends(queue, while_):
     for thread in threads:
         thread.join()
     assert len(outcomes) == 50
-    assert [kind for kind, _ in outcomes].count("sent") == 1
+    sent = [kind for kind, _ in outcomes].count("sent")
+    assert sent == 1 or (sent == 0 and any(isinstance(exc, OutcomeUnknown) for exc in late))
+    assert not late or clock is time
     assert len({id_ for _, id_ in outcomes}) == 1
     assert bodies(queue) == [b"x"]
 

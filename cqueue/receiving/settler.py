@@ -203,7 +203,7 @@ class Settler:
             for name, count in Counter(settler.name for settler in _settlers(some)).items():
                 meter.count("acked", name, count)
         if emptied:
-            owners = dict(zip((message.lease for message in some), _settlers(some), strict=True))
+            owners = dict(zip([one.lease for one in _taken(some)], _settlers(some), strict=True))
             for lease in emptied:
                 owners[lease].settled(lease)
 

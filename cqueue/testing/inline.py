@@ -156,11 +156,13 @@ class Inline:
     def _run(self, poller: Poller, message: ReceivedMessage) -> Ran:
         """Run the message as a worker does, without time limits."""
         delivery = delivery_of(self._app, poller, message)
-        call = self._runner.begin(delivery)
+        runner = self._runner
+        runner.prepare(delivery)
+        call = runner.enter(delivery)
         if call is not None:
             try:
                 delivery.answer = self._await(call()) if delivery.is_async else call()
             except FAILURES as exc:
                 delivery.error = exc
-        self._runner.end(delivery)
+        runner.finish(delivery, runner.decide(delivery))
         return Ran(poller.name, message, delivery.settlement, delivery.answer, delivery.error)

@@ -71,7 +71,7 @@ class RunQueue:
         """Queue deliveries to be started."""
         self.waiting += len(deliveries)
         for delivery in deliveries:
-            if delivery.message.suspect:
+            if delivery.is_suspect:
                 self._suspects.append(delivery)
             else:
                 self.by_queue.setdefault(delivery.poller.name, deque()).append(delivery)
@@ -197,10 +197,12 @@ class Backlog:
         """Return the next delivery of a run queue, if one waits and a runner is free. `done` as in `take`."""
         with self._mutex:
             if done:
-                self._finished(line, done)
+                line.finish(done)
+                if self._closed:
+                    self._tell_calm()
             delivery = line.start()
-            tell = line.has_room_again()
-            if delivery is not None:
+            tell = line.refill_at is not None and line.has_room_again()
+            if self._asleep and delivery is not None:
                 self._wake()
         if tell:
             self._room_freed()
@@ -227,15 +229,15 @@ class Backlog:
             self._is_waking = True
             self._ready.notify()
 
-    def _finished(self, line: RunQueue, done: int) -> None:
-        line.finish(done)
+    def _tell_calm(self) -> None:
         if self._closed and not self.running:
             self._calm.notify_all()
 
     def abandon(self, delivery: Delivery) -> None:
         """Free the runner of a delivery whose handler nobody waits for any more."""
         with self._mutex:
-            self._finished(self._lines[delivery.is_async], id(delivery))
+            self._lines[delivery.is_async].finish(id(delivery))
+            self._tell_calm()
 
     def started(self) -> list[Delivery]:
         """Return the deliveries started and not finished."""

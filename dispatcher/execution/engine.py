@@ -165,7 +165,7 @@ class Engine:
 
     def quarantined(self) -> dict[str, int]:
         """Return how many damaged rows this process has met, by queue or log; "" for rows of neither."""
-        stores = {poller.consumer.driver.store for poller in self.poll_schedule.pollers}
+        stores = {poller.driver.store for poller in self.poll_schedule.pollers}
         found: Counter[str] = Counter()
         for store in stores:
             for owner, rows in store.quarantine.counts().items():

@@ -174,7 +174,7 @@ class EventLoop:
         A cancellation does not end the step: nobody would settle the message, whose lease is extended until
         then.
         """
-        if delivery.message.trigger is None:
+        if not delivery.is_firing:
             step()
             return
         try:

@@ -111,6 +111,8 @@ class Fetchers:
 def delivery_of(resolver: Resolver, poller: Poller, message: ReceivedMessage) -> Delivery:
     """Return the delivery of a message with its handler, or with the reason why no handler takes it."""
     delivery = Delivery(message, poller)
+    if message.trigger is not None:
+        delivery.is_firing = True
     try:
         binding = resolver.resolve(message)
         if binding.is_async:

@@ -96,7 +96,7 @@ class HistoryWriter:
     def _tell(self, delivery: Delivery, state: str, decided: Settlement | None = None) -> None:
         """Note an event. Whatever can be done later is left to the batcher's thread."""
         row, lease, poller = delivery.message.row, delivery.message.lease, delivery.poller
-        now_ms = poller.consumer.driver.clock.guess_us() // 1000  # asks no node: a handler's thread waits
+        now_ms = poller.driver.clock.guess_us() // 1000  # asks no node: a handler's thread waits
         began_ms = None
         if delivery.begun_s < math.inf:
             began_ms = now_ms - round((time.monotonic() - delivery.begun_s) * 1000)

@@ -137,6 +137,7 @@ class Poller:
             max_poll_interval=max(options.poll_interval, timedelta(seconds=1)),
             wake=self.wake,
         )
+        self.driver = self.consumer.driver
         self.sender = self.consumer.settles_with  # acks with the same sender go together
         self.state = PollState()
         self.kinds: set[bool] = set()  # kinds of its handlers: whether they are coroutine functions

@@ -64,7 +64,7 @@ def result_of(
     else:
         error = type(delivery.error).__name__ if delivery.error is not None else None
         reason = storable(settlement.reason)
-    at_ms = delivery.poller.consumer.driver.clock.guess_us() // 1000  # asks no node: a handler's thread waits
+    at_ms = delivery.poller.driver.clock.guess_us() // 1000  # asks no node: a handler's thread waits
     row = ResultRow(str(delivery.message.id), state, codec, value, error, reason, at_ms)
     return KeepResult(row, keeping.ttl_s), refusal
 

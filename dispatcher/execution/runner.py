@@ -109,18 +109,13 @@ class Runner:
 
     # ── before ──
 
-    def begin(self, delivery: Delivery) -> Callable[[], Any] | None:
-        """Prepare a run, and enter it. Return the handler's call, or None to call nothing."""
-        self.prepare(delivery)
-        return self.enter(delivery)
-
     def prepare(self, delivery: Delivery) -> None:
         """Make the run's context, and ask the schedule of a firing, which takes requests to Cassandra."""
         context = delivery.context = _RunContext(delivery, self.telemetry.log, self.stopping)
         if delivery.is_lost:
             delivery.lose()
         self.telemetry.count(delivery.poller.name, "started")
-        if delivery.binding is None or delivery.error is not None or delivery.message.trigger is None:
+        if not delivery.is_firing or delivery.binding is None or delivery.error is not None:
             return
         try:
             started = firing.begin(delivery.poller.queue.schedules.store, delivery.message)
@@ -146,7 +141,7 @@ class Runner:
             delivery.error = exc
             return None
         delivery.begun_s = time.monotonic()
-        call, tracing = partial(binding.call, message, context), delivery.poller.consumer.driver.tracing
+        call, tracing = partial(binding.call, message, context), delivery.poller.driver.tracing
         if tracing is None:
             return call
         more = {
@@ -159,21 +154,19 @@ class Runner:
 
     # ── after ──
 
-    def end(self, delivery: Delivery) -> None:
-        """Decide after the handler has answered or failed, and hand the decision on."""
-        self.finish(delivery, self.decide(delivery))
-
     def finish(self, delivery: Delivery, settlement: Settlement) -> None:
         """Move the schedule of a firing on, which takes requests to Cassandra, and hand the decision on."""
         context = delivery.context
-        is_ours = delivery.is_settled_by(RUN)  # else `give_up` has settled it, and only a success counts
-        is_firing = delivery.message.trigger is not None and delivery.override is None
-        if is_firing and context and settlement is not INTERRUPTED and (is_ours or settlement is SUCCEEDED):
-            settlement = self._moved_on(delivery, context, settlement)
+        is_ours = delivery.settler is RUN  # else `give_up` has settled it, and only a success counts
         if not (is_ours or settlement is SUCCEEDED):
             return
+        if delivery.is_firing and context and delivery.override is None and settlement is not INTERRUPTED:
+            settlement = self._moved_on(delivery, context, settlement)
+            if not (is_ours or settlement is SUCCEEDED):
+                return
         self.telemetry.settled(delivery, settlement)
-        _end_span(delivery, settlement)
+        if delivery.end_span is not None:
+            _end_span(delivery, settlement)
         self._settle(delivery, settlement)
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -246,7 +239,7 @@ class Runner:
             return INTERRUPTED
         if delivery.error is not None:
             return self._after_error(delivery, delivery.error)
-        return self._of_answer(delivery, delivery.answer)
+        return SUCCEEDED if delivery.answer is None else self._of_answer(delivery, delivery.answer)
 
     def _moved_on(self, delivery: Delivery, context: Context, settlement: Settlement) -> Settlement:
         """Move the schedule on; return the decision about the firing."""
@@ -260,7 +253,7 @@ class Runner:
     def _of_answer(self, delivery: Delivery, answer: Any) -> Settlement:
         if answer is False and (delivery.binding is None or delivery.binding.keeping is None):
             return left_to_timeout(delivery)
-        if answer is None or not isinstance(answer, Action):
+        if not isinstance(answer, Action):
             return SUCCEEDED
         try:
             if isinstance(answer, Retry) and delivery.binding is not None:

@@ -83,7 +83,7 @@ class SettlementWriter:
         """Store the settlement soon. Called on any thread; returns at once."""
         self._note(delivery, settlement)
         try:
-            is_alone = delivery.message.suspect and settlement.verb is not Verb.DEAD
+            is_alone = delivery.is_suspect and settlement.verb is not Verb.DEAD
             self._batchers[SUSPECT if is_alone else settlement.verb].put(delivery)
         except Closed:  # the message comes again when its timeout passes
             delivery.is_left = True
@@ -143,7 +143,11 @@ class SettlementWriter:
         groups: dict[Hashable, tuple[Settlement, list[Delivery]]] = {}
         for delivery in deliveries:
             settlement = delivery.settlement
-            _, alike = groups.setdefault(self._likeness(delivery, settlement.verb), (settlement, []))
+            if settlement.verb is Verb.ACK:  # acks without results do not wait for the results of others
+                likeness: Hashable = (delivery.poller.sender, delivery.result is not None)
+            else:
+                likeness = self._likeness(delivery, settlement.verb)
+            _, alike = groups.setdefault(likeness, (settlement, []))
             alike.append(delivery)
         failed: Failures = {}
         told = set[Verb]()
@@ -162,9 +166,7 @@ class SettlementWriter:
         return [failed.get(delivery) for delivery in deliveries] if failed else [None] * len(deliveries)
 
     def _likeness(self, delivery: Delivery, verb: Verb) -> Hashable:
-        """Return a key that is equal for deliveries that one call can settle."""
-        if verb is Verb.ACK:  # acks without results do not wait for the results of others
-            return delivery.poller.sender, delivery.result is not None
+        """Return a key that is equal for deliveries, other than acks, that one call can settle."""
         return delivery if verb is Verb.DEAD else (delivery.poller, verb, self._rounds(delivery))
 
     def _rounds(self, delivery: Delivery) -> int:
@@ -215,14 +217,14 @@ class SettlementWriter:
     def _unkept(self, alike: list[Delivery]) -> Failures:
         """Store results. Return the deliveries whose results may not be stored, with the errors."""
         kept = [(one, one.result) for one in alike if one.result is not None]
-        errors = alike[0].poller.consumer.driver.run(keep([result for _, result in kept]))
+        errors = alike[0].poller.driver.run(keep([result for _, result in kept]))
         return {one: error for (one, _), error in zip(kept, errors, strict=True) if error is not None}
 
     def _keep_failure(self, delivery: Delivery) -> None:
         """Store why a buried message died; if that fails, handles find its dead letter."""
         if delivery.result is not None:
             try:
-                errors = delivery.poller.consumer.driver.run(keep([delivery.result]))
+                errors = delivery.poller.driver.run(keep([delivery.result]))
             except CqueueError as exc:
                 errors = [exc]
             for error in filter(None, errors):
@@ -283,7 +285,7 @@ class SettlementWriter:
 
 
 def _by_queue(deliveries: Sequence[Delivery]) -> Counter[str]:
-    return Counter(delivery.poller.name for delivery in deliveries)
+    return Counter([delivery.poller.name for delivery in deliveries])
 
 
 def _is_never_accepted(error: Exception) -> bool:

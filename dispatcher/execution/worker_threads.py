@@ -34,22 +34,24 @@ class WorkerThreads:
                 self._run(delivery)
             except BaseException as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
                 self._runner.broken(delivery, exc)
-            if not delivery.is_settled_by(RUN):  # it was given up, and another thread is in this one's place
+            if delivery.settler is not RUN:  # it was given up, and another thread is in this one's place
                 return
             delivery.let_go()
             done = id(delivery)
             del delivery  # the body must not live on until the next message comes
 
     def _run(self, delivery: Delivery) -> None:
-        call = self._runner.begin(delivery)
-        if delivery.is_abandoned:  # while its hooks ran: another consumer may handle the message by now
+        runner = self._runner
+        runner.prepare(delivery)
+        call = runner.enter(delivery)
+        if delivery.settler is not None:  # given up while its hooks ran: others may handle it by now
             return
         if call is not None:
             try:
                 delivery.answer = delivery.call(call)
             except BaseException as exc:  # noqa: BLE001 - also SystemExit: a handler ends no worker
                 delivery.error = exc
-        self._runner.end(delivery)
+        runner.finish(delivery, runner.decide(delivery))
 
     # ── handlers that take too long ──
 

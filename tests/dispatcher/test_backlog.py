@@ -10,8 +10,8 @@ from cqueue.dispatcher.execution.delivery import Delivery
 
 
 def delivery(queue="q", *, suspect=False, is_async=False):
-    one = Delivery(SimpleNamespace(suspect=suspect), SimpleNamespace(name=queue))
-    one.is_async = is_async
+    one = Delivery(SimpleNamespace(), SimpleNamespace(name=queue))
+    one.is_async, one.is_suspect = is_async, suspect
     return one
 
 

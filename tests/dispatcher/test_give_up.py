@@ -37,27 +37,29 @@ def runner(settled):
     return Runner(Telemetry(), [], lambda _, settlement: settled.append(settlement))
 
 
-def make_delivery(call=lambda *_: None, *, trigger=None):
+def make_delivery(call=lambda *_: None, *, is_firing=False):
     now = datetime.now(UTC)
     message = SimpleNamespace(
-        id="m", task="t", attempt=1, trigger=trigger, is_cancelled=False, suspect=False, due=now, sent_at=now,
+        id="m", task="t", attempt=1, trigger=None, is_cancelled=False, suspect=False, due=now, sent_at=now,
         lease=SimpleNamespace(due_ms=4000),
     )  # fmt: skip
-    consumer = SimpleNamespace(driver=SimpleNamespace(tracing=None))
+    driver = SimpleNamespace(tracing=None)
     queue = SimpleNamespace(now=now, schedules=SimpleNamespace(store=None))
     poller = SimpleNamespace(
-        name="q", consumer=consumer, queue=queue, now_ms=lambda: 0, max_attempts=5, is_dead_letter=False
+        name="q", driver=driver, queue=queue, now_ms=lambda: 0, max_attempts=5, is_dead_letter=False
     )
     delivery = Delivery(message, poller)
     delivery.binding = cqueue.Binding("t", call, DEFAULT_POLICY)
+    delivery.is_firing = is_firing
     return delivery
 
 
 def test_a_run_that_has_ended_is_not_given_up(runner, settled):
     """It ends between the look at what runs and the decision to wait for it no longer."""
     delivery = make_delivery()
-    runner.begin(delivery)
-    runner.end(delivery)
+    runner.prepare(delivery)
+    runner.enter(delivery)
+    runner.finish(delivery, runner.decide(delivery))
     assert not runner.give_up(delivery, LEFT, Event.STUCK)
     assert not delivery.is_abandoned
     assert not delivery.is_lost
@@ -67,7 +69,8 @@ def test_a_run_that_has_ended_is_not_given_up(runner, settled):
 def test_a_run_is_given_up_once(runner, settled):
     """Though its time limit and a stop of the dispatcher meet."""
     delivery = make_delivery()
-    runner.begin(delivery)
+    runner.prepare(delivery)
+    runner.enter(delivery)
     assert runner.give_up(delivery, LEFT, Event.STUCK)
     assert not runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)
     assert settled == [LEFT]
@@ -79,10 +82,11 @@ def test_a_run_is_given_up_once(runner, settled):
 def test_a_run_that_was_given_up_settles_only_what_it_has_done(runner, settled, override, expected):
     """An ack is right however late; nothing else is stored in place of what was decided."""
     delivery = make_delivery()
-    runner.begin(delivery)
+    runner.prepare(delivery)
+    runner.enter(delivery)
     runner.give_up(delivery, LEFT, Event.STUCK)
     delivery.override = override
-    runner.end(delivery)
+    runner.finish(delivery, runner.decide(delivery))
     assert settled == expected
 
 
@@ -90,10 +94,11 @@ def test_a_late_success_whose_schedule_does_not_move_on_settles_nothing(runner, 
     """The message was left to its timeout, and that is what becomes of it."""
     monkeypatch.setattr(firing, "begin", lambda *_: object())
     monkeypatch.setattr(firing, "finish", lambda *_: Settlement(Verb.SNOOZE, "snoozed"))
-    delivery = make_delivery(trigger="x")
-    runner.begin(delivery)
+    delivery = make_delivery(is_firing=True)
+    runner.prepare(delivery)
+    runner.enter(delivery)
     runner.give_up(delivery, LEFT, Event.STUCK)
-    runner.end(delivery)
+    runner.finish(delivery, runner.decide(delivery))
     assert settled == [LEFT]
 
 
@@ -151,7 +156,8 @@ def test_a_decision_that_cannot_be_handed_on_still_frees_the_thread():
 
     runner = Runner(Telemetry(), [], refuse)
     delivery = make_delivery()
-    runner.begin(delivery)
+    runner.prepare(delivery)
+    runner.enter(delivery)
     assert runner.give_up(delivery, LEFT, Event.STUCK)
 
 
@@ -249,7 +255,7 @@ def test_a_stop_cancels_a_coroutine_while_its_handler_is_called_only(
         assert where == "after", "the handler is called though the dispatcher stops"
         raise ValueError("not done")
 
-    backlog.put([make_coroutine(fail, trigger="x")])
+    backlog.put([make_coroutine(fail, is_firing=True)])
     assert gate.reached.wait(SOON_S)
     stop(loop, backlog)
     assert not backlog.wait_calm(0)
@@ -272,7 +278,7 @@ def test_a_firing_whose_handler_is_cancelled_once_it_has_ended_is_settled(
         loop._steps.submit(gate.hold)
         asyncio.get_running_loop().call_soon(asyncio.current_task().cancel)
 
-    backlog.put([make_coroutine(handle, trigger="x")])
+    backlog.put([make_coroutine(handle, is_firing=True)])
     assert gate.reached.wait(SOON_S)
     backlog.close()
     turn(loop, 5)

@@ -28,7 +28,7 @@ class FakeSource:
         self.name = name
 
     def consumer(self, *, wake, **_options):
-        return SimpleNamespace(wake=wake, settles_with=self)
+        return SimpleNamespace(wake=wake, settles_with=self, driver=None)
 
 
 @pytest.fixture

@@ -75,8 +75,8 @@ RUN: Final = object()
 _SETTLING: Final = threading.Lock()
 """Guards who settles a message: one lock for all deliveries, which is held for an instant.
 
-`__dict__.setdefault` would need no lock, but an object whose `__dict__` was read has slower attributes: it cost
-a tenth of a dispatcher's time.
+`__dict__.setdefault` would need no lock, but an object whose `__dict__` was read has slower attributes, which
+took a tenth of a dispatcher's time.
 """
 
 

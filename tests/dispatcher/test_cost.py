@@ -16,7 +16,7 @@ from tests.fix_dispatcher import SOON
 
 MESSAGES = 2000
 CALLS = 32
-"""Most calls of the dispatcher's functions a message: 28 are made, and up to 30 where threads wake each other."""
+"""Most calls of the dispatcher's functions a message: 28, and up to 30 where threads wake each other."""
 FILES = (str(Path(dispatcher.__file__).parent), received.__file__)
 
 

@@ -1,232 +1,135 @@
 """Durable queues on Apache Cassandra.
 
 A public name is imported when it is first used: `cqueue --help`, and an application that only enqueues, start
-without loading consumers, dispatchers and pyarrow. Type checkers see plain imports.
+without loading consumers, dispatchers and pyarrow. Only errors are imported at once. Type checkers see plain
+imports; `as` tells them that a name is public.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from cqueue._version import __version__
+from cqueue._version import __version__ as __version__
+from cqueue.errors import AckUnknown as AckUnknown
+from cqueue.errors import AppendUnknown as AppendUnknown
+from cqueue.errors import BadArguments as BadArguments
+from cqueue.errors import BadInput as BadInput
+from cqueue.errors import BatchTooLarge as BatchTooLarge
+from cqueue.errors import BodyTooLarge as BodyTooLarge
+from cqueue.errors import Closed as Closed
+from cqueue.errors import ConfigError as ConfigError
+from cqueue.errors import CqueueError as CqueueError
+from cqueue.errors import DamagedRow as DamagedRow
+from cqueue.errors import DelayOutOfRange as DelayOutOfRange
+from cqueue.errors import DevError as DevError
+from cqueue.errors import Duplicate as Duplicate
+from cqueue.errors import HeadersTooLarge as HeadersTooLarge
+from cqueue.errors import InvalidLogId as InvalidLogId
+from cqueue.errors import InvalidMessageId as InvalidMessageId
+from cqueue.errors import InvalidQueueName as InvalidQueueName
+from cqueue.errors import InvalidToken as InvalidToken
+from cqueue.errors import LeaseLost as LeaseLost
+from cqueue.errors import LetterNotFound as LetterNotFound
+from cqueue.errors import LogExists as LogExists
+from cqueue.errors import LogNotFound as LogNotFound
+from cqueue.errors import MessageHeld as MessageHeld
+from cqueue.errors import NoResult as NoResult
+from cqueue.errors import NotDone as NotDone
+from cqueue.errors import NotKeyed as NotKeyed
+from cqueue.errors import OutcomeUnknown as OutcomeUnknown
+from cqueue.errors import OwnershipLost as OwnershipLost
+from cqueue.errors import PartitionOutOfRange as PartitionOutOfRange
+from cqueue.errors import PayloadMismatch as PayloadMismatch
+from cqueue.errors import PositionExpired as PositionExpired
+from cqueue.errors import PriorityOutOfRange as PriorityOutOfRange
+from cqueue.errors import QueueExists as QueueExists
+from cqueue.errors import QueueNotFound as QueueNotFound
+from cqueue.errors import RecordRejected as RecordRejected
+from cqueue.errors import RedriveLimit as RedriveLimit
+from cqueue.errors import Refused as Refused
+from cqueue.errors import ResultTimeout as ResultTimeout
+from cqueue.errors import ScheduleExists as ScheduleExists
+from cqueue.errors import ScheduleNotFound as ScheduleNotFound
+from cqueue.errors import SchemaMismatch as SchemaMismatch
+from cqueue.errors import SendUnknown as SendUnknown
+from cqueue.errors import SpoolFailed as SpoolFailed
+from cqueue.errors import SpoolFull as SpoolFull
+from cqueue.errors import SpoolLocked as SpoolLocked
+from cqueue.errors import SpoolTooOld as SpoolTooOld
+from cqueue.errors import TaskFailed as TaskFailed
+from cqueue.errors import TlsFailed as TlsFailed
+from cqueue.errors import TooManyTombstones as TooManyTombstones
+from cqueue.errors import Unavailable as Unavailable
+from cqueue.errors import UnknownTask as UnknownTask
+from cqueue.errors import WrongDataCentre as WrongDataCentre
 
 if TYPE_CHECKING:
-    from cqueue.aio.client import AsyncClient
-    from cqueue.aio.connecting import connect_async
-    from cqueue.aio.consumer import AsyncConsumer, AsyncReceivedMessage
-    from cqueue.aio.log import AsyncFollower, AsyncLog, AsyncScanner
-    from cqueue.aio.queue import AsyncDeadLetters, AsyncQueue, AsyncSchedules
-    from cqueue.client import Client, connect
-    from cqueue.config import QueueConfig
-    from cqueue.consumer import Consumer
-    from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
-    from cqueue.delay_queue import DelayQueue
-    from cqueue.dispatcher.application.app import App
-    from cqueue.dispatcher.application.handle import TaskHandle
-    from cqueue.dispatcher.application.tasks import Task
-    from cqueue.dispatcher.execution.actions import Cancel, Dead, Retry, Snooze
-    from cqueue.dispatcher.execution.context import Binding, Context, Firing, current_context, current_message
-    from cqueue.dispatcher.execution.dispatcher import Dispatcher
-    from cqueue.dispatcher.execution.middleware import Middleware
-    from cqueue.dispatcher.schedules.schedules import Schedule, Schedules
-    from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
-    from cqueue.doorbell.datagram import HintCounts
-    from cqueue.errors import (
-        AckUnknown,
-        AppendUnknown,
-        BadArguments,
-        BadInput,
-        BatchTooLarge,
-        BodyTooLarge,
-        Closed,
-        ConfigError,
-        CqueueError,
-        DamagedRow,
-        DelayOutOfRange,
-        DevError,
-        Duplicate,
-        HeadersTooLarge,
-        InvalidLogId,
-        InvalidMessageId,
-        InvalidQueueName,
-        InvalidToken,
-        LeaseLost,
-        LetterNotFound,
-        LogExists,
-        LogNotFound,
-        MessageHeld,
-        NoResult,
-        NotDone,
-        NotKeyed,
-        OutcomeUnknown,
-        OwnershipLost,
-        PartitionOutOfRange,
-        PayloadMismatch,
-        PositionExpired,
-        PriorityOutOfRange,
-        QueueExists,
-        QueueNotFound,
-        RecordRejected,
-        RedriveLimit,
-        Refused,
-        ResultTimeout,
-        ScheduleExists,
-        ScheduleNotFound,
-        SchemaMismatch,
-        SendUnknown,
-        SpoolFailed,
-        SpoolFull,
-        SpoolLocked,
-        SpoolTooOld,
-        TaskFailed,
-        TlsFailed,
-        TooManyTombstones,
-        Unavailable,
-        UnknownTask,
-        WrongDataCentre,
-    )
-    from cqueue.history import HistoryEvent
-    from cqueue.log.config import LogConfig
-    from cqueue.log.fanout import feed
-    from cqueue.log.follower import Follower
-    from cqueue.log.http_push import HttpPush
-    from cqueue.log.listeners import batched
-    from cqueue.log.log import AppendResult, Log
-    from cqueue.log.metrics import LagCollector
-    from cqueue.log.records import LogId, LogRecord, Record
-    from cqueue.log.scanner import Scanner
-    from cqueue.log.stats import LogStats
-    from cqueue.log.subscription import Lag, Subscription
-    from cqueue.message import Message, MessageId
-    from cqueue.pages import Page
-    from cqueue.producer import SendResult
-    from cqueue.queue import Queue, QueueStats, StoredMessage, TaskResult
-    from cqueue.received import ReceivedMessage
-    from cqueue.sending.changes import ChangeResult
-    from cqueue.unique import Unique
-    from cqueue.where import Where
-
-__all__ = [
-    "AckUnknown",
-    "App",
-    "AppendResult",
-    "AppendUnknown",
-    "AsyncClient",
-    "AsyncConsumer",
-    "AsyncDeadLetters",
-    "AsyncFollower",
-    "AsyncLog",
-    "AsyncQueue",
-    "AsyncReceivedMessage",
-    "AsyncScanner",
-    "AsyncSchedules",
-    "BadArguments",
-    "BadInput",
-    "BatchTooLarge",
-    "Binding",
-    "BodyTooLarge",
-    "Cancel",
-    "ChangeResult",
-    "Client",
-    "Closed",
-    "ConfigError",
-    "Consumer",
-    "Context",
-    "CqueueError",
-    "Cron",
-    "DamagedRow",
-    "Dead",
-    "DeadLetter",
-    "DeadLetters",
-    "DelayOutOfRange",
-    "DelayQueue",
-    "DevError",
-    "Dispatcher",
-    "Duplicate",
-    "Firing",
-    "Follower",
-    "HeadersTooLarge",
-    "HintCounts",
-    "HistoryEvent",
-    "HttpPush",
-    "InvalidLogId",
-    "InvalidMessageId",
-    "InvalidQueueName",
-    "InvalidToken",
-    "Lag",
-    "LagCollector",
-    "LeaseLost",
-    "LetterGroup",
-    "LetterNotFound",
-    "LettersResult",
-    "Log",
-    "LogConfig",
-    "LogExists",
-    "LogId",
-    "LogNotFound",
-    "LogRecord",
-    "LogStats",
-    "Message",
-    "MessageHeld",
-    "MessageId",
-    "Middleware",
-    "NoResult",
-    "NotDone",
-    "NotKeyed",
-    "OutcomeUnknown",
-    "OwnershipLost",
-    "Page",
-    "PartitionOutOfRange",
-    "PayloadMismatch",
-    "PositionExpired",
-    "PriorityOutOfRange",
-    "Queue",
-    "QueueConfig",
-    "QueueExists",
-    "QueueNotFound",
-    "QueueStats",
-    "ReceivedMessage",
-    "Record",
-    "RecordRejected",
-    "RedriveLimit",
-    "Refused",
-    "Repeating",
-    "ResultTimeout",
-    "Retry",
-    "RunOnce",
-    "Scanner",
-    "Schedule",
-    "ScheduleExists",
-    "ScheduleNotFound",
-    "Schedules",
-    "SchemaMismatch",
-    "SendResult",
-    "SendUnknown",
-    "Snooze",
-    "SpoolFailed",
-    "SpoolFull",
-    "SpoolLocked",
-    "SpoolTooOld",
-    "StoredMessage",
-    "Subscription",
-    "Task",
-    "TaskFailed",
-    "TaskHandle",
-    "TaskResult",
-    "TlsFailed",
-    "TooManyTombstones",
-    "Unavailable",
-    "Unique",
-    "UnknownTask",
-    "Where",
-    "WrongDataCentre",
-    "__version__",
-    "batched",
-    "connect",
-    "connect_async",
-    "current_context",
-    "current_message",
-    "feed",
-]
+    from cqueue.aio.client import AsyncClient as AsyncClient
+    from cqueue.aio.connecting import connect_async as connect_async
+    from cqueue.aio.consumer import AsyncConsumer as AsyncConsumer
+    from cqueue.aio.consumer import AsyncReceivedMessage as AsyncReceivedMessage
+    from cqueue.aio.log import AsyncFollower as AsyncFollower
+    from cqueue.aio.log import AsyncLog as AsyncLog
+    from cqueue.aio.log import AsyncScanner as AsyncScanner
+    from cqueue.aio.queue import AsyncDeadLetters as AsyncDeadLetters
+    from cqueue.aio.queue import AsyncQueue as AsyncQueue
+    from cqueue.aio.queue import AsyncSchedules as AsyncSchedules
+    from cqueue.client import Client as Client
+    from cqueue.client import connect as connect
+    from cqueue.config import QueueConfig as QueueConfig
+    from cqueue.consumer import Consumer as Consumer
+    from cqueue.dead_letters import DeadLetter as DeadLetter
+    from cqueue.dead_letters import DeadLetters as DeadLetters
+    from cqueue.dead_letters import LetterGroup as LetterGroup
+    from cqueue.dead_letters import LettersResult as LettersResult
+    from cqueue.delay_queue import DelayQueue as DelayQueue
+    from cqueue.dispatcher.application.app import App as App
+    from cqueue.dispatcher.application.handle import TaskHandle as TaskHandle
+    from cqueue.dispatcher.application.tasks import Task as Task
+    from cqueue.dispatcher.execution.actions import Cancel as Cancel
+    from cqueue.dispatcher.execution.actions import Dead as Dead
+    from cqueue.dispatcher.execution.actions import Retry as Retry
+    from cqueue.dispatcher.execution.actions import Snooze as Snooze
+    from cqueue.dispatcher.execution.context import Binding as Binding
+    from cqueue.dispatcher.execution.context import Context as Context
+    from cqueue.dispatcher.execution.context import Firing as Firing
+    from cqueue.dispatcher.execution.context import current_context as current_context
+    from cqueue.dispatcher.execution.context import current_message as current_message
+    from cqueue.dispatcher.execution.dispatcher import Dispatcher as Dispatcher
+    from cqueue.dispatcher.execution.middleware import Middleware as Middleware
+    from cqueue.dispatcher.schedules.schedules import Schedule as Schedule
+    from cqueue.dispatcher.schedules.schedules import Schedules as Schedules
+    from cqueue.dispatcher.schedules.triggers import Cron as Cron
+    from cqueue.dispatcher.schedules.triggers import Repeating as Repeating
+    from cqueue.dispatcher.schedules.triggers import RunOnce as RunOnce
+    from cqueue.doorbell.datagram import HintCounts as HintCounts
+    from cqueue.history import HistoryEvent as HistoryEvent
+    from cqueue.log.config import LogConfig as LogConfig
+    from cqueue.log.fanout import feed as feed
+    from cqueue.log.follower import Follower as Follower
+    from cqueue.log.http_push import HttpPush as HttpPush
+    from cqueue.log.listeners import batched as batched
+    from cqueue.log.log import AppendResult as AppendResult
+    from cqueue.log.log import Log as Log
+    from cqueue.log.metrics import LagCollector as LagCollector
+    from cqueue.log.records import LogId as LogId
+    from cqueue.log.records import LogRecord as LogRecord
+    from cqueue.log.records import Record as Record
+    from cqueue.log.scanner import Scanner as Scanner
+    from cqueue.log.stats import LogStats as LogStats
+    from cqueue.log.subscription import Lag as Lag
+    from cqueue.log.subscription import Subscription as Subscription
+    from cqueue.message import Message as Message
+    from cqueue.message import MessageId as MessageId
+    from cqueue.pages import Page as Page
+    from cqueue.producer import SendResult as SendResult
+    from cqueue.queue import Queue as Queue
+    from cqueue.queue import QueueStats as QueueStats
+    from cqueue.queue import StoredMessage as StoredMessage
+    from cqueue.queue import TaskResult as TaskResult
+    from cqueue.received import ReceivedMessage as ReceivedMessage
+    from cqueue.sending.changes import ChangeResult as ChangeResult
+    from cqueue.unique import Unique as Unique
+    from cqueue.where import Where as Where
 
 _HOMES = {
     "aio.client": ("AsyncClient",),
@@ -271,15 +174,16 @@ _HOMES = {
     "where": ("Where",),
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
-
+_ERRORS = [name for name, one in globals().items() if isinstance(one, type) and issubclass(one, Exception)]
+__all__ = ["__version__", *_ERRORS, *_HOME_OF]  # noqa: PLE0604
 
 if not TYPE_CHECKING:  # to a type checker it would make any name an Any
 
     def __getattr__(name: str) -> Any:
-        """Import a public name from its module in `_HOMES`; a public name that in none is an error."""
-        if name not in __all__:
+        """Import a public name from its module in `_HOMES`."""
+        if name not in _HOME_OF:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_HOME_OF.get(name, "cqueue.errors")), name)
+        value = getattr(import_module(_HOME_OF[name]), name)
         globals()[name] = value  # later look-ups find the name without this function
         return value
 

@@ -72,7 +72,7 @@ $(STAMP): setup.cfg pyproject.toml
 	@touch $@
 
 jars: $(STAMP)
-	@$(BIN)/python -m cqueue.dev jars
+	@$(BIN)/cqueue dev jars
 
 demo: setup  ## Run the main job on an embedded Cassandra, and account for every message.
 	@echo "== Running the demo"
@@ -120,12 +120,12 @@ test-python:  ## The quick tests on another Python, in an environment of its own
 	@$(MAKE) --no-print-directory unit VENV=.venv-$$($(PYTHON) -c 'import sys; print("{}.{}".format(*sys.version_info))')
 
 test-spark: $(SPARK_STAMP)  ## Tests of cqueue.spark, in a virtual environment of their own (650 MB).
-	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
+	@$(SPARK_VENV)/bin/cqueue dev jars
 	@echo "== Running the tests of cqueue.spark"
 	@$(SPARK_TESTS)
 
 spark-faults: $(SPARK_STAMP)  ## Kill Spark's driver in every phase of a batch (ten minutes).
-	@$(SPARK_VENV)/bin/python -m cqueue.dev jars
+	@$(SPARK_VENV)/bin/cqueue dev jars
 	@$(SPARK_VENV)/bin/python -m pytest -q -m fault tests/spark
 
 $(SPARK_STAMP): setup.cfg pyproject.toml
@@ -186,8 +186,8 @@ coverage: setup $(SPARK_STAMP)  ## Lines and branches that `make test` and `make
 	@$(BIN)/coverage report
 
 bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an embedded Cassandra.
-	@$(BIN)/python -m cqueue.dev start
-	@export CQUEUE_URL="$$($(BIN)/python -m cqueue.dev status --json | \
+	@$(BIN)/cqueue dev start
+	@export CQUEUE_URL="$$($(BIN)/cqueue dev status --json | \
 		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["url"])')"; \
 	$(BIN)/cqueue schema apply; \
 	for what in warm-up ratio latency idle; do $(BIN)/cqueue bench $$what; done
@@ -195,8 +195,8 @@ bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an em
 
 performance: setup  ## All benchmarks on an embedded Cassandra, and docs/reference/performance.md with plots (an hour).
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.9'
-	@$(BIN)/python -m cqueue.dev start --heap 2048m
-	@export CQUEUE_URL="$$($(BIN)/python -m cqueue.dev status --json | \
+	@$(BIN)/cqueue dev start --heap 2048m
+	@export CQUEUE_URL="$$($(BIN)/cqueue dev status --json | \
 		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["url"])')"; \
 	$(BIN)/cqueue schema apply; \
 	$(BIN)/python -m benchmarks.report --page docs/reference/performance.md --plots docs/images

@@ -14,7 +14,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
-from cqueue.cli.opening import reading
+from cqueue.cli.opening import open_queue
 from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes
 from cqueue.cli.render import emit_one, header_pairs, print_list
 from cqueue.cli.short_ids import grouped, letter_ids
@@ -87,7 +87,7 @@ def list_letters(
 ) -> None:
     """List the dead letters of a queue, the oldest first. With --json an object a line."""
     check_kind(reason, kind)
-    with reading(cli, name) as queue:
+    with open_queue(cli, name) as queue:
         with cli.status("Looking…"):
             found = queue.dead_letters.list(limit, reason=reason, task=task, kind=kind)
         such = " such" if (task, reason, kind) != (None, None, None) else ""
@@ -108,7 +108,7 @@ def groups(cli: CliContext, name: QueueName, *, task: Task = None, reason: Reaso
     count of attempts is left out. `list`, `redrive` and `drop` take it as --kind, also an empty one. All
     letters are read. With --json an object a line.
     """
-    with reading(cli, name) as queue:
+    with open_queue(cli, name) as queue:
         with cli.status("Looking…"):
             found = queue.dead_letters.groups(reason=reason, task=task)
         such = " such" if task is not None or reason is not None else ""
@@ -123,7 +123,7 @@ def show(
     id_: Annotated[str, "ID", "Of the letter or of the message that it was; whole or short."],
 ) -> None:
     """Show one dead letter with its traceback and its body."""
-    with reading(cli, name) as queue:
+    with open_queue(cli, name) as queue:
         with cli.status("Looking…"):
             letter = queue.dead_letters.get(*letter_ids(queue.dead_letters, [id_]))
         print_letter(cli, letter, queue=name)
@@ -172,7 +172,7 @@ def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) 
 def _choosing(cli: CliContext, name: str, chosen: Chosen) -> Iterator[tuple[DeadLetters, dict[str, Any]]]:
     """Yield the dead letters of a queue, and the options of `redrive` and `drop` that choose some."""
     chosen.check()
-    with reading(cli, name) as queue:
+    with open_queue(cli, name) as queue:
         with cli.status("Looking…"):
             named = letter_ids(queue.dead_letters, chosen.ids) if chosen.ids else None
         some = {"task": chosen.task, "reason": chosen.reason, "kind": chosen.kind}

@@ -15,7 +15,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.dead import print_letter
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.opening import find_queue, open_client, open_queue, reading, say_left_out
+from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import InQueue, OfKey, QueueName, SomeMessage, given, number
 from cqueue.cli.render import emit_one, header_pairs, print_list
 from cqueue.cli.short_ids import is_short, message_ids, queue_of
@@ -46,7 +46,7 @@ def peek(cli: CliContext, name: QueueName, *, limit: Annotated[int, "How many, 1
 
     Messages that consumers hold are shown too; their state is `claimed`. With --json an object a line.
     """
-    with reading(cli, name) as queue:
+    with open_queue(cli, name) as queue:
         with cli.status("Looking…"):
             messages = queue.peek(limit)
         print_stored(cli, messages, none=f"Queue {name} is empty.")
@@ -102,7 +102,7 @@ def list_messages(
     go on. With --json one object: messages, token (null at the end) and rows_read.
     """
     where = which.where()
-    with reading(cli, name) as queue:
+    with open_queue(cli, name) as queue:
         with cli.status("Looking…"):
             found, token, rows = _read(queue, where, limit, max_rows, token)
         if cli.json:

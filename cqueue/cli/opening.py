@@ -36,21 +36,10 @@ def open_client(cli: CliContext) -> Iterator[Client]:
 
 @contextmanager
 def open_queue(cli: CliContext, name: str) -> Iterator[Queue]:
-    """Open a queue, with a client of its own.
+    """Open a queue, with a client of its own; at the end, say which messages could not be read.
 
     Raises:
         QueueNotFound: there is none of that name; the message suggests the nearest.
-    """
-    with open_client(cli) as client:
-        yield find_queue(client, name)
-
-
-@contextmanager
-def reading(cli: CliContext, name: str) -> Iterator[Queue]:
-    """Open a queue; at the end, say which messages were left out because they could not be read.
-
-    Raises:
-        QueueNotFound: as `open_queue`.
     """
     with open_client(cli) as client:
         yield find_queue(client, name)

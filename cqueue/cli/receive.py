@@ -14,7 +14,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import Interrupts, accounted
 from cqueue.cli.messages import message_fields
-from cqueue.cli.opening import reading
+from cqueue.cli.opening import open_queue
 from cqueue.cli.options import QueueName, number
 from cqueue.cli.outage import Outage
 from cqueue.cli.render import BodyPrinter
@@ -138,7 +138,7 @@ def receive(
     patience = FOLLOW_WAIT if follow else wait or timedelta()
     printer = BodyPrinter(cli, received_fields, _about)
     receiving = Receiving(printer, how)
-    with reading(cli, name) as queue, accounted(cli, receiving.account) as interrupts:
+    with open_queue(cli, name) as queue, accounted(cli, receiving.account) as interrupts:
         if is_paused := queue.paused:
             cli.remark(f"Queue {name} is paused; `cqueue queue resume {name}` lets its messages be received.")
         consumer = queue.consumer()

@@ -15,8 +15,8 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.options import directory, number
-from cqueue.cli.spark_run import pairs
 from cqueue.cli.table import print_sheet, print_table
+from cqueue.cli.values import parse_pairs
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -247,7 +247,7 @@ def spark(
     from cqueue.bench import spark as module  # noqa: PLC0415 - as above
 
     compared = {None: module.CONNECTOR, "none": ""}.get(connector, connector or "")
-    settings = pairs(conf, "--conf")
+    settings = parse_pairs(conf, "--conf")
     load = Options(messages, size, batch=1, receive=1, shards=shards)
     _run(cli, "spark.spark", load, url=cli.url, master=master, conf=settings, connector=compared)
 

@@ -19,7 +19,7 @@ from cqueue.cli.opening import open_client, open_log, say_left_out, suggesting
 from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, print_list
 from cqueue.cli.send_lines import Target, send_each
-from cqueue.cli.values import parse_duration, parse_headers
+from cqueue.cli.values import parse_duration, parse_pairs
 from cqueue.config import to_ms, with_other_settings
 from cqueue.errors import BadInput, DamagedRow, LogExists, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
@@ -177,7 +177,7 @@ def append(
     if len(bodies) > 1 and "-" in bodies:
         raise BadInput("- is all of standard input: it stands alone.")
     check_source(bodies[0] if bodies else None, file, lines=lines, verb="append")
-    headers = parse_headers(header)
+    headers = parse_pairs(header)
 
     def records(contents: list[bytes]) -> list[Record]:
         return [Record(topic, content, key, partition, headers) for content in contents]

@@ -19,7 +19,7 @@ from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import InQueue, OfKey, QueueName, SomeMessage, given, number
 from cqueue.cli.render import emit_one, header_pairs, print_list
 from cqueue.cli.short_ids import is_short, message_ids, queue_of
-from cqueue.cli.values import body_text, counted, parse_headers, show_moment
+from cqueue.cli.values import body_text, counted, parse_pairs, show_moment
 from cqueue.errors import BadInput, LetterNotFound
 from cqueue.message import MessageId, short
 from cqueue.protocol.spec import DEAD_SUFFIX
@@ -76,7 +76,7 @@ class Predicates:
         from cqueue.where import Where  # noqa: PLC0415 - not needed for --help
 
         said = given(
-            headers=parse_headers(self.header),
+            headers=parse_pairs(self.header),
             state=self.state or None,
             task=self.task,
             priority=self.priority or None,

@@ -15,7 +15,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import Headers, Priority, QueueName, TaskArgs, given
 from cqueue.cli.render import emit_one, in_ms, print_list
-from cqueue.cli.values import body_text, parse_headers, show_moment
+from cqueue.cli.values import body_text, parse_pairs, show_moment
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def add(
     content, codec = _body(body, args, task)
     with open_queue(cli, queue) as opened:
         schedule = opened.schedules.add(
-            key, trigger, content, task=task, codec=codec, headers=parse_headers(header),
+            key, trigger, content, task=task, codec=codec, headers=parse_pairs(header),
             priority=priority, exist_ok=exist_ok, replace=replace,
         )  # fmt: skip
         _emit(cli, schedule, f"Schedule {key} is there; it fires at {_next(schedule)}.")

@@ -15,7 +15,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import find_queue, open_client, open_queue
 from cqueue.cli.options import BodyFile, Headers, Priority, QueueName, TaskArgs, given
-from cqueue.cli.values import parse_headers
+from cqueue.cli.values import parse_pairs
 from cqueue.errors import BadInput, CqueueError
 from cqueue.runtime.suggestions import did_you_mean, nearest
 
@@ -68,7 +68,7 @@ def send(
         "delay": delay,
         "due": due,
         "priority": priority,
-        "headers": parse_headers(header),
+        "headers": parse_pairs(header),
         "ttl": ttl,
         "key": key,
         "unique": _unique(unique, given(while_=while_, within=within, on_conflict=on_conflict)),

@@ -18,6 +18,7 @@ from cqueue.cli.interrupts import handled_by
 from cqueue.cli.options import LogName, MaxRedrives, QueueName, Rate, number
 from cqueue.cli.spark_run import DryRun, Format, Into, Log, Queue, ReaderOptions, Session, Where
 from cqueue.cli.table import print_table
+from cqueue.cli.values import parse_pairs
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,7 +55,7 @@ def enqueue(
         paths=tuple(files),
         target=goes_to,
         format=file_format,
-        options=spark_run.pairs(option, "--option"),
+        options=parse_pairs(option, "--option"),
         where=where,
     )
     session.run(cli, "enqueue", lambda spark: module.run(spark, job, dry_run=dry_run))
@@ -194,7 +195,7 @@ def dedup(
     others = [("queue", each) for each in against_queue or ()] + [("log", each) for each in against_log or ()]
     job = module.Dedup(target=goes_to, against=tuple(others), since=since)
     source = reading.Enqueue(
-        paths=tuple(files), target=goes_to, format=file_format, options=spark_run.pairs(option, "--option")
+        paths=tuple(files), target=goes_to, format=file_format, options=parse_pairs(option, "--option")
     )
     session.run(
         cli, "dedup", lambda spark: module.run(spark, reading.read(spark, source), job, dry_run=dry_run)

@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-import typer
-
 from cqueue.cli.context import CliContext
 from cqueue.cli.table import print_sheet
-from cqueue.cli.values import shown
+from cqueue.cli.values import parse_pairs, shown
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
@@ -55,7 +53,7 @@ class Into:
             queue=self.queue,
             log=self.log,
             url=cli.url,
-            columns=pairs(self.columns, "--set"),
+            columns=parse_pairs(self.columns, "--set"),
             id=id_,
             at=at,
             rate=self.rate,
@@ -80,7 +78,7 @@ class Session:
 
         with (
             cli.bar(name) as tell,
-            opened(name, self.master, pairs(self.conf, "--conf")) as spark,
+            opened(name, self.master, parse_pairs(self.conf, "--conf")) as spark,
             watched(spark, tell),
         ):
             summary = job(spark)
@@ -96,23 +94,6 @@ def need_spark() -> None:
     """
     if importlib.util.find_spec("pyspark") is None:
         raise BadInput("This needs PySpark and Java 17: pip install 'cassandra-cqueue[spark]'")
-
-
-def pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    """Parse `name=value` texts.
-
-    Raises:
-        BadParameter: one has no name or no `=`, or a name comes twice.
-    """
-    found: dict[str, str] = {}
-    for text in given or ():
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise typer.BadParameter(f"{option} {text!r}: write NAME=VALUE.")
-        if name.strip() in found:
-            raise typer.BadParameter(f"{option} {name.strip()} is given twice.")
-        found[name.strip()] = value
-    return found
 
 
 def print_summary(cli: CliContext, summary: Summary) -> None:

@@ -1,4 +1,4 @@
-"""Durations, times, headers and bodies, as people type and see them."""
+"""Durations, times, names with values and bodies, as people type and see them."""
 
 from __future__ import annotations
 
@@ -71,21 +71,21 @@ def parse_since(text: str) -> datetime:
         raise typer.BadParameter(f"{text!r} is too long.") from exc
 
 
-def parse_headers(pairs: Iterable[str] | None) -> dict[str, str] | None:
-    """Parse headers from `name=value` texts; None if there are none.
+def parse_pairs(texts: Iterable[str] | None, option: str = "--header") -> dict[str, str]:
+    """Parse `name=value` texts. option: what takes them, for the error.
 
     Raises:
         BadParameter: one has no `=` or no name, or a name comes twice.
     """
-    headers: dict[str, str] = {}
-    for pair in pairs or ():
-        name, equals, value = pair.partition("=")
-        if not equals or not name:
-            raise typer.BadParameter(f"{pair!r} is not a header. Write name=value.")
-        if name in headers:
-            raise typer.BadParameter(f"Header {name!r} is given twice.")
-        headers[name] = value
-    return headers or None
+    found: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise typer.BadParameter(f"{option} {text!r}: write NAME=VALUE.")
+        if name.strip() in found:
+            raise typer.BadParameter(f"{option} {name.strip()} is given twice.")
+        found[name.strip()] = value
+    return found
 
 
 def body_text(body: bytes) -> tuple[str, str]:

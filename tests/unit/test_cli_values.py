@@ -82,10 +82,10 @@ def test_a_moment_needs_a_zone():
 
 
 def test_headers_are_name_and_value():
-    assert values.parse_headers(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    assert values.parse_pairs(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
     for wrong in (["a"], ["=1"], ["a=1", "a=2"]):
         with pytest.raises(typer.BadParameter, match="eader"):
-            values.parse_headers(wrong)
+            values.parse_pairs(wrong)
 
 
 def test_a_body_is_text_if_it_can_be():

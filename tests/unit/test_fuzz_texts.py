@@ -176,7 +176,7 @@ def test_any_time_zone(name):
 def test_any_duration_time_and_position(text):
     for parse in (values.parse_duration, values.parse_moment, log_read.parse_position):
         accepts(typer.BadParameter, parse, text)
-    accepts(typer.BadParameter, values.parse_headers, [text])
+    accepts(typer.BadParameter, values.parse_pairs, [text])
 
 
 @pytest.mark.parametrize("text", NESTED)

@@ -191,6 +191,15 @@ def short(id_: str) -> str:
     return base64.b32encode(blake2b(id_.encode(), digest_size=5).digest()).decode().lower()
 
 
+def queue_of(id_: str) -> str:
+    """Return the name of the queue whose message has this id.
+
+    Raises:
+        InvalidMessageId: the text is no message id.
+    """
+    return MessageId(id_).locate().wide_row.queue.partition("@")[0]
+
+
 def is_queue_name(name: object) -> bool:
     """Return whether a queue or log may have this name."""
     return isinstance(name, str) and bool(_QUEUE_NAME.match(name)) and name not in {".", ".."}

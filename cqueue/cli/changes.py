@@ -15,10 +15,10 @@ from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
 from cqueue.cli.messages import check_key, look, missing
 from cqueue.cli.opening import find_queue, open_client, open_queue
 from cqueue.cli.options import InQueue, MessageIds, OfKey, SomeMessages
-from cqueue.cli.short_ids import grouped, queue_of
+from cqueue.cli.short_ids import grouped
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, CqueueError
-from cqueue.message import MessageId, check_extension, check_priority, due_us, short
+from cqueue.message import MessageId, check_extension, check_priority, due_us, queue_of, short
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from cqueue.cli.failures import ExitCode
 from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import InQueue, OfKey, QueueName, SomeMessage, given, number
 from cqueue.cli.render import emit_one, header_pairs, print_list
-from cqueue.cli.short_ids import is_short, message_ids, queue_of
+from cqueue.cli.short_ids import is_short, message_ids
 from cqueue.cli.values import body_text, counted, parse_pairs, show_moment
 from cqueue.errors import BadInput, LetterNotFound
-from cqueue.message import MessageId, short
+from cqueue.message import MessageId, queue_of, short
 from cqueue.protocol.spec import DEAD_SUFFIX
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def _result(client: Client, text: str) -> TaskResult | None:
     if is_short(text):
         return None
     with suppress(BadInput):  # of a queue that was deleted and made again
-        return find_queue(client, queue_of(MessageId(text))).result(text)
+        return find_queue(client, queue_of(text)).result(text)
     return None
 
 

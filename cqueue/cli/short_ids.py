@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cqueue.cli.opening import find_queue
 from cqueue.errors import BadInput, CqueueError, InvalidMessageId, LetterNotFound, QueueNotFound
-from cqueue.message import SHORT_ID, MessageId, short
+from cqueue.message import SHORT_ID, MessageId, queue_of, short
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime import sequences
 
@@ -46,11 +46,6 @@ def check(text: str) -> str:
                 f"{exc}. Give a whole one, or the short form that tables show: 4 to 8 of a-z and 2-7."
             ) from exc
     return text
-
-
-def queue_of(id_: MessageId) -> str:
-    """The name of the queue that a message's id is of."""
-    return id_.locate().wide_row.queue.partition("@")[0]
 
 
 def letter_ids(dead: DeadLetters, texts: Sequence[str]) -> list[str]:

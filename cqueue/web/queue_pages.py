@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from cqueue.dispatcher.service import membership
 from cqueue.errors import BadInput, CqueueError
-from cqueue.message import MAX_BODY, MAX_HEADERS, MAX_HEADERS_BYTES
+from cqueue.message import MAX_BODY, MAX_HEADERS, MAX_HEADERS_BYTES, queue_of
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web import charts, reading, shown, wide_rows
 from cqueue.web.access import Role
@@ -234,7 +234,7 @@ def change_queue(request: Request) -> Response:
 def find(request: Request) -> Response:
     """Go to the message whose id was typed."""
     id_ = request.query_params.get("id", "").strip()
-    name = reading.queue_of(id_)
+    name = queue_of(id_)
     if name.endswith(DEAD_SUFFIX):
         return go(request, "queue", name.removesuffix(DEAD_SUFFIX), "dead", id_)
     return go(request, "queue", name, "message", id_)

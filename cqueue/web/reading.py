@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cqueue.client import inside
 from cqueue.dead_letters import kind_of
 from cqueue.errors import BadInput, CqueueError, LogNotFound
-from cqueue.message import MessageId
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.web.shared import Known, Shared
 from cqueue.where import Where
@@ -136,18 +135,6 @@ def queue_states(
     reads = {("state", name): partial(queue_state, client, name) for name in wanted}
     found = shared.get_list(reads, wait_s=2.0)
     return {name: known for (_, name), known in found.items() if not isinstance(known, BadInput)}
-
-
-# ── Messages ──
-
-
-def queue_of(id_: str) -> str:
-    """Return the name of the queue whose message has this id.
-
-    Raises:
-        InvalidMessageId: the text is no message id.
-    """
-    return MessageId(id_.strip()).locate().wide_row.queue.partition("@")[0]
 
 
 # ── Dead letters ──

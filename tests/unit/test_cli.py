@@ -98,7 +98,7 @@ def test_errors_are_json_too(capsys):
     [
         (["--json", "send", "q", "x", "--delay", "zz"], "--delay"),
         (["send", "q", "x", "--delay", "zz", "--json"], "--delay"),
-        (["--json", "send", "q", "x", "--header", "=x"], "not a header"),
+        (["--json", "send", "q", "x", "--header", "=x"], "write NAME=VALUE"),
         (["--json", "send"], "QUEUE"),
         (["--json", "shema"], "schema"),
         (["--json", "queue", "create", "q", "--nosuch"], "--nosuch"),

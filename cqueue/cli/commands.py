@@ -1,7 +1,7 @@
 """Commands as plain functions of a `CliContext` and their own arguments and options.
 
 `command` makes the signature that Typer wants. It hands over the `CliContext` in place of typer's, adds the
-`--json` of nearly all commands, and takes options that several commands share as one parameter, a dataclass.
+`--json` of all commands, and takes options that several commands share as one parameter, a dataclass.
 
 A parameter says its type and its help: `Annotated[bool, "Do not ask."]`. A text between the two says how it
 is written, where the names of parameter and type do not: `Annotated[str | None, "--from POSITION", "…"]`.
@@ -37,19 +37,16 @@ _OF_TYPES: Final[dict[Any, dict[str, Any]]] = {
 """How values of a type are written and read."""
 
 
-def command(
-    app: typer.Typer, name: str | None = None, *, json: bool = True
-) -> Callable[[Function], Function]:
+def command(app: typer.Typer, name: str | None = None) -> Callable[[Function], Function]:
     """Add a function to `app` as a command; its first parameter is the `CliContext`.
 
     Args:
         app: of the command's module.
         name: by default that of the function.
-        json: whether `--json` may stand behind the command as well as before it.
     """
 
     def add(function: Function) -> Function:
-        app.command(name)(_called_by_typer(function, json=json))
+        app.command(name)(_called_by_typer(function))
         return function
 
     return add
@@ -74,13 +71,13 @@ _Json = Annotated[
 """`--json` behind the command as well, where people write it."""
 
 
-def _called_by_typer(function: Callable[..., None], *, json: bool) -> Callable[..., None]:
+def _called_by_typer(function: Callable[..., None]) -> Callable[..., None]:
     """Wrap a command's function in one whose signature typer understands."""
     _cli, *own = inspect.signature(function, eval_str=True).parameters.values()
     groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
 
     def call(ctx: typer.Context, **given: Any) -> None:
-        given.pop("_json", None)  # its callback has done all
+        del given["_json"]  # its callback has done all
         for name, group in groups.items():
             given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
         function(ctx.ensure_object(CliContext), **given)
@@ -88,8 +85,7 @@ def _called_by_typer(function: Callable[..., None], *, json: bool) -> Callable[.
     parameters = [inspect.Parameter("ctx", _OPTION, annotation=typer.Context)]
     for each in own:
         parameters += _options(each) if each.name in groups else [_for_typer(each)]
-    if json:
-        parameters.append(inspect.Parameter("_json", _OPTION, annotation=_Json, default=False))
+    parameters.append(inspect.Parameter("_json", _OPTION, annotation=_Json, default=False))
     call.__name__, call.__doc__ = function.__name__, _unbroken(function.__doc__ or "")
     call.__annotations__ = {each.name: each.annotation for each in parameters}
     call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -30,7 +30,7 @@ _RESUME = (
 )
 
 
-@command(app, "show", json=False)
+@command(app, "show")
 def show_command(cli: CliContext) -> None:
     """Show the home of the keyspace, whether partitions are dropped, and who decided what."""
     from cqueue.schema import newest_centre  # noqa: PLC0415 - the driver is slow to import
@@ -40,7 +40,7 @@ def show_command(cli: CliContext) -> None:
     _emit(cli, centre)
 
 
-@command(app, "switch", json=False)
+@command(app, "switch")
 def switch_command(
     cli: CliContext,
     new_dc: Annotated[str, "NEW_DC", "The data centre to work in from now on."],
@@ -70,7 +70,7 @@ def switch_command(
     cli.remark(_RESUME.format(home=home))
 
 
-@command(app, "resume-retiring", json=False)
+@command(app, "resume-retiring")
 def resume_command(
     cli: CliContext,
     *,

@@ -24,7 +24,7 @@ Directory = Annotated[
 ]
 
 
-@command(app, json=False)
+@command(app)
 def start(
     cli: CliContext,
     *,
@@ -74,7 +74,7 @@ def status(cli: CliContext, *, directory: Directory = None) -> None:
     _show(cli, DevCluster(directory).status())
 
 
-@command(app, json=False)
+@command(app)
 def stop(cli: CliContext, *, directory: Directory = None) -> None:
     """Stop all nodes. The data stays."""
     cluster = DevCluster(directory)
@@ -83,7 +83,7 @@ def stop(cli: CliContext, *, directory: Directory = None) -> None:
     _show(cli, cluster.status())
 
 
-@command(app, json=False)
+@command(app)
 def wipe(cli: CliContext, *, directory: Directory = None) -> None:
     """Stop all nodes and delete their data."""
     cluster = DevCluster(directory)
@@ -92,7 +92,7 @@ def wipe(cli: CliContext, *, directory: Directory = None) -> None:
     _show(cli, cluster.status())
 
 
-@command(app, json=False)
+@command(app)
 def logs(
     cli: CliContext,
     *,
@@ -105,7 +105,7 @@ def logs(
         cli.line(line)
 
 
-@command(app, json=False)
+@command(app)
 def jars(cli: CliContext) -> None:
     """Fetch the server, so that the first start need not."""
     with cli.status("Looking for the server") as progress:

@@ -25,7 +25,7 @@ app = typer.Typer()
 DEFAULT_GRACE = timedelta(seconds=30)
 
 
-@command(app, json=False)
+@command(app)
 def dispatch(
     cli: CliContext,
     target: Annotated[

@@ -20,7 +20,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.failures import report_failure
 from cqueue.errors import BadInput
 
-GLOBAL_OPTIONS: Final = ("--url", "--json", "--verbose", "-v")
+GLOBAL_OPTIONS: Final = ("--url", "--verbose", "-v")
 _JSON: Final = f"{__name__}.json"
 """Key in a context's `meta`: whether `--json` stands anywhere on the command line."""
 

@@ -17,7 +17,7 @@ from cqueue.cli.options import number
 app = typer.Typer()
 
 
-@command(app, json=False)
+@command(app)
 def metrics(
     cli: CliContext,
     names: Annotated[list[str] | None, "QUEUE", "Only these queues; by default all."] = None,

@@ -60,7 +60,7 @@ class Wanted:
         )
 
 
-@command(app, "plan", json=False)
+@command(app, "plan")
 def plan_command(
     cli: CliContext,
     wanted: Wanted,
@@ -84,7 +84,7 @@ def plan_command(
         output().write(render_plan(planned))
 
 
-@command(app, "apply", json=False)
+@command(app, "apply")
 def apply_command(cli: CliContext, wanted: Wanted) -> None:
     """Make the keyspace and its tables, or bring them up to date. Repeating it does nothing.
 
@@ -104,7 +104,7 @@ def apply_command(cli: CliContext, wanted: Wanted) -> None:
     _show_drift(cli, result.drift)
 
 
-@command(app, "verify", json=False)
+@command(app, "verify")
 def verify_command(cli: CliContext) -> None:
     """Compare the keyspace with this version of cqueue and its recorded options.
 
@@ -120,7 +120,7 @@ def verify_command(cli: CliContext) -> None:
     _show_drift(cli, drift)
 
 
-@command(app, "roles", json=False)
+@command(app, "roles")
 def roles_command(
     cli: CliContext,
     *,

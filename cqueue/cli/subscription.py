@@ -108,7 +108,7 @@ def delete(cli: CliContext, log: LogName, name: Name, *, yes: Yes = False) -> No
     cli.emit({"log": log, "subscription": name, "deleted": True}, f"Subscription {name} of {log} is deleted.")
 
 
-@command(app, json=False)
+@command(app)
 def run(
     cli: CliContext,
     log: LogName,

@@ -42,7 +42,7 @@ GOODBYE_S = 5
 """Seconds that answers under way may take after a signal."""
 
 
-@command(app, json=False)
+@command(app)
 def web(
     cli: CliContext,
     *,

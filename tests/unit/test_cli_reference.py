@@ -45,6 +45,7 @@ def test_every_command_and_option_stands_in_the_page(entry):
     assert text, f"docs/reference/cli.md has no section for `cqueue {entry.name}`"
     for name, command in commands(entry).items():
         assert name == f"cqueue {entry.name}" or f"### `{name}`\n" in text
+        assert "--json" in options(command)
         missing = {option for option in options(command) - {"--json"} if f"`{option}" not in text}
         assert not missing, f"docs/reference/cli.md does not describe {missing} of `{name}`"
 

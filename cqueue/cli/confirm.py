@@ -19,10 +19,10 @@ def confirm(cli: CliContext, question: str, *, yes: bool, otherwise: str = "Noth
         raise BadInput(f"{question} This is not a terminal, so there is no prompt. Add --yes to confirm.")
     try:
         agreed = typer.confirm(question, err=True)
-    except typer.Abort as exc:
+    except typer.Abort:  # by Ctrl-C, or Ctrl-D: nobody answers
         cli.after_ctrl_c()
         cli.remark(otherwise)
-        raise typer.Exit(ExitCode.INTERRUPTED) from exc
+        raise
     if not agreed:
         cli.remark(otherwise)
         raise typer.Exit(ExitCode.CHECK_FAILED)

@@ -187,20 +187,28 @@ def test_a_process_without_standard_input_is_told_so(cli_url, monkeypatch, capsy
     assert hint in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("answer", "code"), [(True, 0), (False, 1), (typer.Abort(), 130)])
+@pytest.mark.parametrize(
+    ("answer", "code"), [(True, 0), (False, 1), (EOFError(), 1), (KeyboardInterrupt(), 130)]
+)
 def test_the_answer_decides(cli, monkeypatch, answer, code):
+    """Ctrl-D at the prompt is no answer, and no Ctrl-C."""
+
     def confirm(question, *, err):
         assert "q" in question
         assert err, "the question is no result"
-        if isinstance(answer, Exception):
-            raise answer
+        if isinstance(answer, BaseException):
+            try:
+                raise answer
+            except (EOFError, KeyboardInterrupt):  # as Typer
+                raise typer.Abort from None
         return answer
 
     cli("queue", "create", "q")
     monkeypatch.setattr(typer, "confirm", confirm)
     on_terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(asking, "sys", on_terminal)
-    assert cli("queue", "delete", "q").code == code
+    said = cli("queue", "delete", "q")
+    assert (said.code, "Nothing was deleted." in said.err) == (code, answer is not True)
     assert cli("queue", "show", "q").code == (2 if answer is True else 0)
 
 

@@ -63,6 +63,8 @@ URL_KEYS: Final = (
     "notify_port",
 )
 FILE_KEYS: Final = ("url", "username", "password", "tls_passphrase", *URL_KEYS)
+ORIGINS: Final = ("", "CQUEUE_URL: ", "url of cqueue.toml or CQUEUE_CONFIG: ", "")
+"""What an error says before it is about the URL of each layer: nobody has just typed the second and third."""
 TLS_FILES: Final = ("tls_ca", "tls_cert", "tls_key", "tls_passphrase_file")
 
 
@@ -122,10 +124,6 @@ class Settings:
     notify_port: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
-        if self.scheme == "cassandra":
-            _check_keyspace(self.keyspace)
-            if not self.hosts:
-                raise ConfigError("The URL names no host. Write cassandra://host:9042/keyspace.")
         if self.consistency != CONSISTENCY_OF[self.serial_consistency]:
             raise ConfigError(
                 f"consistency={self.consistency} does not go with "
@@ -219,7 +217,11 @@ def _merge(*layers: Mapping[str, str]) -> tuple[ParsedUrl, dict[str, str]]:
     The options in a URL rank below the other keys of the URL's layer, and above all later layers.
     """
     source = next(layer for layer in layers if "url" in layer)
-    address = parse_url(source["url"], known=URL_KEYS)
+    try:
+        address = parse_url(source["url"], known=URL_KEYS)
+        _check_address(address)
+    except ConfigError as exc:
+        raise ConfigError(f"{ORIGINS[layers.index(source)]}{exc}") from exc
     merged: dict[str, str] = {}
     for layer in layers:
         merged = {**(address.options if layer is source else {}), **layer, **merged}
@@ -328,8 +330,12 @@ def _ports(key: str, values: Mapping[str, str]) -> tuple[int, int]:
     raise ConfigError(f"{key}={text!r}: a port from 1 to {MAX_PORT}, several as 7400-7415, or 0 for any.")
 
 
-def _check_keyspace(name: str) -> None:
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", name):
+def _check_address(address: ParsedUrl) -> None:
+    if address.scheme == "memory":
+        return
+    if not address.hosts:
+        raise ConfigError("The URL names no host. Write cassandra://host:9042/keyspace.")
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,47}", address.keyspace or DEFAULT_KEYSPACE):
         raise ConfigError(
             # Behind a host that was left out, the rest of a password may stand here: it is not quoted.
             "That is not a keyspace name for cqueue: up to 48 of a-z, 0-9 and _, first a letter. "

@@ -207,6 +207,17 @@ def test_what_is_wrong_is_said(url, message):
         load(url, environ={})
 
 
+@pytest.mark.parametrize("url", ["h/k", "cassandra://", "cassandra://h/Upper", "cassandra://h/k?nosuch=1"])
+def test_where_a_url_that_is_wrong_stands_is_said(tmp_path, url):
+    """Unless it was just typed: then the variable, or the file."""
+    with pytest.raises(ConfigError, match=r"^CQUEUE_URL: "):
+        loaded(tmp_path=tmp_path, CQUEUE_URL=url)
+    with pytest.raises(ConfigError, match=r"^url of cqueue\.toml or CQUEUE_CONFIG: "):
+        loaded(tmp_path=tmp_path, toml=f'[cqueue]\nurl = "{url}"')
+    with pytest.raises(ConfigError, match=r"^(?!CQUEUE_URL|url)"):
+        loaded(url, tmp_path=tmp_path, CQUEUE_URL="cassandra://h/k")
+
+
 @pytest.mark.parametrize(
     ("toml", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
@@ -463,16 +464,22 @@ class Client:
 
         Spooled messages are forwarded first, for up to 5 s; the rest stays in the spools. Acks of `ack_async`
         that are not begun after the time of one call, 10 s, are given up: their futures raise `Closed`, and
-        their messages come again. Later calls raise `Closed`. In a fork of the process that made the client,
-        this does nothing.
+        their messages come again. So are calls of `send_many_async`, of which nothing is sent, but only if
+        Cassandra has answered no call for 10 s. Later calls raise `Closed`. In a fork of the process that
+        made the client, this does nothing.
         """
         if self._driver.is_forked:
             return
         if "spools" in self._made:
             self._spools.close()
-        self._sends.close()
-        # Up to a thousand, of which each would take all of its time while Cassandra does not answer.
-        self._acks.close(drop_after_s=self._driver.deadline_s)
+        limit_s = (
+            self._driver.deadline_s
+        )  # of each call, of which all take it while Cassandra does not answer
+        self._sends.close(
+            drop_after_s=limit_s,
+            go_on=lambda: time.monotonic() - self._driver.answered_s < limit_s,  # slow is not away
+        )
+        self._acks.close(drop_after_s=limit_s)  # up to a thousand
         if self._doorbell is not None:
             self._doorbell.close()
         self._driver.close()

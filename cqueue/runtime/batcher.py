@@ -314,13 +314,20 @@ class Batcher(Generic[Entry, Outcome]):
         with self._mutex:
             return self._entry_done.wait_for(lambda: not self._count(), wait_s)
 
-    def close(self, *, drop_after_s: float | None = None, wait_s: float | None = None) -> None:
+    def close(
+        self,
+        *,
+        drop_after_s: float | None = None,
+        go_on: Callable[[], bool] = lambda: False,
+        wait_s: float | None = None,
+    ) -> None:
         """Refuse new entries, and wait until the batcher's threads have ended.
 
         Args:
             drop_after_s: seconds after which entries that are not being stored yet are given up; their
                 callers get `Closed`. An entry that is being stored then and fails is not tried again. None:
                 all are stored.
+            go_on: asked each time when these seconds are over; if true, they begin again.
             wait_s: seconds to wait for each thread. None: until it has ended.
         """
         if forks.is_fork_of(self._pid):
@@ -331,7 +338,9 @@ class Batcher(Generic[Entry, Outcome]):
             self._closed = True
             self._entry_done.notify_all()
             if drop_after_s is not None:
-                self._entry_done.wait_for(lambda: not (self._waiting or self._retries), drop_after_s)
+                over = partial(self._entry_done.wait_for, lambda: not (self._waiting or self._retries))
+                while not over(drop_after_s) and go_on():
+                    pass
                 given_up = self._drop()
             workers = self._workers.keys() - {current_thread()}
         for future in given_up:  # without the mutex: its callbacks are the application's

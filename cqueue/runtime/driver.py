@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,6 +54,7 @@ class BlockingDriver:
         self.deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
         self._watch: Callable[[], None] = lambda: None
         self.meter: CallMetrics | None = None  # counts the calls of this client, once somebody asks
+        self.answered_s = time.monotonic()  # when Cassandra last answered, on the monotonic clock
         self._closed = False
         self._pid = os.getpid()  # connections and their threads do not survive a fork
 
@@ -124,6 +126,7 @@ class BlockingDriver:
     def _renew(self, value: Any) -> None:
         """Renew the deadline after an answer: a large send may take long, as long as Cassandra answers."""
         if not isinstance(value, list) or not any(isinstance(result, Exception) for result in value):
+            self.answered_s = time.monotonic()
             waiting.renew(self.deadline_s)
 
     def ask(self, operation: Operation[T]) -> T:

@@ -7,6 +7,7 @@ time can be moved on, so that delays, timeouts and times to live are tested with
 from __future__ import annotations
 
 import json
+import math
 import random
 import secrets
 import threading
@@ -23,7 +24,7 @@ from cqueue.log import LogConfig
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.store.log_operations import ChangeLog, ReadLog
 from cqueue.store.memory import MemoryStore
-from cqueue.store.operations import ChangeQueue, DeleteMessages, ListQueues, ReadQueue
+from cqueue.store.operations import ChangeQueue, DeleteMessages, InsertMessages, ListQueues, ReadQueue
 from tests.faulty_store import FaultyStore
 from tests.fix_client import STORES
 from tests.fix_on_loop import API
@@ -1226,6 +1227,46 @@ def test_a_close_gives_up_acks_that_have_not_begun_in_time(monkeypatch):
     go_on.set()
     closing.join(60)
     assert [ack.result(60) for ack in acks[:2]] == [None, None]
+
+
+@pytest.mark.parametrize("is_away", [True, False])
+def test_a_close_gives_up_queued_sends_only_if_cassandra_answers_nothing(monkeypatch, is_away):
+    """A slow cluster stores all of them; of one that is away, each pair would take 10 s of the close."""
+    store, begun, asked, go_on = (
+        FaultyStore(),
+        threading.Semaphore(0),
+        threading.Semaphore(0),
+        threading.Event(),
+    )
+    client = Client(store)
+    queue = client.create_queue("q")
+
+    def hang(operation):
+        if isinstance(operation, InsertMessages):
+            begun.release()
+            go_on.wait()
+
+    def answered_s(_driver):
+        asked.release()
+        return -math.inf if is_away else math.inf
+
+    store.trouble = hang
+    sends = [queue.send_many_async([cqueue.Message(b"m")]) for _ in range(5)]
+    assert all(begun.acquire(timeout=60) for _ in range(2))
+    monkeypatch.setattr(
+        type(client._driver), "answered_s", property(answered_s, lambda *_: None), raising=False
+    )
+    monkeypatch.setattr(client._driver, "deadline_s", 0.05)
+    closing = threading.Thread(target=client.close)
+    closing.start()
+    assert asked.acquire(timeout=60)
+    assert is_away or asked.acquire(timeout=60)
+    client._driver.deadline_s = 60.0
+    errors = [send.exception(60) for send in sends[2:]] if is_away else []
+    go_on.set()
+    closing.join(60)
+    assert all(isinstance(error, cqueue.NotDone) for error in errors)
+    assert not any(send.exception(60) or send.result().failed for send in sends[: 2 if is_away else 5])
 
 
 def test_an_ack_that_is_done_may_close_the_client():

@@ -18,8 +18,6 @@ from cqueue.errors import ConfigError
 
 DIRECTORY: Final = Path(__file__).parent
 """Folder of the migrations."""
-PLACEHOLDERS: Final = frozenset({"replication", "compaction", "gc_grace"})
-"""Names that migrations may use in braces."""
 
 Phase = Literal["pre", "post"]
 

@@ -54,16 +54,6 @@ class _Tables:
         added = dict(_column(part) for part in _split_top(match["rest"].strip().strip("()")))
         self._columns(match["table"], lambda columns: {**columns, **added})
 
-    def drop(self, match: re.Match[str]) -> None:
-        gone = {name.strip() for name in match["rest"].strip().strip("()").split(",")}
-        self._columns(match["table"], lambda columns: {k: v for k, v in columns.items() if k not in gone})
-
-    def alter(self, match: re.Match[str]) -> None:
-        self.tables[match["table"]] = _with_options(self.tables[match["table"]], match["rest"])
-
-    def drop_table(self, match: re.Match[str]) -> None:
-        self.tables.pop(match["table"], None)
-
     def ignore(self, match: re.Match[str]) -> None:
         """Skip statements about rows, which change no structure."""
 
@@ -76,9 +66,6 @@ _FORMS: Final = tuple(
     for pattern, handler in (
         (r"CREATE TABLE IF NOT EXISTS (?P<table>\w+)\s*(?P<rest>\(.*)", _Tables.create),
         (r"ALTER TABLE (?P<table>\w+) ADD IF NOT EXISTS (?P<rest>.*)", _Tables.add),
-        (r"ALTER TABLE (?P<table>\w+) DROP IF EXISTS (?P<rest>.*)", _Tables.drop),
-        (r"ALTER TABLE (?P<table>\w+) WITH (?P<rest>.*)", _Tables.alter),
-        (r"DROP TABLE IF EXISTS (?P<table>\w+)", _Tables.drop_table),
         (r"(INSERT INTO|UPDATE|DELETE FROM) .*", _Tables.ignore),
     )
 )

@@ -140,12 +140,8 @@ def alter(
 
     What is fixed cannot be changed: make a new queue and move over.
     """
-    changes = settings.given()
-    if given(time_shard=time_shard, max_shards=max_shards, open_shards=open_shards):
-        raise BadInput(
-            "--time-shard, --max-shards and --open-shards are fixed when a queue is made: make a new queue "
-            "and move over."
-        )
+    fixed = given(time_shard=time_shard, max_shards=max_shards, open_shards=open_shards)
+    changes = settings.given() | fixed  # which the library refuses
     if not changes:
         raise BadInput(
             "Nothing to change: give --shards, --visibility, --max-attempts, --lease, --derived-sends, "

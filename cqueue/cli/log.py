@@ -17,10 +17,10 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.failures import worst
 from cqueue.cli.opening import open_client, open_log, say_left_out, suggesting
 from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, Yes, given
-from cqueue.cli.render import columns_of, emit_one, print_list
+from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.send_lines import Target, send_each
 from cqueue.cli.values import parse_duration, parse_pairs
-from cqueue.config import to_ms, with_other_settings
+from cqueue.config import with_other_settings
 from cqueue.errors import BadInput, DamagedRow, LogExists, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
 from cqueue.log.records import Record
@@ -201,10 +201,4 @@ def append(
 
 def log_fields(log: Log) -> dict[str, Any]:
     """Return what --json shows of a log: durations in ms; a ttl of null is for ever."""
-    config = log.config
-    return {
-        "log": log.name,
-        "partitions": config.partitions,
-        "ttl_ms": None if config.ttl is None else to_ms(config.ttl),
-        "time_shard_ms": config.time_shard_ms,
-    }
+    return {"log": log.name, **in_ms(asdict(log.config))}

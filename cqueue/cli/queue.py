@@ -211,7 +211,4 @@ def queue_fields(queue: Queue) -> dict[str, Any]:
     """Return what --json shows of a queue: durations in ms, as they are stored."""
     dead = None if queue.name.endswith(DEAD_SUFFIX) else queue.dead_letter_name
     state = "paused" if queue.paused else "active"
-    settings = in_ms(asdict(queue.config))
-    if "history" in settings:  # none, and so no duration
-        settings["history_ms"] = settings.pop("history")
-    return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **settings}
+    return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **in_ms(asdict(queue.config))}

@@ -18,6 +18,8 @@ from cqueue.config import to_ms
 
 _WORDS: Mapping[str, tuple[object, str]] = {"ttl_ms": (None, "for ever"), "max_attempts": (0, "no limit")}
 """Values that people would misread as figures."""
+_MAY_BE_NONE = ("history", "ttl")
+"""Settings that are durations, where they are not None."""
 
 
 class _Content(Protocol):
@@ -90,7 +92,9 @@ def columns_of(*names: str) -> dict[str, Callable[[Mapping[str, Any]], Any]]:
 def in_ms(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as --json shows them: each duration in ms, under a name that says so."""
     return dict(
-        (f"{name}_ms", to_ms(value)) if isinstance(value, timedelta) else (name, value)
+        (f"{name}_ms", None if value is None else to_ms(value))
+        if isinstance(value, timedelta) or name in _MAY_BE_NONE
+        else (name, value)
         for name, value in settings.items()
     )
 

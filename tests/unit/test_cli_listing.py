@@ -82,7 +82,7 @@ def test_a_token_goes_on(cli, monkeypatch):
     [
         (("--state", "asleep"), "it takes ready"),
         (("--priority", 12), "from 0 to 9"),
-        (("--header", "x"), "name=value"),
+        (("--header", "x"), "NAME=VALUE"),
         (("--older-than", "soon"), "not a duration"),
         (("--limit", 0), "from 1 to 1,000"),
         (("--token", "x"), "begin without a token"),

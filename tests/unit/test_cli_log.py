@@ -199,7 +199,7 @@ def test_append_reads_standard_input_a_file_or_lines(cli, tmp_path):
         (("t", "x", "--partition", "4"), "the log has 0 to 3"),
         (("t", "x", "--partition", "-1"), "the log has 0 to 3"),
         (("t", "x", "--key", ""), "key is ''"),
-        (("t", "x", "--header", "a"), "name=value"),
+        (("t", "x", "--header", "a"), "NAME=VALUE"),
     ],
 )
 @pytest.mark.usefixtures("log")

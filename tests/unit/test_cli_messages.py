@@ -112,7 +112,7 @@ def test_send_sends_a_unique_message_once(cli):
         (("x", "--delay", "1s", "--due", "2030-01-31T08:00Z"), "not both"),
         (("x", "--delay", "4000d"), "10 years"),
         (("x", "--priority", "10"), "priority"),
-        (("x", "--header", "a"), "name=value"),
+        (("x", "--header", "a"), "NAME=VALUE"),
         (("x", "--ttl", "0"), "ttl"),
     ],
 )

@@ -231,11 +231,11 @@ def test_who_is_led_elsewhere_because_the_server_is_stopped_is_told_so(tmp_path,
     assert "`cqueue dev` does not run, so this command goes to" in " ".join(capsys.readouterr().err.split())
 
 
-def test_looking_for_the_server_imports_neither_the_driver_nor_what_starts_nodes(tmp_path):
-    """A command that connects is not slower for it."""
+def test_looking_for_the_server_imports_no_driver(tmp_path):
+    """A command that needs none is not slower for it."""
     code = (
         "import sys; from cqueue.cli.context import CliContext; CliContext().url; "
-        "sys.exit(bool({'cassandra', 'cqueue.dev.cluster', 'subprocess'} & set(sys.modules)))"
+        "sys.exit('cassandra' in sys.modules)"
     )
     clean = {name: text for name, text in os.environ.items() if not name.startswith("CQUEUE_")}
     environ = {**clean, "XDG_DATA_HOME": str(tmp_path)}

@@ -29,18 +29,6 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 
-def _priority(text: str) -> int:
-    """Parse a priority, which stands before the ids.
-
-    Raises:
-        BadParameter: it is no whole number.
-    """
-    try:
-        return int(text)
-    except ValueError as exc:
-        raise typer.BadParameter(f"{text!r} is not a priority. PRIORITY comes first, then the ids.") from exc
-
-
 Change = Callable[["Queue", Sequence[MessageId]], "ChangeResult"]
 
 
@@ -84,7 +72,7 @@ def reschedule(
 @command(app, "set-priority")
 def set_priority(
     cli: CliContext,
-    priority: Annotated[int, _priority, "PRIORITY", "0 (most urgent) to 9."],
+    priority: Annotated[int, "PRIORITY", "0 (most urgent) to 9; before the ids."],
     texts: MessageIds,
     *,
     queue: InQueue = None,

@@ -91,14 +91,8 @@ def send(
 
 def _unique(key: str | None, options: dict[str, Any]) -> Unique | None:
     if key is not None:
-        if options.get("on_conflict") == "throttle" and "within" not in options:
-            raise BadInput("--on-conflict throttle takes --within: at most one message is sent in that time.")
-        from cqueue.unique import USUAL_WHILE, Unique  # noqa: PLC0415 - only where it is needed
+        from cqueue.unique import Unique  # noqa: PLC0415 - only where it is needed
 
-        conflict = options.get("on_conflict", "raise")
-        usual = USUAL_WHILE.get(conflict)
-        if usual is not None and options.get("while_", usual) != usual:
-            raise BadInput(f"--on-conflict {conflict} goes with --while {usual}, not {options['while_']}.")
         return Unique(key, **options)
     if options:
         raise BadInput("--while, --within and --on-conflict say when a --unique KEY is taken: give --unique.")

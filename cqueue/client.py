@@ -472,14 +472,13 @@ class Client:
             return
         if "spools" in self._made:
             self._spools.close()
-        limit_s = (
-            self._driver.deadline_s
-        )  # of each call, of which all take it while Cassandra does not answer
-        self._sends.close(
-            drop_after_s=limit_s,
-            go_on=lambda: time.monotonic() - self._driver.answered_s < limit_s,  # slow is not away
-        )
-        self._acks.close(drop_after_s=limit_s)  # up to a thousand
+        limit_s = self._driver.deadline_s  # each call takes as long while Cassandra does not answer
+
+        def is_slow() -> bool:
+            return time.monotonic() - self._driver.answered_s < limit_s
+
+        self._sends.close(drop_after_s=limit_s, go_on=is_slow)  # slow is not away
+        self._acks.close(drop_after_s=limit_s)  # of up to a thousand
         if self._doorbell is not None:
             self._doorbell.close()
         self._driver.close()

@@ -463,16 +463,17 @@ class Client:
         """Finish sends and acks under way, then close all connections. Close consumers before.
 
         Spooled messages are forwarded first, for up to 5 s; the rest stays in the spools. Acks of `ack_async`
-        that are not begun after the time of one call, 10 s, are given up: their futures raise `Closed`, and
-        their messages come again. So are calls of `send_many_async`, of which nothing is sent, but only if
-        Cassandra has answered no call for 10 s. Later calls raise `Closed`. In a fork of the process that
-        made the client, this does nothing.
+        that are not begun after 9 s are given up: their futures raise `Closed`, and their messages come
+        again. So are calls of `send_many_async`, of which nothing is sent, but only once Cassandra has
+        answered nothing for 9 s. Later calls raise `Closed`. In a fork of the process that made the client,
+        this does nothing.
         """
         if self._driver.is_forked:
             return
         if "spools" in self._made:
             self._spools.close()
-        limit_s = self._driver.deadline_s  # each call takes as long while Cassandra does not answer
+        # Less than a call takes while Cassandra is away: the next ones would begin just before.
+        limit_s = 0.9 * self._driver.deadline_s
 
         def is_slow() -> bool:
             return time.monotonic() - self._driver.answered_s < limit_s

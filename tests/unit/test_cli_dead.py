@@ -435,7 +435,7 @@ def test_extend_keeps_what_is_held(cli, queue):
     ("args", "hint"),
     [
         (("set-priority", "11", "aaaa"), "from 0 (most urgent) to 9"),
-        (("set-priority", "aaaa", "3"), "'PRIORITY': 'aaaa' is not"),
+        (("set-priority", "aaaa", "3"), "'PRIORITY': Input should be a valid integer"),
         (("extend", "aaaa", "--for", "1s"), "from 2s to 12h"),
         (("reschedule", "aaaa", "--in", "4000d"), "10 years"),
         (("reschedule", "aaaa", "--due", "2090-01-31T08:00Z"), "10 years"),

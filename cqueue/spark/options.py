@@ -167,7 +167,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     if "asOf" in texts.given and view in {INFLIGHT, SHARDS}:
         raise ConfigError(f"option asOf does not go with view {view!r}, which shows what is there now")
     since = texts.text("since")
-    return ReadOptions(
+    found = ReadOptions(
         settings=load(texts.text("url")),
         view=view,
         name=name,
@@ -185,6 +185,9 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         fail_on_data_loss=texts.choice("failOnDataLoss", ("true", "false"), "true") == "true",
         push_filters=texts.choice("pushFilters", ("true", "false"), "false") == "true",
     )
+    if found.since_us is not None and found.until_us is not None and found.since_us > found.until_us:
+        raise ConfigError(f"since={since!r} is later than until={texts.text('until')!r}; exchange them")
+    return found
 
 
 def check_batch(options: ReadOptions) -> None:

@@ -122,11 +122,12 @@ def test_eight_digits_are_a_date_other_numbers_seconds(text, at):
         ({"log": "l", "priorities": "1"}, "option priorities is for a queue; 'l' is a log"),
         ({"queue": "q", "view": "shards", "asOf": "0"}, "asOf does not go with view 'shards'"),
         ({"queue": "q", "path": "orders"}, "'orders' has no effect; the options queue and log say"),
+        ({"log": "l", "since": "2031-02-01", "until": "2031-01-01"}, "is later than until='2031-01-01'"),
     ],
 )
 def test_options_that_would_be_misread_are_refused(options, said):
-    """Trap: a list of nothing, and a time in milliseconds, gave no rows at all; of `.load("orders")` beside
-    the option queue nothing was said.
+    """Trap: a list of nothing, a time in milliseconds, and bounds the wrong way round gave no rows at all; of
+    `.load("orders")` beside the option queue nothing was said.
     """
     with pytest.raises(cqueue.ConfigError, match=re.escape(said)):
         read_options({"url": URL, **options})

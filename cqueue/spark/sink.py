@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 from zlib import crc32
 
@@ -289,9 +289,10 @@ class Written(WriterCommitMessage):
     stored: int
 
 
-def write(sink: Sink, batches: Iterable[pa.RecordBatch], job: str) -> Written:
+def write(make: Callable[[], Sink], batches: Iterable[pa.RecordBatch], job: str) -> Written:
     """Store all rows of a task, in parts on `LANES` threads.
 
+    make: called only if there are rows: a sink may cost requests, and most of a thousand tasks may be empty.
     job: a name that all tasks have which share a rate.
 
     Raises:
@@ -299,13 +300,18 @@ def write(sink: Sink, batches: Iterable[pa.RecordBatch], job: str) -> Written:
         NotDone: Cassandra does not answer; a part of the rows is stored.
         SendUnknown: the same, and of some rows it is not known.
     """
+    filled = (batch for batch in batches if batch.num_rows)
+    first = next(filled, None)
+    if first is None:
+        return Written(0, 0)
+    sink = make()
     rate = sink.options.rate
     pace = None if rate is None else Pace(sink.side, job, rate)
     count = stored = 0
     states = [sink.state(turn=random.randrange(1 << 16)) for _ in range(LANES)]
     under_way: dict[int, Future[None]] = {}
     with ThreadPoolExecutor(LANES, thread_name_prefix="cqueue-store") as pool:
-        for batch in batches:
+        for batch in chain([first], filled):
             entries = sink.entries(batch, count)
             count += batch.num_rows
             stored += len(entries)

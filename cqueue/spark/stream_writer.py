@@ -61,12 +61,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if context is None or batch is None:
             raise BadInput("this writer is Spark's, for batches of a streaming query")
         work = f"{context.getLocalProperty(QUERY)}/{batch}"
+        return write(lambda: self._sink(work, context), iterator, f"{self._run}/{batch}")
+
+    def _sink(self, work: str, context: TaskContext) -> Sink:
         side = session(self._options.settings)
         begun = ledger.first_try(side, _target(side, self._options), work, self._run)
-        sink = self._sink(side, work, context, begun)
-        return write(sink, iterator, f"{self._run}/{batch}")
-
-    def _sink(self, side: SparkSide, work: str, context: TaskContext, begun: FirstTry) -> Sink:
         task = f"{work}/{context.partitionId()}"
         if self._options.kind == "queue":
             return self._queue_sink(side, task, begun)

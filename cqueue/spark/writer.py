@@ -51,8 +51,7 @@ class Writer(DataSourceArrowWriter):
         Raises:
             BadInput, NotDone, SendUnknown: as `sink.write`.
         """
-        side = session(self._options.settings)
-        return write(self._sink(side), iterator, self._job)
+        return write(lambda: self._sink(session(self._options.settings)), iterator, self._job)
 
     def _sink(self, side: SparkSide) -> Sink:
         options = self._options

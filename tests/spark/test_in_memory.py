@@ -31,7 +31,7 @@ from cqueue.spark.jobs.report import Report
 from cqueue.spark.jobs.target import Target
 from cqueue.spark.options import read_options, write_options
 from cqueue.spark.rows import JOB_ID, check_schema
-from cqueue.spark.sink import PART, STEP_US, LogSink, QueueSink, write
+from cqueue.spark.sink import PART, STEP_US, LogSink, QueueSink, Written, write
 from cqueue.spark.source import DefaultSource
 from cqueue.spark.views import LOG, spark_schema
 from cqueue.store.record_page import ReadRecordPage
@@ -390,8 +390,27 @@ def test_records_of_one_key_keep_their_order(client, side, log, monkeypatch, nam
     options = write_options({"url": URL, "log": log.name, "topic": "t"}, overwrite=False)
     count = 2 * PART + 5
     columns = {"body": [str(number) for number in range(count)]}
+@pytest.mark.parametrize(
+    "options", [{"queue": "work"}, {"log": "events", "topic": "t"}], ids=["queue", "log"]
+)
+@pytest.mark.usefixtures("log", "queue")
+def test_a_task_without_rows_asks_nothing(client, monkeypatch, options):
+    """Trap: each of a thousand tasks noted its beginning, three to six requests, for nothing."""
+    monkeypatch.setattr(TaskContext, "get", partial(Context, 0))
+    source = DefaultSource(CaseInsensitiveDict({"url": URL, "idColumn": "id", **options}))
+    schema = T.StructType().add("body", "string").add("id", "string")
+    writer = source.streamWriter(schema, overwrite=False)
+    rows = pa.RecordBatch.from_pydict({"body": ["x"], "id": ["1"]})
+    asked = []
+    execute = client.store.execute
+    monkeypatch.setattr(client.store, "execute", lambda one: asked.append(one) or execute(one))
+    assert writer.write(iter([])) == writer.write(iter([rows.slice(0, 0)])) == Written(0, 0)
+    assert not asked
+    assert writer.write(iter([rows.slice(0, 0), rows])) == Written(1, 1)
+
+
     columns |= {name: [value] * count for name, value in named.items()}
-    write(LogSink(side, options), [pa.RecordBatch.from_pydict(columns)], "job")
+    write(partial(LogSink, side, options), iter([pa.RecordBatch.from_pydict(columns)]), "job")
     client.advance(3 * S)
     assert [int(record.body) for record in log.scan()] == list(range(count))
 

@@ -48,6 +48,7 @@ class DefaultSource(DataSource):
         options = read_options(self.options)
         return spark_schema(options.view, options.columns)
 
+    @brief
     def reader(self, schema: StructType) -> DataSourceReader:
         """Make a reader; one that takes filters only with `pushFilters`, and where Spark pushes them.
 
@@ -59,7 +60,7 @@ class DefaultSource(DataSource):
             ConfigError: an option is wrong, or the schema has other columns than the view.
         """
         options = read_options(self.options)
-        caller = sys._getframe(1).f_globals.get("__spec__")  # noqa: SLF001 - see above
+        caller = sys._getframe(2).f_globals.get("__spec__")  # noqa: SLF001 - see above; 1 is `brief`
         pushed = options.push_filters and getattr(caller, "name", None) == _PUSHDOWN
         return (PushdownReader if pushed else Reader)(options, columns_of(options.view, schema))
 
@@ -74,13 +75,8 @@ class DefaultSource(DataSource):
         return Writer(schema, write_options(self.options, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """Make a reader of a log as a stream.
-
-        Raises:
-            ConfigError: an option is wrong, or the schema has other columns than the view.
-        """
-        options = read_options(self.options)
-        return LogStreamReader(options, columns_of(options.view, schema))
+        """Make a reader of a log as a stream; it checks options and schema when it plans."""
+        return LogStreamReader(self.options, schema)
 
     @brief
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802

@@ -8,8 +8,9 @@ has the same tasks with the same rows in the same order: sinks count on that.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import astuple
+from functools import cached_property
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from pyspark.sql.types import StructType
 
 from cqueue import ids
 from cqueue.errors import PositionExpired
@@ -29,8 +31,9 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogId
 from cqueue.spark import records
 from cqueue.spark.brief import brief
-from cqueue.spark.options import LATEST, ReadOptions, check_stream
+from cqueue.spark.options import LATEST, ReadOptions, check_stream, read_options
 from cqueue.spark.session import session
+from cqueue.spark.views import LOG, columns_of
 
 IDLE_US = 600_000_000
 """µs without records after which offsets move on, half the log's ttl at most: the log must not forget the
@@ -50,9 +53,9 @@ BEGAN: Final = "began"
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads a log from one stable moment to the next."""
 
-    def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
-        self._options = options
-        self._columns = columns
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._given, self._schema = options, schema
+        self._columns = tuple(schema.fieldNames())
         self._known = ShardMap()
         self._until: int | None = None  # under Trigger.AvailableNow: where it ends
 
@@ -62,10 +65,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ── planning ──
 
+    @cached_property
+    def _options(self) -> ReadOptions:
+        # Not sooner: of what making a reader raises, Spark 4.3 reports a bug of its own instead.
+        options = read_options(self._given)
+        check_stream(options)
+        columns_of(LOG, self._schema)
+        return options
+
     @property
     def _spec(self) -> LogSpec:
-        # Not sooner: of what making a reader raises, Spark 4.3 reports a bug of its own instead.
-        check_stream(self._options)
         return session(self._options.settings).logs.entry(self._options.name).spec
 
     def _now_us(self) -> int:
@@ -77,7 +86,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             LogNotFound: there is none of that name.
-            ConfigError: it is a queue, or an option is not for streams.
+            ConfigError: it is a queue, or an option or the schema is wrong.
             NotDone: Cassandra does not answer.
         """
         spec, options = self._spec, self._options
@@ -91,6 +100,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             position = ids.lowest_at(since_us) - 1
         return self._offsets(spec, dict.fromkeys(range(spec.partitions), position)) | {BEGINS: True}
 
+    @brief
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return `maxRowsPerBatch`, or no limit."""
         most = self._options.max_rows_per_batch

@@ -94,8 +94,7 @@ class KillingSource(DefaultSource):
         self.sink = options.get("sink")
 
     def streamReader(self, schema):  # noqa: N802
-        reader = super().streamReader(schema)
-        killing = KillingReader(reader._options, reader._columns)
+        killing = KillingReader(self.options, schema)
         killing.sink = self.sink
         return killing
 

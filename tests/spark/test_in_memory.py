@@ -195,6 +195,17 @@ def test_a_column_of_another_type_is_told_what_it_takes(columns, options, said):
         check_schema(schema, write_options({"url": URL, "queue": "work", **options}, overwrite=False))
 
 
+def test_a_schema_of_others_is_refused_where_a_stream_plans(log):
+    """Trap: raised sooner, Spark told of a variable `reader` of its own that has no value."""
+    for given, schema, said in (
+        ({}, T.StructType().add("id", "long"), "column 'id' of view 'log' is string, not bigint"),
+        ({"topcs": "t"}, T.StructType().add("id", "string"), "Did you mean 'topics'"),
+    ):
+        made = DefaultSource(CaseInsensitiveDict({"url": URL, "log": log.name, **given})).streamReader(schema)
+        with pytest.raises(cqueue.ConfigError, match=said):
+            made.initialOffset()
+
+
 # ── where a stream begins ──
 
 

@@ -7,6 +7,7 @@ burst in an otherwise empty hour is found, and a wide row with a dozen messages 
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -85,7 +86,8 @@ def _estimated(piece: Piece[T], probe: Probe) -> Piece[T]:
 
 
 def _sampled(whole: Sequence[Piece[T]], probe_of: Callable[[T], Probe]) -> list[Piece[T]]:
-    asked = whole[:: len(whole) // SAMPLES]
+    # By chance: pieces stand in turns of all partitions, and every nth may be of one partition.
+    asked = random.sample(whole, SAMPLES)
     with ThreadPoolExecutor(PROBES_AT_ONCE, thread_name_prefix="cqueue-split") as pool:
         rows = list(pool.map(lambda piece: _estimated(piece, probe_of(piece.place)).rows, asked))
     mean = max(1.0, sum(rows) / len(rows))

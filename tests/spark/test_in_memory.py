@@ -22,7 +22,7 @@ import cqueue
 from cqueue import LogConfig, QueueConfig
 from cqueue.log import Record
 from cqueue.message import datetime_us
-from cqueue.spark import ledger, pace
+from cqueue.spark import ledger, pace, split
 from cqueue.spark import session as sessions
 from cqueue.spark.jobs import archive, manifest, report_log, report_queue
 from cqueue.spark.jobs import target as targets
@@ -206,6 +206,14 @@ def test_a_schema_of_others_is_refused_where_a_stream_plans(log):
             made.initialOffset()
 
 
+def test_tasks_are_cut_by_pieces_of_all_partitions():
+    """Trap: of every 16th piece of a log with 16 partitions, one partition spoke for all."""
+    pieces = [split.Piece(number % 16, 0, 1, 0.0) for number in range(16 * split.SAMPLES)]
+    dense = {place: [1] * 1000 for place in range(1, 16)}
+    groups = split.tasks(pieces, lambda place: lambda *_: dense.get(place, []), 100_000, None)
+    assert len(groups) > 10
+
+
 # ── where a stream begins ──
 
 
@@ -382,25 +390,6 @@ def test_a_rerun_waits_for_what_tasks_of_the_run_before_have_sent(client, log, m
 # ── writing ──
 
 
-@pytest.mark.parametrize("named", [{"key": "k"}, {"partition": 0}], ids=["key", "partition"])
-def test_records_of_one_key_keep_their_order(client, side, log, monkeypatch, named):
-    """Also where Cassandra refuses the first of them for a moment.
-
-    Trap: two parts were stored side by side, so the second could overtake the first.
-    """
-    refused = []
-    store = LogSink.store
-
-    def refusing(self, entries, state):
-        if not refused:
-            refused.append(entries)
-            return [(place, cqueue.Unavailable("as if")) for place in range(len(entries))]
-        return store(self, entries, state)
-
-    monkeypatch.setattr(LogSink, "store", refusing)
-    options = write_options({"url": URL, "log": log.name, "topic": "t"}, overwrite=False)
-    count = 2 * PART + 5
-    columns = {"body": [str(number) for number in range(count)]}
 @pytest.mark.parametrize(
     "options", [{"queue": "work"}, {"log": "events", "topic": "t"}], ids=["queue", "log"]
 )
@@ -420,6 +409,25 @@ def test_a_task_without_rows_asks_nothing(client, monkeypatch, options):
     assert writer.write(iter([rows.slice(0, 0), rows])) == Written(1, 1)
 
 
+@pytest.mark.parametrize("named", [{"key": "k"}, {"partition": 0}], ids=["key", "partition"])
+def test_records_of_one_key_keep_their_order(client, side, log, monkeypatch, named):
+    """Also where Cassandra refuses the first of them for a moment.
+
+    Trap: two parts were stored side by side, so the second could overtake the first.
+    """
+    refused = []
+    store = LogSink.store
+
+    def refusing(self, entries, state):
+        if not refused:
+            refused.append(entries)
+            return [(place, cqueue.Unavailable("as if")) for place in range(len(entries))]
+        return store(self, entries, state)
+
+    monkeypatch.setattr(LogSink, "store", refusing)
+    options = write_options({"url": URL, "log": log.name, "topic": "t"}, overwrite=False)
+    count = 2 * PART + 5
+    columns = {"body": [str(number) for number in range(count)]}
     columns |= {name: [value] * count for name, value in named.items()}
     write(partial(LogSink, side, options), iter([pa.RecordBatch.from_pydict(columns)]), "job")
     client.advance(3 * S)

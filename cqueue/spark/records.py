@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from cqueue import ids
 from cqueue.log.arrow import Columns, of_topics
-from cqueue.log.protocol.shards import SHARDS_AT_ONCE
+from cqueue.log.protocol import shards
 from cqueue.log.protocol.source import Stretch
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.spark import makers
@@ -19,7 +19,7 @@ from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide
 from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
 from cqueue.spark.views import LOG, arrow_schema
-from cqueue.store.log_operations import LogShard, ReadLogShards, ReadRecordIds
+from cqueue.store.log_operations import LogShard, ReadRecordIds
 from cqueue.store.record_page import ReadRecordPage
 
 FIRST_ROWS: Final = 64
@@ -75,19 +75,13 @@ def within(spec: LogSpec, shard: LogShard, after: int, last: int) -> Iterator[Pi
 
 def existing(side: SparkSide, spec: LogSpec, since_us: int, until_us: int) -> list[LogShard]:
     """Return the partitions that the registry knows in a range of time, oldest first."""
-    width_ms = spec.width_ms
-    first = since_us // 1000 // width_ms * width_ms
-    step = SHARDS_AT_ONCE * width_ms
-    found: list[LogShard] = []
-    for start in range(first, until_us // 1000 + 1, step):
-        chunk = tuple(range(start, min(until_us // 1000 + 1, start + step), width_ms))
-        shards = side.driver.ask(ReadLogShards(spec.partition, chunk))
-        found += [
-            LogShard(spec.partition, partition, time_shard)
-            for time_shard, partitions in sorted(shards.items())
-            for partition in sorted(partitions)
-        ]
-    return found
+    first = spec.shard_at(0, since_us).time_shard
+    found = side.driver.run(shards.existing(spec, range(first, until_us // 1000 + 1, spec.width_ms)))
+    return [
+        LogShard(spec.partition, partition, time_shard)
+        for time_shard, partitions in sorted(found.items())
+        for partition in sorted(partitions)
+    ]
 
 
 def read(side: SparkSide, part: LogPart, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:

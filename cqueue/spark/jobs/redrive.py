@@ -8,9 +8,12 @@ could not be deleted until after it, is sent a second time.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.client import connect
@@ -22,13 +25,18 @@ from cqueue.spark import session
 from cqueue.spark.jobs.checks import check_count
 from cqueue.spark.jobs.enqueue import filtered
 from cqueue.spark.jobs.failures import reading, writing
-from cqueue.spark.jobs.letters import COLUMNS, Redriver
 from cqueue.spark.jobs.source import kept, source
 from cqueue.spark.jobs.summary import Summary, timed
 from cqueue.spark.jobs.target import take_derived
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from cqueue.settings import Settings
+    from cqueue.spark.session import SparkSide
+
+COLUMNS = "error string, letters bigint"
+_SCHEMA = pa.schema([("error", pa.string()), ("letters", pa.int64())])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,8 +96,8 @@ def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
             total, matching = _letters(spark, job, columns="id").count(), wanted.count()
             staying = held.count()
         paced = picked if job.rate is None else picked.coalesce(1)
-        done = {"sent": picked.count()} if dry_run else _redrive(paced, _redriver(job, to))
-    sent = int(done.pop("sent", 0))
+        done = {None: picked.count()} if dry_run else _redrive(paced, _redriver(job, to))
+    sent = done.pop(None, 0)
     return Summary(
         job="redrive",
         dry_run=dry_run,
@@ -126,8 +134,50 @@ def _redriver(job: Redrive, to: str) -> Redriver:
     return Redriver(settings, to, now_us, period_us, job.rate, job.max_redrives)
 
 
-def _redrive(picked: DataFrame, redriver: Redriver) -> dict[str, int]:
-    """Redrive the letters; count those `sent`, and those that failed by error."""
+def _redrive(picked: DataFrame, redriver: Redriver) -> dict[str | None, int]:
+    """Redrive the letters; count them by error, those that were sent under None."""
     with writing("the redrive", "Run it again: nothing is sent twice, and nothing is lost."):
-        rows = picked.mapInArrow(redriver, COLUMNS).groupBy("error").sum("sent", "failed").collect()
-    return {"sent" if row[0] is None else row[0]: row[1] if row[0] is None else row[2] for row in rows}
+        rows = picked.mapInArrow(redriver, COLUMNS).groupBy("error").sum("letters").collect()
+    return dict(map(tuple, rows))
+
+
+# ── where tasks run ──
+
+
+@dataclass(frozen=True, slots=True)
+class Redriver:
+    """Redrives letters by their ids, in a task. Goes to other processes, so it holds values only.
+
+    now_us: when the job began, µs since 1970. period_us: half of gc_grace; see `redriving.due_us`. rate:
+        letters a second in this task. max_redrives: see `DeadLetters.redrive`.
+    """
+
+    settings: Settings
+    queue: str
+    now_us: int
+    period_us: int
+    rate: float | None = None
+    max_redrives: int | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Redrive the letters whose ids stand in the first column; count the outcomes, by error."""
+        side = session.session(self.settings)
+        counts: Counter[str | None] = Counter()
+        for batch in batches:
+            for chunk in redriving.chunks(batch.column(0).to_pylist(), self.rate):
+                errors = [one.error for one in self.redrive(side, chunk)]
+                counts.update(None if one is None else f"{type(one).__name__}: {one}" for one in errors)
+        yield pa.RecordBatch.from_arrays([list(counts), list(counts.values())], schema=_SCHEMA)
+
+    def redrive(self, side: SparkSide, wanted: Sequence[str]) -> list[redriving.LetterOutcome]:
+        """Redrive those letters that are still there; return their outcomes."""
+        found = redriving.look(side.driver, wanted)
+        return redriving.send_back(
+            side.driver,
+            side.producer(self.queue),
+            found,
+            dead=side.queues.entry(self.queue + DEAD_SUFFIX).spec,
+            now_us=self.now_us,
+            period_us=self.period_us,
+            max_redrives=self.max_redrives,
+        )

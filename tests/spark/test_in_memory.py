@@ -664,6 +664,25 @@ def test_a_report_counts_shards_without_messages(client, spark, monkeypatch):
 # ── archives ──
 
 
+def test_two_runs_finish_one_manifest(spark, tmp_path, monkeypatch):
+    """Trap: the second one found the file neither here nor there, and called it gone."""
+    files = Files(spark, str(tmp_path))
+    (tmp_path / "staged").touch()
+    part = manifest.Part("staged", "day=2031-05-01/1.parquet", "2031-05-01", 1, 1, "")
+    one = manifest.Manifest(1, "l", None, datetime.now(UTC), gap=False, parts=(part,))
+
+    def look(*_):
+        monkeypatch.undo()
+        assert manifest.finish(files, one) == 1  # the other run, a moment later
+        return False
+
+    monkeypatch.setattr(Files, "exists", look)
+    assert manifest.finish(files, one) == 0
+    (tmp_path / part.path).unlink()
+    with pytest.raises(cqueue.BadInput, match="is gone"):
+        manifest.finish(files, one)
+
+
 def test_an_archive_of_a_quiet_log_has_no_gap(client, log, spark, tmp_path, monkeypatch):
     """Trap: a run without news left no trace, and a week later records might have come and expired."""
     spec = client._logs.entry(log.name).spec

@@ -187,6 +187,9 @@ def test_a_run_beside_another_takes_nothing_from_it(spark, tmp_path, monkeypatch
     assert sorted(path.name for path in (tmp_path / "batch=000000000007").iterdir()) == ["a", "b"]
     one(Rows(spark, part("d")), 8)
     assert not list((tmp_path / "_cqueue" / "staging").iterdir())
+    one(Rows(spark, lambda _: other(Rows(spark, part("e")), 9), part("f")), 9)  # the other one is quicker
+    assert [path.name for path in (tmp_path / "batch=000000000009").iterdir()] == ["e"]
+    assert (one.written, one.skipped, other.written) == (4, 2, 2)
 
 
 def test_to_a_queue(spark, client, put, job, new_name, *, url):

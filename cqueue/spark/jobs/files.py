@@ -19,6 +19,7 @@ from cqueue.spark.jobs.failures import reading
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+TAKEN = ("FileAlreadyExistsException", "FileNotFoundException")
 CONTROL = "_cqueue"
 """The directory of the jobs' own files; Spark and others leave out names that begin with `_`."""
 
@@ -85,22 +86,25 @@ class Files:
         finally:
             stream.close()
         try:
-            kind = self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
-            options = self._jvm.java.lang.reflect.Array.newInstance(kind, 0)
-            self._context.rename(self._path(part), self._path(path), options)
+            return self.move(part, path)
+        finally:
+            self._system.delete(self._path(part), False)  # what was not moved
+
+    def move(self, source: str, target: str) -> bool:
+        """Move a file or directory, which makes the directories above; False if another run was quicker.
+
+        Then the target is there, or the source is not. Looking first would not tell of two runs at a time.
+        """
+        self._system.mkdirs(self._path(target).getParent())
+        kind = self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
+        options = self._jvm.java.lang.reflect.Array.newInstance(kind, 0)  # without OVERWRITE
+        try:
+            self._context.rename(self._path(source), self._path(target), options)
         except Py4JJavaError as exc:
-            self._system.delete(self._path(part), False)
-            if "FileAlreadyExists" in str(exc.java_exception.getClass().getName()):
+            if exc.java_exception.getClass().getSimpleName() in TAKEN:
                 return False
             raise
         return True
-
-    def move(self, source: str, target: str) -> None:
-        """Move a file or directory to a name that is free; makes the directories above."""
-        to = self._path(target)
-        self._system.mkdirs(to.getParent())
-        if self._system.exists(to) or not self._system.rename(self._path(source), to):
-            raise FileExistsError(f"{self.full(source)} cannot be moved to {self.full(target)}")
 
     def delete(self, path: str) -> None:
         """Delete a file, or a directory with all in it; nothing if it is not there."""

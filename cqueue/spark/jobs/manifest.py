@@ -122,12 +122,10 @@ def finish(files: Files, manifest: Manifest, *, strict: bool = True) -> int:
     for part in manifest.parts:
         if files.exists(part.path):
             continue
-        if not files.exists(part.staged):
-            if not strict:
-                continue
+        if files.move(part.staged, part.path):
+            moved += 1
+        elif strict and not files.exists(part.path):
             raise BadInput(f"{files.full(part.path)} is gone, and its manifest says that it is there")
-        files.move(part.staged, part.path)
-        moved += 1
     return moved
 
 

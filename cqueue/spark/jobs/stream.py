@@ -232,9 +232,11 @@ class Batches:
         rows = batch.observe(observed, F.count(F.lit(1)).alias("rows"))
         try:
             rows.write.parquet(self._files.full(staging))
-            if observed.get["rows"]:
-                self._files.move(staging, place)
-                self.written += observed.get["rows"]
+            count = observed.get["rows"]
+            if count and self._files.move(staging, place):
+                self.written += count
+            else:
+                self.skipped += count  # another run with this checkpoint was quicker
         finally:
             self._files.delete(staging)  # what was not moved
 

@@ -632,6 +632,19 @@ def test_what_a_sink_takes_is_taken(spark, columns, options):
     assert checked(spark, columns, options) == 1
 
 
+@pytest.mark.parametrize("ansi", [True, False])
+@pytest.mark.parametrize("columns", ["'yesterday' as due", "'high' as priority", "'soon' as delay"])
+@pytest.mark.usefixtures("queue")
+def test_a_value_that_is_none_of_its_type_is_told(spark, ansi, columns):
+    """Trap: without Spark's ANSI mode it was null, so a message was due at once, or had priority 0."""
+    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    try:
+        with pytest.raises(cqueue.BadInput, match=columns.split("'")[1]):
+            checked(spark, columns, {})
+    finally:
+        spark.conf.set("spark.sql.ansi.enabled", True)
+
+
 # ── reports ──
 
 

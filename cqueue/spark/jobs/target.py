@@ -174,7 +174,11 @@ def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
     if expression is None and name == "delay" and "due" in target.columns:
         return None
     column = F.col(f"`{name}`") if expression is None else F.expr(expression)
-    return column if kind is None else column.cast(kind)
+    if kind is None:
+        return column
+    # Without Spark's ANSI mode a cast that fails is null, which stands for the default.
+    wrong = F.raise_error(F.concat(F.lit(f"{name} is no {kind}: "), column.cast("string")))
+    return F.when(column.isNotNull() & column.cast(kind).isNull(), wrong).otherwise(column.cast(kind))
 
 
 def check(rows: DataFrame, target: Target) -> int:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from threading import Lock
 from typing import Final
 
-from cqueue.errors import LASTING, Closed, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.errors import LASTING, Closed, CqueueError, LogNotFound, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.log.member import Member
 from cqueue.log.member_loop import MemberLoop
 from cqueue.runtime.conditions import Condition, Event, Thread
@@ -150,7 +150,8 @@ class MemberThreads:
     def leave(self) -> None:
         """Release all partitions, and remove the member."""
         try:
-            self._loop.release_all()
+            with suppress(LogNotFound):  # deleted: no position is left, but perhaps another subscription
+                self._loop.release_all()
             self._member.leave()
         except CqueueError as exc:
             _tell("subscription_left_late", self._name, str(exc))

@@ -18,13 +18,15 @@ Report = Callable[[str, int, int], None]
 class OwnedPartitions:
     """The partitions that one member owns. Not thread-safe.
 
-    beyond_horizon: records beyond the stable horizon are read as well.
+    beyond_horizon: records beyond the stable horizon are read as well. config: of the subscription's
+    definition, as last acted on.
     """
 
     def __init__(self, member: Member, report: Report, *, beyond_horizon: bool) -> None:
         self.backlogs = PartitionBacklogs()
         self.following = Following(member.spec(), {}, beyond_horizon=beyond_horizon)
         self.member = member
+        self.config = ""
         self._report = report
         self._trust_period: int | None = None  # in which all ownership was confirmed
 
@@ -88,7 +90,7 @@ class OwnedPartitions:
         """
         if not changes:
             return
-        found = self.member.driver.run(change(self.member.key, changes))
+        found = self.member.driver.run(change(self.member.key, self.config, changes))
         for wanted in changes:
             stored = found[wanted.row.partition]
             if stored is not None:

@@ -29,12 +29,13 @@ class Rebalancer:
         self._partitions = partitions
         self._on_expired = on_expired
         self._seen: Membership | None = None  # the last one acted on
+        self._id: str | None = None  # of the subscription
 
     def follow(self) -> None:
         """Act on the last read of the subscription.
 
         Raises:
-            LogNotFound: the subscription has been deleted.
+            LogNotFound: the subscription has been deleted, and perhaps made again.
             NotDone, OutcomeUnknown: some partitions are not yet taken or released; the next call goes on.
             PositionExpired: a position is forgotten, and `on_expired` is "error".
         """
@@ -42,9 +43,11 @@ class Rebalancer:
         if membership is None or membership is self._seen:
             return
         member, rows = self._member, membership.rows
-        definition = definition_of(rows)
-        if definition is None:
+        definition, now_us = definition_of(rows), member.driver.clock.now_us()
+        origin = definition and origin_of(member.key, definition, now_us, member.driver.report)
+        if definition is None or origin is None or self._id not in {None, origin.id}:
             raise LogNotFound(f"subscription {member.key.name!r} has been deleted")
+        self._id, self._owned.config = origin.id, definition.config
         for row in rows.positions.values():
             self._owned.adopt(row)
         for partition, fence in rows.lost.items():
@@ -53,7 +56,6 @@ class Rebalancer:
         readable = range(member.spec().partitions) if self._partitions is None else self._partitions
         mine = assigned(member.key, member.name, membership.alive, readable)
         self._release(membership, mine)
-        origin = origin_of(member.key, definition, member.driver.clock.now_us(), member.driver.report)
         self._acquire(
             membership, [each for each in mine - rows.lost.keys() if each not in self._owned], origin
         )

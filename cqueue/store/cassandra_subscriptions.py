@@ -42,9 +42,9 @@ def starters(requests: Requests) -> Starters:
 
 
 def _change_positions(requests: Requests, op: ops.ChangePositions) -> Request[bool]:
-    exists = [(cql.SUBSCRIPTION_EXISTS, op.key)] if op.makes_rows else []
+    stands = [(cql.SUBSCRIPTION_STANDS, (*op.key, op.config))] if op.makes_rows else []
     changes = (
         (cql.SET_POSITION, (*row[1:], *op.key, row.partition, expect_fence))
         for expect_fence, row in op.changes
     )
-    return requests.send_batch(Kind.CONDITIONAL, (*exists, *changes), applied)
+    return requests.send_batch(Kind.CONDITIONAL, (*stands, *changes), applied)

@@ -56,7 +56,8 @@ class MemorySubscriptions:
 
     def _change_positions(self, op: ops.ChangePositions) -> bool:
         positions = self._positions.get(op.key, {})
-        if op.makes_rows and op.key not in self._definitions:
+        definition = self._definitions.get(op.key)
+        if op.makes_rows and (definition is None or definition.config != op.config):
             return False
         for expect_fence, row in op.changes:
             stored = positions.get(row.partition)

@@ -354,11 +354,11 @@ SET_POSITION = _conditional(
     "UPDATE {keyspace}.subscriptions SET position = ?, fence = ?, owner = ?, generation = ? "
     f"WHERE {_SUBSCRIPTION} AND kind = 1 AND partition = ? AND member = '' IF fence = ?"
 )
-# In one conditional batch with SET_POSITION of rows that are not stored yet: a deletion may come before it.
-# Changes nothing.
-SUBSCRIPTION_EXISTS = _conditional(
+# In one conditional batch with SET_POSITION of rows that are not stored yet: a deletion may come before it,
+# and another subscription of that name. Changes nothing.
+SUBSCRIPTION_STANDS = _conditional(
     f"UPDATE {{keyspace}}.subscriptions SET owner = '' WHERE {_SUBSCRIPTION} "
-    "AND kind = 0 AND partition = 0 AND member = '' IF EXISTS"
+    "AND kind = 0 AND partition = 0 AND member = '' IF config = ?"
 )
 # The condition under which all rows of a subscription go.
 REMOVE_DEFINITION = _conditional(

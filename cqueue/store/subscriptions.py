@@ -26,8 +26,8 @@ class SubscriptionKey(NamedTuple):
 
 
 class DefinitionRow(NamedTuple):
-    """The part that all members share. state: active or paused; config: JSON with the subscription's
-    start.
+    """The part that all members share. state: active or paused; config: JSON with the subscription's start,
+    and with an id by which it differs from earlier ones of its name.
     """
 
     version: int
@@ -126,11 +126,12 @@ class RemoveSubscription(Operation[bool]):
 class ChangePositions(Operation[bool]):
     """Apply one conditional batch. True: applied wholly; False: not at all.
 
-    Rows that are not stored yet are written only while there is a definition: after a deletion they would be
-    those of the next subscription of the name.
+    Rows that are not stored yet are written only while there is a definition with this config: after a
+    deletion they would be those of the next subscription of the name.
     """
 
     key: SubscriptionKey
+    config: str
     changes: tuple[PositionChange, ...]
 
     @property

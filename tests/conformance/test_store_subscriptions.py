@@ -47,8 +47,8 @@ def read(store, key, **options):
     return store.execute(ReadSubscription(key, **options))
 
 
-def change(store, key, *changes):
-    return store.execute(ChangePositions(key, tuple(PositionChange(*each) for each in changes)))
+def change(store, key, *changes, config="{}"):
+    return store.execute(ChangePositions(key, config, tuple(PositionChange(*each) for each in changes)))
 
 
 def test_a_definition_is_made_once_and_changes_from_the_version_seen(store, key):
@@ -74,8 +74,9 @@ def test_a_subscription_is_removed_whole_from_the_version_seen(store, key):
     assert store.execute(RemoveSubscription(key, 1)) is False
     assert change(store, key, (None, position(3))) is False
     assert read(store, key, serial=True) == SubscriptionRows()
-    assert store.execute(DefineSubscription(key, row)) is True
-    assert change(store, key, (None, position(3))) is True
+    assert store.execute(DefineSubscription(key, row._replace(config='{"id": "b"}'))) is True
+    assert change(store, key, (None, position(3))) is False, "it was made up for another subscription"
+    assert change(store, key, (None, position(3)), config='{"id": "b"}') is True
     assert set(read(store, key).positions) == {3}
 
 

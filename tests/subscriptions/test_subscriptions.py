@@ -551,6 +551,41 @@ def test_what_is_written_beside_a_deletion_leaves_no_position(client, log, store
     assert client.subscriptions(log.name) == []
 
 
+def test_what_is_taken_beside_a_deletion_is_none_of_the_next_subscription(client, log, store):
+    """It begins where it was told to, and the member of the earlier one ends."""
+    fill(log, store, 10)
+    old, new = Member(client, start="latest"), []
+    tried = noted(store, ChangePositions)
+    note = store.trouble
+
+    def trouble(operation):
+        if type(operation) is ChangePositions and not new:
+            client.delete_subscription(log.name, "billing")
+            new.append(Member(client))
+        return note(operation)
+
+    store.trouble = trouble
+    with pytest.raises(LogNotFound, match="deleted"):
+        old.live()
+    assert len(tried) == 1, "the other tries would be in vain"
+    old.leave()
+    new[0].live()
+    assert sorted(numbers(new[0].handled)) == list(range(10))
+
+
+def test_a_member_that_owns_nothing_ends_with_its_subscription_too(client, log):
+    """It saw no read without a definition; and it leaves no heartbeat in the next subscription."""
+    members = [Member(client, partitions=[0]) for _ in range(2)]
+    live_together(members)
+    (idle,) = [member for member in members if not member.partitions]
+    client.delete_subscription(log.name, "billing")
+    again = Member(client)
+    with pytest.raises(LogNotFound, match="deleted"):
+        idle.live()
+    idle.leave()
+    assert idle.subscription._member.name not in again.subscription.members()
+
+
 @pytest.mark.parametrize("applied", [False, True])
 def test_a_deletion_without_an_answer_is_made_again(client, log, store, applied):
     fill(log, store, 1)

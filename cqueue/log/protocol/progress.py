@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
-from cqueue.log.protocol.subscription_definition import is_gone, no_such
+from cqueue.log.protocol.subscription_definition import definition_of, no_such
 from cqueue.protocol import policy
 from cqueue.protocol.lock import OUTCOME_PAUSES_S
 from cqueue.protocol.spec import Proto
@@ -47,10 +47,14 @@ def taken(row: PositionRow | None, partition: int, now_us: int, position: int, o
     return PositionChange(None, PositionRow(partition, position, policy.next_fence(None, now_us), owner, 0))
 
 
-def change(key: SubscriptionKey, wanted: Sequence[PositionChange]) -> Proto[dict[int, PositionRow | None]]:
+def change(
+    key: SubscriptionKey, config: str, wanted: Sequence[PositionChange]
+) -> Proto[dict[int, PositionRow | None]]:
     """Change the rows whose fence is unchanged; return for each partition the row that is stored then.
 
     If a returned row equals the wanted one, the change was applied. Otherwise the row names its owner.
+
+    config: of the definition for which the changes were made up. Rows of another one are not made.
 
     Raises:
         NotDone: a change was not applied; earlier batches may be.
@@ -58,14 +62,14 @@ def change(key: SubscriptionKey, wanted: Sequence[PositionChange]) -> Proto[dict
     """
     found: dict[int, PositionRow | None] = {}
     for some in parts(wanted, CHANGES_AT_ONCE):
-        found.update((yield from _change_some(key, some)))
+        found.update((yield from _change_some(key, config, some)))
     return found
 
 
 def _change_some(
-    key: SubscriptionKey, changes: Sequence[PositionChange]
+    key: SubscriptionKey, config: str, changes: Sequence[PositionChange]
 ) -> Proto[dict[int, PositionRow | None]]:
-    """Send one batch; if a fence has moved on, send the batch again without that row.
+    """Send one batch; if it is refused, send it again without the rows for which it was.
 
     Sending a change twice is harmless here. The rows are read before the second try, and if the first try was
     applied late they equal the wanted ones.
@@ -73,13 +77,19 @@ def _change_some(
     found: dict[int, PositionRow | None] = {}
     left = list(changes)
     for _ in range(TRIES):
-        stored = yield from _try(key, left)
+        stored = yield from _try(key, config, left)
         if stored is None:
             found.update({each.row.partition: each.row for each in left})
             return found
         for each in left:
             found[each.row.partition] = stored.positions.get(each.row.partition)
-        left = [each for each in left if _fence(found[each.row.partition]) == each.expect_fence]
+        stands = stored.definition is not None and stored.definition.config == config
+        left = [
+            each
+            for each in left
+            if _fence(found[each.row.partition]) == each.expect_fence
+            and (stands or each.expect_fence is not None)
+        ]
         if not left:
             break
     return found
@@ -89,11 +99,13 @@ def _fence(row: PositionRow | None) -> int | None:
     return None if row is None else row.fence
 
 
-def _try(key: SubscriptionKey, changes: Sequence[PositionChange]) -> Proto[SubscriptionRows | None]:
+def _try(
+    key: SubscriptionKey, config: str, changes: Sequence[PositionChange]
+) -> Proto[SubscriptionRows | None]:
     """Send one batch; return None if it was applied, else the rows that are stored then."""
     unknown: OutcomeUnknown | None = None
     try:
-        if (yield from ChangePositions(key, tuple(changes))):
+        if (yield from ChangePositions(key, config, tuple(changes))):
             return None
     except OutcomeUnknown as exc:
         unknown = exc
@@ -114,16 +126,18 @@ def move(key: SubscriptionKey, targets: Mapping[int, int]) -> Proto[None]:
 
     Raises:
         LogNotFound: there is no such subscription.
+        DamagedRow: its definition is damaged.
         NotDone: some positions may be moved and others not; moving them again is safe.
     """
     left = dict(targets)
     for _ in range(MOVE_TRIES):
         now_us = yield from Now()
         stored = yield from ReadSubscription(key, serial=True, now_us=now_us)
-        if is_gone(stored):
+        definition = definition_of(stored)
+        if definition is None:
             raise no_such(key)
         wanted = [_moved(stored, each, now_us, at) for each, at in sorted(left.items())]
-        found = yield from change(key, wanted)
+        found = yield from change(key, definition.config, wanted)
         for each in wanted:
             if found[each.row.partition] == each.row:
                 del left[each.row.partition]

@@ -11,6 +11,7 @@ from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
 from cqueue.protocol.unknown import looking_again
 from cqueue.store import decode
+from cqueue.store.operations import RandomBits
 from cqueue.store.quarantine import Damage
 from cqueue.store.subscriptions import (
     ChangeDefinition,
@@ -35,12 +36,14 @@ class Origin(NamedTuple):
     """Where partitions without a stored position begin. None stands for the earliest record.
 
     partitions: the number of partitions when the subscription was made. Those added later are read from their
-    beginning. default: the position of all others. own: positions of single partitions.
+    beginning. default: the position of all others. own: positions of single partitions. id: tells the
+    subscription from earlier ones of its name; "" if an earlier version made it.
     """
 
     partitions: int
     default: int | None
     own: Mapping[int, int]
+    id: str = ""
 
     def of(self, partition: int) -> int | None:
         """Return where a partition begins."""
@@ -48,7 +51,7 @@ class Origin(NamedTuple):
 
     def to_json(self) -> str:
         """Return the stored form."""
-        return json.dumps({"partitions": self.partitions, "default": self.default, "own": self.own})
+        return json.dumps(self._asdict())
 
     @classmethod
     def from_json(cls, text: str) -> Origin:
@@ -59,8 +62,8 @@ class Origin(NamedTuple):
         """
         values = json.loads(text)
         own = {int(partition): _position(position) for partition, position in values["own"].items()}
-        default = values["default"]
-        return cls(int(values["partitions"]), None if default is None else _position(default), own)
+        default = None if values["default"] is None else _position(values["default"])
+        return cls(int(values["partitions"]), default, own, str(values.get("id", "")))
 
 
 def _position(value: Any) -> int:
@@ -109,7 +112,8 @@ def define(key: SubscriptionKey, origin: Callable[[], Origin]) -> Proto[Definiti
             stored = definition_of((yield from ReadSubscription(key, serial=True)))
             if stored is not None:
                 return stored
-            row = DefinitionRow(1, ACTIVE, origin().to_json())
+            bits = yield from RandomBits(64)
+            row = DefinitionRow(1, ACTIVE, origin()._replace(id=f"{bits:016x}").to_json())
             try:
                 if (yield from DefineSubscription(key, row)):
                     return row

@@ -26,16 +26,10 @@ _WRITE_BYTES: Final = 1024 * 1024
 
 
 class QueueWriter:
-    """The segments that a queue fills one after the other. Only the writer thread calls it.
+    """The segments that a queue fills one after the other. Only the writer thread calls it."""
 
-    check: raises `OSError` if no segment should be created.
-    """
-
-    def __init__(
-        self, queue: StoredQueue, options: SpoolOptions, disk: Disk, check: Callable[[], None]
-    ) -> None:
+    def __init__(self, queue: StoredQueue, options: SpoolOptions, disk: Disk) -> None:
         self.queue = queue
-        self._check = check
         self._options = options
         self._disk = disk
         self._ahead = segments.ZEROS_AHEAD if options.fsync == "always" else 0
@@ -61,7 +55,7 @@ class QueueWriter:
             self._append(segment, _batch(left, segment))
 
     def _segment_for(self, size: int) -> Segment:
-        self._check()
+        self.queue.check()
         if self._active is not None and not self._active.room(size):
             self.seal()
         if self._active is None:

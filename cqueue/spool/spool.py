@@ -74,7 +74,7 @@ class Spool:
         self._lock = DirectoryLock(root)
         self._readonly = readonly
         self._intake = Intake(self.options)
-        self._writer = Writer(self.options, self._disk, self._intake, self._lock.check, self._release)
+        self._writer = Writer(self.options, self._disk, self._intake, self._release)
         self._queues: dict[tuple[str, int], StoredQueue] = {}
         self.forwarding: defaultdict[str, Forwarding] = defaultdict(Forwarding)
         self.forwarders: dict[str, object] = {}  # of each topic the one that runs
@@ -159,7 +159,8 @@ class Spool:
     def _new_queue(self, key: tuple[str, int]) -> StoredQueue:
         if not _is_key(key):
             raise BadInput("a topic has 1 to 220 characters, and a queue number is 0 to 999,999")
-        return StoredQueue(_directory(self.path, key), key, self._disk, readonly=self._readonly)
+        check = self.path.stat if self._readonly else self._lock.check
+        return StoredQueue(_directory(self.path, key), key, self._disk, check, readonly=self._readonly)
 
     def pull(self, topic: str, queue_id: int, offset: int, max_count: int) -> list[SpoolRecord]:
         """Return up to `max_count` records from the offset on, in order; lost offsets are left out.

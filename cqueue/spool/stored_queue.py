@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -47,10 +48,22 @@ class QueueStatus:
 
 
 class StoredQueue:
-    """The files of one queue."""
+    """The files of one queue.
 
-    def __init__(self, directory: Path, key: tuple[str, int], disk: Disk, *, readonly: bool) -> None:
+    check: raises `OSError` if the spool's directory is no longer the one that was opened.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        key: tuple[str, int],
+        disk: Disk,
+        check: Callable[[], object],
+        *,
+        readonly: bool,
+    ) -> None:
         self.directory = directory
+        self.check = check
         self.topic, self.queue_id = key
         self.changed = Condition()
         self.lost = LostRanges(directory / _LOST, disk, readonly=readonly)
@@ -132,6 +145,7 @@ class StoredQueue:
             except FileNotFoundError:
                 if not self.directory.exists():
                     raise  # not lost: it may have been moved, or be on a disk that is not mounted
+                self.check()  # nor if another spool stands in its place
                 self._report_missing(segment)
         return found
 
@@ -200,6 +214,7 @@ class StoredQueue:
             if offset <= self.progress.offset:
                 return
             try:
+                self.check()
                 self.progress.commit(offset)
             except OSError as exc:
                 raise SpoolFailed(

@@ -26,7 +26,6 @@ class Writer:
 
     Args:
         options, disk, intake: of the spool.
-        check: raises `OSError` if the spool's directory is no longer the one that is locked.
         release: lets another process open the spool; called when this thread writes nothing any more.
     """
 
@@ -35,10 +34,8 @@ class Writer:
         options: SpoolOptions,
         disk: Disk,
         intake: Intake,
-        check: Callable[[], None],
         release: Callable[[], None],
     ) -> None:
-        self._check = check
         self._release = release
         self._options = options
         self._disk = disk
@@ -109,7 +106,7 @@ class Writer:
 
     def _writer_of(self, queue: StoredQueue) -> QueueWriter:
         if queue not in self._queues:
-            self._queues[queue] = QueueWriter(queue, self._options, self._disk, self._check)
+            self._queues[queue] = QueueWriter(queue, self._options, self._disk)
         return self._queues[queue]
 
     def _sync_all(self, now: float) -> None:

@@ -333,6 +333,25 @@ def test_what_lies_in_a_spool_that_was_moved_is_not_passed_over(tmp_path):
         assert spool.status()[0].lost == []
 
 
+def test_a_spool_in_the_place_of_one_that_was_moved_is_another(tmp_path):
+    """The first process neither passes over what was moved, nor says where the other one's reader stands."""
+    root, away = tmp_path / "spool", tmp_path / "away"
+    with Spool(root, disk_reserve=0) as spool:
+        for _ in range(2):
+            spool.append(TOPIC, b"a").result(10)
+        root.rename(away)
+        with Spool(root, disk_reserve=0) as another:
+            another.append(TOPIC, b"b").result(10)
+            with pytest.raises(FileNotFoundError, match="open the spool again"):
+                spool.pull(TOPIC, 0, 0, 9)
+            with pytest.raises(errors.SpoolFailed, match="open the spool again"):
+                spool.commit(TOPIC, 2)
+            assert another.status()[0].lost == []
+    for path, waiting in ((root, [b"b"]), (away, [b"a", b"a"])):
+        with Spool.open_readonly(path) as left:
+            assert [one.payload for one in left.records(TOPIC)] == waiting
+
+
 def test_readers_see_only_what_is_durable(tmp_path):
     """With `always`, a message is not read before its fsync: else it could be forwarded and then lost."""
     seen = []

@@ -116,7 +116,6 @@ class QueueWriter:
         segment, self._active = self._active, None
         if segment is None:
             return True
-        self.queue.index.put(segment.first, segment.positions)
         return self._make_durable(segment, lambda: self._finish(segment))
 
     def _finish(self, segment: Segment) -> None:
@@ -178,8 +177,6 @@ class QueueWriter:
         removed, queue.segments = queue.segments[:gone], queue.segments[gone:]
         for segment in removed:
             self._disk.remove(segment.path)
-        if removed:
-            queue.index.trim(queue.first)
 
     def _may_go(self, segment: Segment, index: int, now_ms: int) -> bool:
         retention, age_ms = self._options.retention, now_ms - segment.newest_ms

@@ -13,7 +13,7 @@ import time
 import uuid
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +40,8 @@ ZEROS_AHEAD: Final = 256 * 1024
 The first write into reserved space makes ext4 and XFS commit their journal at the next fdatasync. A write
 over zeros does not: a sync of 8 KiB takes a fifth less. Of writes of that size one in 30 carries the zeros.
 """
+_MARKS: Final = 100
+"""Places of a segment that are remembered: more than readers of it are behind each other."""
 _SMALL_BYTES: Final = ZEROS_AHEAD // 8
 """Bytes of the largest write that carries zeros. For larger ones bandwidth counts, and not the journal."""
 
@@ -48,8 +50,8 @@ _SMALL_BYTES: Final = ZEROS_AHEAD // 8
 class Segment:
     """A file, and what is known about it.
 
-    `positions` is empty once it is sealed: the index has them. It is filled again by a scan, with 0 for each
-    record that is lost.
+    `positions` is empty once it is sealed: a reader finds a record from the last one that was read before it,
+    or from the first. A scan of a damaged file fills it again, with 0 for each record that is lost.
     """
 
     path: Path
@@ -62,6 +64,7 @@ class Segment:
     handle: int = -1
     capacity: int = 0
     zeroed: int = 0  # position up to which zeros were written over the reserved space
+    marks: dict[int, int] = field(default_factory=dict)  # positions by offset, where reads have ended
 
     def room(self, size: int) -> bool:
         """Whether records of that many bytes fit."""
@@ -86,7 +89,7 @@ class Segment:
         self.end, self.newest_ms = self.end + len(payloads), now_ms
 
     def seal(self, disk: Disk) -> None:
-        """Cut the file behind its last record and write the footer. The index has the positions by then."""
+        """Cut the file behind its last record, and write the footer."""
         if self.handle < 0:
             self.handle = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
         disk.cut(self.handle, self.end_position)
@@ -103,30 +106,48 @@ class Segment:
             os.close(self.handle)
         self.handle = -1
 
-    def read(self, offset: int, position: int, count: int) -> list[SpoolRecord]:
-        """Return up to `count` records from that position on, and about `PULL_BYTES` at most.
+    def near(self, offset: int) -> tuple[int, int]:
+        """Return the offset and the position of a record from which a reader finds that of this offset.
 
-        They end at the first that is not whole.
+        The position is 0 if the record is lost.
+        """
+        positions, marks = self.positions, self.marks
+        if positions:
+            return offset, positions[offset - self.first]
+        at = max((mark for mark in marks if mark <= offset), default=self.first)
+        return at, marks.get(at, FIRST_POSITION)
+
+    def read(self, offset: int, count: int) -> list[SpoolRecord]:
+        """Return up to `count` records from the offset on, and about `PULL_BYTES` at most.
+
+        They end at the first that is not whole; there is none if one before the offset is not.
         """
         found: list[SpoolRecord] = []
-        size, full = _READ_BYTES, position + PULL_BYTES
-        while len(found) < count and offset < self.end and position < full:
+        at, position = self.near(offset)
+        size, start = _READ_BYTES, position
+        while position and len(found) < count and at < self.end and position < start + PULL_BYTES:
             data = self._bytes(position, min(position + size, self.end_position))
-            part, taken = record.decode(data, first=offset, salt=self.salt, count=count - len(found))
+            wanted = offset - at if at < offset else count - len(found)
+            part, taken = record.decode(data, first=at, salt=self.salt, count=wanted)
             if not part and position + size >= self.end_position:
                 break
             # A record may be longer than what was read of it.
             size = _READ_BYTES if part else size * 4
-            found += part
-            offset += len(part)
             position += taken
+            if at < offset:
+                start = position
+            else:
+                found += part
+            at += len(part)
+        if found:
+            self.marks = dict([*self.marks.items(), (at, position)][-_MARKS:])
         return found
 
     def _bytes(self, start: int, stop: int) -> bytes:
         # Read, not memory-mapped: a sector that the disk cannot read is an error here, and SIGBUS there.
         with self.path.open("rb") as file:
             file.seek(start)
-            return file.read(max(stop - start, 0))  # the index may point behind the end
+            return file.read(stop - start)
 
     def scan(self) -> Scan:
         """Read the whole file, and find its records.

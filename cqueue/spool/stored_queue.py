@@ -20,7 +20,6 @@ from cqueue.spool import progress, recovery
 from cqueue.spool import segment as segments
 from cqueue.spool.damage import Finding, LostRanges
 from cqueue.spool.disk import Disk
-from cqueue.spool.index import Index
 from cqueue.spool.level import Level
 from cqueue.spool.progress import Progress
 from cqueue.spool.record import Scan, SpoolRecord
@@ -67,7 +66,6 @@ class StoredQueue:
         self.topic, self.queue_id = key
         self.changed = Condition()
         self.lost = LostRanges(directory / _LOST, disk, readonly=readonly)
-        self.index = Index(directory / "index", readonly=readonly)
         self.progress = Progress(directory / "progress", disk)
         self.segments: list[Segment] = []
         self.end = 0
@@ -103,7 +101,6 @@ class StoredQueue:
                 why = f"{torn} bytes behind offset {segment.end - 1} are no record"
                 _log.warning("spool_tail_cut", path=str(segment.path), why=why)
             self._report(segment, scan)
-            self.index.put(segment.first, scan.positions)
         try:
             if segment.end == segment.first:
                 disk.remove(segment.path)
@@ -150,13 +147,13 @@ class StoredQueue:
         return found
 
     def _read(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
-        known = segment.positions
-        if known and not known[offset - segment.first]:
+        _, position = segment.near(offset)
+        if not position:
             return []  # lost, and reported
-        if part := self._look(segment, offset, count):
+        if part := segment.read(offset, count):
             return part
         self._rescan(segment)
-        return self._look(segment, offset, count)
+        return segment.read(offset, count)
 
     def _report_missing(self, segment: Segment) -> None:
         """Report a segment whose file is gone, unless it was deleted because it is consumed or expired.
@@ -167,22 +164,13 @@ class StoredQueue:
         if lost and segment in self.segments:
             self.lost.add(Finding(segment.path, "the file is gone", lost))
 
-    def _look(self, segment: Segment, offset: int, count: int) -> list[SpoolRecord]:
-        position = self._position(segment, offset)
-        return segment.read(offset, position, count) if position else []
-
-    def _position(self, segment: Segment, offset: int) -> int:
-        positions = segment.positions
-        return positions[offset - segment.first] if positions else self.index.get(offset)
-
     def _rescan(self, segment: Segment) -> None:
-        """Find out whether the index is wrong or the segment is damaged."""
+        """Find out what is damaged, and where the records behind it are."""
         is_open, held = segment.handle >= 0, segment.positions  # first: the writer may seal it meanwhile
         scan = segment.scan()
         self._report(segment, scan)
         if not is_open:
             segment.positions = scan.positions
-            self.index.put(segment.first, scan.positions)
         elif held:  # the writer adds to these
             for lost in scan.damage:
                 for offset in lost.offsets:
@@ -232,13 +220,18 @@ class StoredQueue:
             self.progress.close()
 
     def backlog(self) -> Level:
-        """Return what is stored and not consumed."""
+        """Return what is stored and not consumed.
+
+        Where a sealed segment is consumed in part, its records count as equally large.
+        """
         consumed, held = self.progress.offset, self.segments
         size = 0
         for segment in held:
             if segment.end > consumed:
-                inside = consumed > segment.first and self._position(segment, consumed)
-                size += segment.end_position - (inside or segments.FIRST_POSITION)
+                left = segment.end - max(consumed, segment.first)
+                at, position = segment.near(segment.end - left)
+                behind = segment.end_position - (position or segments.FIRST_POSITION)
+                size += behind * left // (segment.end - at)
         return Level(size, max(held[-1].end - consumed, 0) if held else 0)
 
     def status(self) -> QueueStatus:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import random
 import shutil
-from array import array
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -17,7 +16,6 @@ import pytest
 from cqueue.errors import NotDone, SpoolFull
 from cqueue.spool import Spool, segment
 from cqueue.spool.disk import Disk
-from cqueue.spool.index import Index
 from tests.spool.images import TOPIC, check, crashed, only_segment, payloads, read_back
 
 
@@ -167,8 +165,8 @@ def test_damage_in_a_sealed_segment_shows_when_it_is_read_and_when_it_is_verifie
     assert kept.read_bytes() == b"looked at", "nor is it told again"
 
 
-def test_damage_in_an_open_segment_costs_the_damaged_record_only(image, monkeypatch):
-    """Also once the segment is sealed, and its index could not be written."""
+def test_damage_in_an_open_segment_costs_the_damaged_record_only(image):
+    """Also once the segment is sealed."""
     written = payloads(5)
     with Spool(image.with_name("open"), disk_reserve=0, segment_bytes=4096) as spool:
         for payload in written:
@@ -179,7 +177,6 @@ def test_damage_in_an_open_segment_costs_the_damaged_record_only(image, monkeypa
             file.write(b"\xff")
         assert [one.offset for one in spool.pull(TOPIC, 0, 0, 10)] == [1, 2, 3, 4]
         (queue,) = spool._queues.values()
-        monkeypatch.setattr(queue.index, "put", lambda *_: None)
         while len(queue.segments) == 1:
             spool.append(TOPIC, bytes(1000)).result(10)
         assert [one.offset for one in spool.pull(TOPIC, 0, 0, 5)] == [1, 2, 3, 4, 5]
@@ -290,75 +287,18 @@ def test_a_missing_segment_that_was_consumed_is_no_loss(tmp_path):
     assert max(reading.records) == 199
 
 
-def test_a_wrong_index_is_noticed_and_written_anew(image):
-    """The index is never believed: garbage in it, or none at all, costs a scan and no message."""
-    target = sealed(image)
-    (path,) = target.glob("*/*/index")
-    right = path.read_bytes()
-    for wrong in (b"", b"short", right[:16] + bytes(20), right[:16] + b"\1\2\3\4" * 5, b"x" * 36):
-        path.write_bytes(wrong)
-        reading = read_back(target)
-        assert list(reading.records.values()) == payloads(5)
-        assert reading.lost == []
-        assert path.read_bytes() == right
-    path.unlink()
-    assert list(read_back(target).records.values()) == payloads(5)
-
-
-def with_a_wrong_index(image):
-    target = sealed(image)
-    (path,) = target.glob("*/*/index")
-    path.write_bytes(path.read_bytes()[:16] + b"\1\2\3\4" * 5)
-    return target
-
-
-def test_an_index_forgets_segments_that_are_gone(tmp_path, monkeypatch):
-    """Once they are more than half of it."""
-    monkeypatch.setattr("cqueue.spool.index._TRIM_BYTES", 0)
-    index = Index(tmp_path / "index")
-    index.put(10, array("I", range(100, 120)))
-    whole = (tmp_path / "index").stat().st_size
-    index.trim(14)
-    assert (tmp_path / "index").stat().st_size == whole
-    index.trim(25)
-    assert (tmp_path / "index").stat().st_size < whole // 2
-    assert [index.get(offset) for offset in (10, 24, 25, 29, 30)] == [0, 0, 115, 119, 0]
-    index.put(24, array("I", [7]))
-    index.put(30, array("I", [120]))
-    assert [index.get(offset) for offset in (24, 25, 30)] == [7, 0, 120]
-
-
-def test_readers_that_meet_a_wrong_index_together_get_every_record(image, monkeypatch):
-    """The second one scans the segment just after the first one has looked in vain."""
-    with Spool(with_a_wrong_index(image), disk_reserve=0) as spool:
-        (queue,) = spool._queues.values()
-        look, second = queue._look, []
-
-        def first_look(*at):
-            found = look(*at)
-            monkeypatch.setattr(queue, "_look", look)
-            second.extend(spool.pull(TOPIC, 0, 0, 5))
-            return found
-
-        monkeypatch.setattr(queue, "_look", first_look)
-        first = spool.pull(TOPIC, 0, 0, 5)
-    assert [one.payload for one in first] == [one.payload for one in second] == payloads(5)
-
-
-def test_a_reader_beside_the_scan_of_another_gets_every_record(image, monkeypatch):
-    """Nobody takes the segment for scanned before the right index stands."""
-    with Spool(with_a_wrong_index(image), disk_reserve=0) as spool:
-        (queue,) = spool._queues.values()
-        put, second = queue.index.put, []
-
-        def put_late(*at):
-            monkeypatch.setattr(queue.index, "put", put)
-            second.extend(spool.pull(TOPIC, 0, 0, 5))
-            put(*at)
-
-        monkeypatch.setattr(queue.index, "put", put_late)
-        first = spool.pull(TOPIC, 0, 0, 5)
-    assert [one.payload for one in first] == [one.payload for one in second] == payloads(5)
+def test_a_reader_of_a_sealed_segment_goes_on_where_it_was(image, monkeypatch):
+    """It begins wherever it likes, and reads what stands in front of that once."""
+    monkeypatch.setattr(segment, "_READ_BYTES", 32)
+    read, bytes_ = [], segment.Segment._bytes
+    monkeypatch.setattr(segment.Segment, "_bytes", lambda *at: read.append(at[1]) or bytes_(*at))
+    with Spool.open_readonly(sealed(image)) as spool:
+        assert [one.payload for one in spool.pull(TOPIC, 0, 2, 2)] == payloads(5)[2:4]
+        assert min(read) == segment.FIRST_POSITION
+        read.clear()
+        assert [one.payload for one in spool.pull(TOPIC, 0, 4, 2)] == payloads(5)[4:]
+        assert min(read) > segment.FIRST_POSITION
+        assert [one.payload for one in spool.records(TOPIC)] == payloads(5)
 
 
 def test_offsets_begin_behind_all_that_was_consumed(image):

@@ -22,6 +22,7 @@ from cqueue.store.operations import (
     ReadHead,
     ReadIds,
     ReadMessages,
+    SlotState,
     WideRow,
     together,
 )
@@ -51,6 +52,7 @@ class Figures:
         oldest_row: the wide row in which it stands.
         stragglers: those of them that stand below the cursor of their wide row.
         claims: the last claim in each wide row that was read.
+        held: messages that consumers have and whose timeout has not passed.
         implausible: locks, cursors and timeouts that lie further ahead than any client can have put them.
         reads: reads of ids.
         partial: whether there are more.
@@ -62,6 +64,7 @@ class Figures:
     oldest_row: WideRow | None = None
     stragglers: int = 0
     claims: dict[WideRow, int] = field(default_factory=dict)
+    held: int = 0
     implausible: int = 0
     reads: int = 0
     partial: bool = False
@@ -113,6 +116,8 @@ def _note_head(found: Figures, wide_row: WideRow, head: Head) -> None:
 def _note_slots(found: Figures, wide_row: WideRow, head: Head) -> Proto[None]:
     """Note timeouts that passed a while ago. Nothing is late if all messages of such a slot are acked."""
     for slot in head.slots:
+        if slot.state is SlotState.CLAIMED and slot.due_ms * 1000 > found.now_us:
+            found.held += len(slot.ids)
         if slot.in_use and slot.due_ms * 1000 <= found.now_us - LATE_US:
             live = yield from ReadMessages(wide_row, slot.priority, slot.ids, 1)
             if live:

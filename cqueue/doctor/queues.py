@@ -108,7 +108,7 @@ def _letters(client: Client, dead_queue: str) -> Letters:
 
 def late(name: str, figures: Figures, serving: int, *, paused: bool = False) -> Iterator[Finding]:
     """Judge messages that are due and that nobody has. serving: processes known to wait for the queue."""
-    told: dict[str, object] = {"queue": name, "late": figures.late, "waiting": serving}
+    told: dict[str, object] = {"queue": name, "late": figures.late, "waiting": serving, "held": figures.held}
     if figures.oldest_us is not None:
         age_s = (figures.now_us - figures.oldest_us) / _US
         plus = "+" if figures.partial else ""
@@ -148,8 +148,12 @@ def _why(name: str, figures: Figures, serving: int, *, paused: bool) -> tuple[Se
     if since_us is not None and since_us <= LATE_US:
         remedy = f"More consumers, or quicker handlers; cqueue stats {name}"
         return Severity.INFO, last, "Consumers are at work, and behind.", remedy
+    if figures.held:
+        who = f"consumers have {_counted(figures.held, 'other message')} at work, and {last}"
+        reason = "Their handlers take that long, or hang: a dispatcher extends what it runs for as long."
+        return Severity.WARNING, who, reason, f"More consumers, if handlers take long; cqueue peek {name}"
     if serving:
-        reason = "Consumers are there and take nothing: their handlers hang, or Cassandra refuses them."
+        reason = "Consumers are there and take nothing: Cassandra refuses them, or they hang."
         remedy = f"Look for receive_failed in their logs; cqueue workers; cqueue peek {name}"
         who = "1 process waits" if serving == 1 else f"{serving} processes wait"
         return Severity.ERROR, f"{who} for it, and {last}", reason, remedy

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 from cassandra.connection import ConnectionException, ConnectionShutdown
 
+import cqueue
 from cqueue._version import __version__
 from cqueue.dispatcher.service.membership import Worker
 from cqueue.doctor import (
@@ -32,6 +33,7 @@ from cqueue.doctor import (
     guardrails,
     node_values,
     nodes,
+    queue_figures,
     queues,
     tables,
     versions,
@@ -623,6 +625,7 @@ def figures(*, claimed_s=None, late_s=None, late=1, **others):
         (figures(late_s=600, claimed_s=2), 0, INFO, "last claim"),
         (figures(late_s=600, claimed_s=300), 2, ERROR, "2 processes wait for it, and the last claim"),
         (figures(late_s=600), 1, ERROR, "1 process waits for it, and nothing was ever claimed where"),
+        (figures(late_s=600, claimed_s=300, held=2), 2, WARNING, "consumers have 2 other messages at work"),
         (figures(late_s=90_000), 0, WARNING, "1 message due for up to 1d1h; nobody is known to wait"),
         (figures(late_s=600, late=3, partial=True), 0, WARNING, "3+ messages"),
         (figures(late_s=600, late=2, stragglers=2, claimed_s=2), 1, WARNING, "below the cursor"),
@@ -633,6 +636,22 @@ def test_late_messages_are_judged_by_who_waits_and_who_claims(found, serving, se
     assert one.severity is severity
     assert says in one.found
     assert one.remedy
+
+
+def test_messages_behind_handlers_that_take_minutes_are_no_error(monkeypatch):
+    """Other messages are at work: nobody has to be woken at night."""
+    monkeypatch.setattr(queue_figures, "LATE_US", 0)
+    with cqueue.connect("memory://") as client:
+        queue = client.create_queue("q", cqueue.QueueConfig(visibility=timedelta(minutes=10)))
+        queue.send_many([cqueue.Message(b"%d" % number) for number in range(5)])
+        with queue.consumer() as consumer:
+            assert len(consumer.receive(2, wait=timedelta(seconds=10))) == 2
+            now_us = client._driver.clock.now_us
+            monkeypatch.setattr(client._driver.clock, "now_us", lambda **how: now_us(**how) + 120 * S)
+            (found,) = [one for one in queues.of_client(client) if one.severity is not OK]
+            monkeypatch.undo()
+    assert (found.severity, found.figures["late"], found.figures["held"]) == (WARNING, 3, 2)
+    assert "consumers have 2 other messages at work, and the last claim" in found.found
 
 
 def test_a_paused_queue_is_not_stuck():

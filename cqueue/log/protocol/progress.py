@@ -52,7 +52,8 @@ def change(
 ) -> Proto[dict[int, PositionRow | None]]:
     """Change the rows whose fence is unchanged; return for each partition the row that is stored then.
 
-    If a returned row equals the wanted one, the change was applied. Otherwise the row names its owner.
+    A batch that is refused is sent again without the rows for which it was. If a returned row equals the
+    wanted one, the change was applied. Otherwise the row names its owner.
 
     config: of the definition for which the changes were made up. Rows of another one are not made.
 
@@ -62,36 +63,23 @@ def change(
     """
     found: dict[int, PositionRow | None] = {}
     for some in parts(wanted, CHANGES_AT_ONCE):
-        found.update((yield from _change_some(key, config, some)))
-    return found
-
-
-def _change_some(
-    key: SubscriptionKey, config: str, changes: Sequence[PositionChange]
-) -> Proto[dict[int, PositionRow | None]]:
-    """Send one batch; if it is refused, send it again without the rows for which it was.
-
-    Sending a change twice is harmless here. The rows are read before the second try, and if the first try was
-    applied late they equal the wanted ones.
-    """
-    found: dict[int, PositionRow | None] = {}
-    left = list(changes)
-    for _ in range(TRIES):
-        stored = yield from _try(key, config, left)
-        if stored is None:
-            found.update({each.row.partition: each.row for each in left})
-            return found
-        for each in left:
-            found[each.row.partition] = stored.positions.get(each.row.partition)
-        stands = stored.definition is not None and stored.definition.config == config
-        left = [
-            each
-            for each in left
-            if _fence(found[each.row.partition]) == each.expect_fence
-            and (stands or each.expect_fence is not None)
-        ]
-        if not left:
-            break
+        left = list(some)
+        for _ in range(TRIES):
+            # Sending a change twice is harmless: one that was applied late equals the row that is read then
+            stored = yield from _try(ChangePositions(key, config, tuple(left)))
+            if stored is None:
+                found.update({each.row.partition: each.row for each in left})
+                break
+            found.update({each.row.partition: stored.positions.get(each.row.partition) for each in left})
+            stands = stored.definition is not None and stored.definition.config == config
+            left = [
+                each
+                for each in left
+                if _fence(found[each.row.partition]) == each.expect_fence
+                and (stands or each.expect_fence is not None)
+            ]
+            if not left:
+                break
     return found
 
 
@@ -99,19 +87,17 @@ def _fence(row: PositionRow | None) -> int | None:
     return None if row is None else row.fence
 
 
-def _try(
-    key: SubscriptionKey, config: str, changes: Sequence[PositionChange]
-) -> Proto[SubscriptionRows | None]:
+def _try(batch: ChangePositions) -> Proto[SubscriptionRows | None]:
     """Send one batch; return None if it was applied, else the rows that are stored then."""
     unknown: OutcomeUnknown | None = None
     try:
-        if (yield from ChangePositions(key, config, tuple(changes))):
+        if (yield from batch):
             return None
     except OutcomeUnknown as exc:
         unknown = exc
     for pause_s in OUTCOME_PAUSES_S:
         try:
-            return (yield from ReadSubscription(key, serial=True))
+            return (yield from ReadSubscription(batch.key, serial=True))
         except LASTING:
             if unknown is None:
                 raise

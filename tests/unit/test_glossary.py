@@ -19,7 +19,7 @@ PLAIN = """
     closed coalescer codec collection collector column condition config connect connection control core
     counts cqueue cron current damage data datagram decode definition demo dev disk doctor done drift
     duration error estimate event execute execution exists expired exporter failed fanout fork found
-    frame full garbage health http id import index input inspection interface interrupt invalid known
+    frame full garbage health http id import input inspection interface interrupt invalid known
     large last late launch level limiter loop lost main many merge metrics migrations mismatch model name
     no not old once options out owned ownership page parent plan plugin progress protocol pytest range
     reader recovery refused rejected render repeating request result role runtime schema service settings

@@ -227,8 +227,8 @@ class StoredQueue:
         consumed, held = self.progress.offset, self.segments
         size = 0
         for segment in held:
-            if segment.end > consumed:
-                left = segment.end - max(consumed, segment.first)
+            left = segment.end - max(consumed, segment.first)
+            if left > 0:
                 at, position = segment.near(segment.end - left)
                 behind = segment.end_position - (position or segments.FIRST_POSITION)
                 size += behind * left // (segment.end - at)

@@ -150,6 +150,15 @@ def test_every_call_may_fail(tmp_path, error, times, fsync):
     assert answers == {errors.SpoolFull, errors.SpoolFailed}
 
 
+def test_an_empty_segment_that_cannot_be_sealed_ends_nothing(tmp_path):
+    """The second one takes nothing, and then the disk does not seal it either."""
+    names = calls(tmp_path, "always")
+    second = names.index("reserve", names.index("reserve") + 1)
+    run = Run(tmp_path / "spool", FaultyDisk(at=names.index("sync_directory", second) + 1, times=2))
+    assert [answer for answer in run.told.values() if not isinstance(answer, int)] == [errors.SpoolFailed]
+    run.check(run.root)
+
+
 def test_a_disk_that_was_full_goes_on_when_it_is_not(tmp_path):
     """After a failure the next append is stored: neither a full disk nor a failed fsync ends the spool."""
     names = calls(tmp_path, "always")

@@ -189,14 +189,14 @@ class Daemon:
         """
         attempt: Future[Launched] = Future()
 
-        def run() -> None:
+        def run() -> bool:
             try:
                 attempt.set_result(launch())
             except BaseException as exc:  # noqa: BLE001 - raised below
                 attempt.set_exception(exc)
-            self._inbox.put(attempt)
+            return True
 
-        threading.Thread(target=run, name="cqueue-launch", daemon=True).start()
+        self._after(run, attempt)
         if self._next(math.inf) is not attempt:
             leave(Exit.DRAINED)
         return attempt.result()
@@ -231,8 +231,7 @@ class Daemon:
             now_s=lambda: pollers[0].now_ms() / 1000,
         )
         members.start()
-        self._notifier.ready()
-        self._report()
+        self._tick()
         self._log.info(logs.DaemonEvent.READY, worker=own_name(), queues=list(dispatcher.stats().queues))
         self._after(dispatcher.join, Stopped())
         if self._settings.drain:
@@ -283,7 +282,7 @@ class Daemon:
     def _stop(self, dispatcher: Dispatcher, why: str) -> None:
         """Begin the stop; the dispatcher's own thread gives back at once what was not started."""
         self._stopping = True
-        self._notifier.stopping()
+        self._notifier.tell(self.health(), stopping=True)
         dispatcher.stop(timedelta(seconds=self._settings.grace_s), wait=False)
         self._log.info(logs.DaemonEvent.STOPPING, why=why, grace_s=self._settings.grace_s)
 
@@ -302,15 +301,9 @@ class Daemon:
 
     def _tick(self) -> None:
         now = self.health()
-        if self._stopping:
-            self._notifier.stopping()
-        elif now.ready:
-            self._notifier.ready()
-        if now.alive:
-            self._notifier.alive()
-        else:
+        if not now.alive:
             self._log.error(logs.DaemonEvent.STALLED, reason=now.reason)
-        self._notifier.status(now.reason)
+        self._notifier.tell(now, stopping=self._stopping)
         self._report(now)
 
     def _report(self, now: Health | None = None, *, is_last: bool = False, **more: Any) -> None:

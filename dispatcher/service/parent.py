@@ -110,13 +110,7 @@ class ParentProcess:
             self._take(self._inbox.get(timeout=wait_s))
             while True:
                 self._take(self._inbox.get_nowait())
-        now = self.health()
-        if now.ready:
-            self._notifier.ready()
-        if self._supervisor.stopping:
-            self._notifier.stopping()
-        self._notifier.alive()
-        self._notifier.status(now.reason)
+        self._notifier.tell(self.health(), stopping=self._supervisor.stopping)
 
     def _take(self, notice: Notice) -> None:
         """Hand an event to the supervisor, and keep the child's metrics, also when the child has ended."""

@@ -12,7 +12,10 @@ import os
 import socket
 from collections.abc import MutableMapping
 from contextlib import suppress
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from cqueue.dispatcher.service.health import Health
 
 MAX_STATUS: Final = 500
 """Characters of a status: one line of `systemctl status`, far below a datagram's limit."""
@@ -23,10 +26,10 @@ class Notifier:
 
     Args:
         address: a path, or an abstract name that begins with `@`; None sends nothing.
-        watchdog_s: seconds without `alive` after which systemd kills the service; None: never.
+        watchdog_s: seconds without food after which systemd kills the service; None: never.
 
     Attributes:
-        alive_every_s: longest time between two calls of `alive`: half the watchdog's limit, or endless.
+        alive_every_s: longest time between two calls of `tell`: half the watchdog's limit, or endless.
     """
 
     def __init__(self, address: str | None = None, watchdog_s: float | None = None) -> None:
@@ -45,22 +48,18 @@ class Notifier:
         watched = ours and watchdog_us.isdigit() and int(watchdog_us) > 0
         return cls(address if known else None, int(watchdog_us) / 1e6 if watched else None)
 
-    def ready(self) -> None:
-        """Say that messages are received now; sent once."""
-        self._send("READY", "1")
-
-    def stopping(self) -> None:
-        """Say that the drain has begun; sent once."""
-        self._send("STOPPING", "1")
-
-    def alive(self) -> None:
-        """Feed the watchdog."""
-        self._told.pop("WATCHDOG", None)
-        self._send("WATCHDOG", "1")
-
-    def status(self, text: str) -> None:
-        """Set the text that `systemctl status` shows; sent only when it has changed."""
-        self._send("STATUS", " ".join(text.split())[:MAX_STATUS])
+    def tell(self, health: Health, *, stopping: bool) -> None:
+        """Say once that messages are received, or that the drain has begun. Feed the watchdog if the process
+        is alive. Set the text that `systemctl status` shows, if it has changed.
+        """
+        if stopping:
+            self._send("STOPPING", "1")
+        elif health.ready:
+            self._send("READY", "1")
+        if health.alive:
+            self._told.pop("WATCHDOG", None)
+            self._send("WATCHDOG", "1")
+        self._send("STATUS", " ".join(health.reason.split())[:MAX_STATUS])
 
     def _send(self, name: str, value: str) -> None:
         """Send a notice, unless it repeats the last one of its name."""

@@ -473,7 +473,8 @@ def test_the_watchdog_is_not_fed_while_a_thread_has_ended(run, tmp_path, monkeyp
         heard = []
         while not heard or heard[-1] != b"STOPPING=1":
             heard.append(systemd.recv(1000))
-        assert b"WATCHDOG=1" not in heard[heard.index(b"READY=1") :]
+        assert b"WATCHDOG=1" not in heard[heard.index(b"STATUS=ended: cqueue-fetcher-0") :]
+        assert b"READY=1" not in heard
 
 
 def test_its_row_tells_who_runs_what_and_is_gone_at_the_end(shop, run):

@@ -7,7 +7,12 @@ from contextlib import suppress
 
 import pytest
 
+from cqueue.dispatcher.service.health import Health
 from cqueue.dispatcher.service.systemd import Notifier
+
+
+def tell(notifier, reason="", *, ready=True, alive=False, stopping=False):
+    notifier.tell(Health(alive=alive, ready=ready, reason=reason), stopping=stopping)
 
 
 @pytest.fixture(params=["path", "abstract"])
@@ -23,10 +28,8 @@ def systemd(request, tmp_path):
 def test_notices_arrive_on_path_and_abstract_sockets(systemd):
     listener, address = systemd
     notifier = Notifier(address, watchdog_s=10)
-    notifier.ready()
-    notifier.alive()
-    notifier.status("2 running\nof 8")
-    notifier.stopping()
+    tell(notifier, "2 running\nof 8", alive=True)
+    tell(notifier, "2 running\nof 8", stopping=True)
     assert [listener.recv(1000) for _ in range(4)] == [
         b"READY=1",
         b"WATCHDOG=1",
@@ -39,7 +42,7 @@ def test_a_status_is_sent_when_it_changes(systemd):
     listener, address = systemd
     notifier = Notifier(address)
     for text in ("idle", "idle", "busy"):
-        notifier.status(text)
+        tell(notifier, text, ready=False)
     assert [listener.recv(1000) for _ in range(2)] == [b"STATUS=idle", b"STATUS=busy"]
     listener.setblocking(False)
     with pytest.raises(BlockingIOError):
@@ -54,14 +57,14 @@ def test_a_notice_that_found_a_full_queue_is_sent_when_it_is_said_again(systemd)
         while True:
             others.sendto(b"STATUS=busy", listener.getsockname())
     notifier = Notifier(address)
-    notifier.ready()
+    tell(notifier)
     listener.setblocking(False)
     with suppress(BlockingIOError):
         while True:
             assert listener.recv(1000) == b"STATUS=busy"
-    notifier.ready()
-    notifier.ready()
-    assert listener.recv(1000) == b"READY=1"
+    tell(notifier)
+    tell(notifier)
+    assert [listener.recv(1000) for _ in range(2)] == [b"READY=1", b"STATUS="]
     with pytest.raises(BlockingIOError):
         listener.recv(1000)
 
@@ -81,9 +84,9 @@ def test_another_process_s_watchdog_is_not_ours():
 @pytest.mark.parametrize("environment", [{}, {"NOTIFY_SOCKET": ""}, {"NOTIFY_SOCKET": "vsock:2:1234"}])
 def test_without_a_socket_that_we_know_nothing_happens(environment):
     notifier = Notifier.from_environment(environment)
-    notifier.ready()
+    tell(notifier)
     assert notifier.alive_every_s == math.inf
 
 
 def test_nobody_listening_any_more_is_no_error(tmp_path):
-    Notifier(str(tmp_path / "gone")).ready()
+    tell(Notifier(str(tmp_path / "gone")))

@@ -166,10 +166,10 @@ class Schedules:
         first_ms = definition.timetable.first()
         if first_ms is None:
             raise ConfigError("this trigger never fires within ten years; look at its times and its end")
-        row = ScheduleRow(
-            queue=self.store.spec.partition, key=key, version=1, state=ACTIVE,
-            generation=self.store.now_us(), definition=definition.to_json(), next_at=first_ms,
-            previous=0, fired=0,
+        now_us = self.store.now_us()
+        row = ScheduleRow(  # of a version that no row of the key has had that was removed
+            queue=self.store.spec.partition, key=key, version=now_us, state=ACTIVE, generation=now_us,
+            definition=definition.to_json(), next_at=first_ms, previous=0, fired=0,
         )  # fmt: skip
         return self.store.dated(row)
 

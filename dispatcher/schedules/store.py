@@ -108,14 +108,8 @@ class ScheduleStore:
 
     def remove(self, row: ScheduleRow) -> bool:
         """Delete the row; return False if it has changed meanwhile."""
-
-        def is_gone(stored: ScheduleRow | None) -> bool:
-            if stored is None:
-                return True
-            is_another = stored.generation != row.generation
-            return is_another and (stored.version or 0) <= (row.version or 0)  # a change would raise it
-
-        return self._apply(RemoveSchedule(row.queue, row.key, row.version), row.key, is_gone)
+        remove = RemoveSchedule(row.queue, row.key, row.version)
+        return self._apply(remove, row.key, lambda stored: _made_ms(stored) != _made_ms(row))
 
     def _apply(self, change: Operation[bool], key: str, shows: Callable[[ScheduleRow | None], bool]) -> bool:
         """Change a row on a condition; return whether it was changed.
@@ -223,6 +217,14 @@ class ScheduleStore:
 
 def _is_of(row: ScheduleRow | None, generation: int) -> bool:
     return row is not None and row.generation == generation
+
+
+def _made_ms(row: ScheduleRow | None) -> int | None:
+    """Return when the schedule was made, or replaced, in ms since 1970; -1 if its definition is damaged."""
+    try:
+        return None if row is None else ScheduleDefinition.from_json(row.definition).start_ms
+    except BadInput:
+        return -1
 
 
 def due_ms(row: ScheduleRow) -> int:

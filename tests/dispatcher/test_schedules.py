@@ -301,11 +301,12 @@ def test_a_change_of_unknown_outcome_is_read_back(world, made):
     fault.seen = set()
     process = world.process(fault)
     process.schedules.add("k", EVERY_TEN)
+    first = process.schedules.store.read("k").version
     process.schedules.pause("k")
     assert process.schedules.get("k").state == "paused"
     fault.seen.discard("ChangeSchedule")
     process.schedules.resume("k")
-    assert process.schedules.store.read("k").version == 3
+    assert process.schedules.store.read("k").version == first + 2
     process.run(12)
     assert world.seconds == [10], "whose outcome was unknown has sent the firing"
     process.schedules.remove("k")
@@ -407,22 +408,42 @@ def test_a_schedule_that_is_resumed_while_it_is_removed_is_removed(world):
         other.schedules.get("k")
 
 
-def test_a_schedule_that_is_made_anew_while_it_is_removed_stays(world):
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_schedule_that_is_made_anew_while_it_is_removed_stays(world, is_changed):
     """The removal got no answer, and was done: the next row of the key is another one."""
     other = world.process()
 
     def fault(operation, do):
-        if type(operation).__name__ == "RemoveSchedule":
+        if fault.is_on and type(operation).__name__ == "RemoveSchedule":
+            fault.is_on = False
             do()
             world.advance(1)
             other.schedules.add("k", EVERY_TEN)
+            if is_changed:
+                other.schedules.pause("k")
+                other.schedules.resume("k")
             raise OutcomeUnknown("the coordinator says nothing")
         return do()
 
+    fault.is_on = True
     process = world.process(fault)
     process.schedules.add("k", EVERY_TEN)
     process.schedules.remove("k")
     assert other.schedules.get("k").state == "active"
+
+
+def test_a_change_of_a_schedule_that_was_made_anew_meanwhile_is_refused(world):
+    """It would put the definition of the removed one in the place of the new one's."""
+    process = world.process()
+    process.schedules.add("k", EVERY_TEN)
+    store = process.schedules.store
+    row = store.read("k")
+    process.schedules.remove("k")
+    world.advance(1)
+    process.schedules.add("k", Repeating(SECOND))
+    assert store.change(row._replace(state="paused")) is None
+    assert not store.remove(row)
+    assert process.schedules.get("k").trigger == Repeating(SECOND)
 
 
 def test_a_client_that_does_not_know_of_derived_sends_yet_resumes(world):

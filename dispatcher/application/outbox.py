@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from cqueue.dispatcher.execution import retry
 from cqueue.dispatcher.execution.middleware import Middleware, hooks
 from cqueue.message import Message
 from cqueue.sending.results import listed
@@ -46,18 +47,10 @@ class Outbox:
                     if id_ is not None and not id_.skipped:
                         hook(queue, message, id_)
                 except Exception as exc:  # noqa: BLE001 - the message is stored, and its sender must be told so
-                    _log_failure(queue, exc)
+                    retry.tell("after_send_failed", exc, queue=queue)
         return result
 
     def _prepared(self, queue: str, message: Message) -> Message:
         for hook in self._before:
             message = hook(queue, message)
         return message
-
-
-def _log_failure(queue: str, error: Exception) -> None:
-    from cqueue.runtime.logs import DISPATCHER, describe, logger, trace  # noqa: PLC0415 - imports structlog
-
-    logger(DISPATCHER).error(
-        "after_send_failed", queue=queue, error=describe(error), **trace(error, is_final=True)
-    )

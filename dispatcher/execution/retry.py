@@ -34,6 +34,8 @@ MAX_WORDS = 500
 """Characters of an error's own text in a reason: a dead letter and a log line carry it."""
 
 _LONGEST_S = LONGEST_DELAY.total_seconds()
+_TRACE: Final = "\nTraceback (most recent call last)"
+"""Where a traceback begins in the text of an error, such as one from another process."""
 _RETRYING = Retrying()
 
 
@@ -144,7 +146,7 @@ def _wait_s(policy: Retry, state: RetryCallState) -> float:
         try:
             return _bounded_s(policy.wait(state))
         except Exception as exc:  # noqa: BLE001 - the application's code must lose no message
-            _tell("retry_wait_failed", exc)
+            tell("retry_wait_failed", exc)
     return _bounded_s(DEFAULT_WAIT(state))
 
 
@@ -161,14 +163,15 @@ def _stops(policy: Retry, state: RetryCallState) -> bool:
     try:
         return policy.stop is not None and bool(policy.stop(state))
     except Exception as exc:  # noqa: BLE001 - as above
-        _tell("retry_stop_failed", exc)
+        tell("retry_stop_failed", exc)
         return False
 
 
-def _tell(event: str, error: Exception) -> None:
+def tell(event: str, error: Exception, **fields: Any) -> None:
+    """Log an error of the application's code, with its traceback."""
     from cqueue.runtime.logs import DISPATCHER, describe, logger, trace  # noqa: PLC0415 - imports structlog
 
-    logger(DISPATCHER).error(event, error=describe(error), **trace(error, is_final=True))
+    logger(DISPATCHER).error(event, **fields, error=describe(error), **trace(error, is_final=True))
 
 
 # ── Reasons ──
@@ -178,7 +181,7 @@ def reason_of(error: BaseException | None, when: str) -> str:
     """Return why a message dies, in the error's own words; the traceback goes into a header of its own."""
     if error is None:
         return f"{when}: the handler asked for another attempt"
-    words = "".join(traceback.format_exception_only(error)).strip()
+    words = "".join(traceback.format_exception_only(error)).partition(_TRACE)[0].strip()
     return storable(f"{when}: {_cut(words)}")
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from cqueue.dispatcher.execution import firing, retry
-from cqueue.dispatcher.execution.actions import Action, Cancel, Dead, Retry, Snooze, misuse
+from cqueue.dispatcher.execution.actions import Action, Cancel, Retry, Snooze, misuse
 from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.delivery import (
     INTERRUPTED,
@@ -43,8 +43,6 @@ NEVER_DIES: Final = timedelta(minutes=10)
 """
 STUCK_S: Final = 3.0
 """Seconds after an interrupt for which a handler may go on before it is given up."""
-_TRACE: Final = "\nTraceback (most recent call last)"
-"""Where the traceback begins in the text of an error."""
 
 
 class _RunContext(Context):
@@ -273,8 +271,6 @@ class Runner:
         except Exception as exc:  # noqa: BLE001 - as above
             self.telemetry.of(Event.HOOK_FAILED, delivery, error=exc, hook="retry")
             action = retry.decide(retry.DEFAULT_POLICY, _failure(delivery), error)
-        if isinstance(action, Dead):  # the reason may end in a traceback; the header has all of it
-            action = Dead(action.reason.partition(_TRACE)[0])
         return self._of_verdict(delivery, action, error)
 
     def _of_verdict(
@@ -322,7 +318,7 @@ def _for_logs(delivery: Delivery, reason: str, error: BaseException | None) -> s
     """Return a reason with the error as logs may say it, in place of the error's own words."""
     if error is None or delivery.logs_errors:
         return ""
-    words = retry.reason_of(error, "").partition(_TRACE)[0]
+    words = retry.reason_of(error, "")
     return f"{reason.removesuffix(words)}: {delivery.said(error)}" if reason.endswith(words) else ""
 
 

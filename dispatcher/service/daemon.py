@@ -362,11 +362,22 @@ def signals_to(inbox: Inbox) -> Iterator[None]:
         return
     wanted = [number for number in OBEYED if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda n, _: inbox.put(Signalled(n))) for number in wanted}
+    end_forks_by(wanted)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def end_forks_by(numbers: Sequence[int]) -> None:
+    """Let these signals end what handlers fork, as multiprocessing expects: no fork reads its inbox."""
+
+    def reset() -> None:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+    os.register_at_fork(after_in_child=reset)
 
 
 # ── A child ──
@@ -398,6 +409,7 @@ def child(fd: int, memory: int) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
+    end_forks_by(OBEYED)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)  # blocked since the start of the process
     threading.Thread(target=obey, name="cqueue-parent", daemon=True).start()
     try:

@@ -634,6 +634,33 @@ def test_an_attempt_that_gets_no_answer_does_not_keep_the_process(tmp_path):
             process.kill()
 
 
+def test_a_process_that_a_handler_forks_ends_at_a_signal():
+    """A pool of processes ends its workers so, and waits until they have ended."""
+    script = """
+        import os, queue, signal, threading
+        from cqueue.dispatcher.service.daemon import signals_to
+
+        def handle():
+            pid = os.fork()
+            if not pid:
+                os.write(told, b"x")
+                threading.Event().wait(60)
+                os._exit(0)
+            forked.put(pid)
+
+        with signals_to(queue.SimpleQueue()):
+            forked, (heard, told) = queue.SimpleQueue(), os.pipe()
+            threading.Thread(target=handle).start()
+            pid = forked.get()
+            os.read(heard, 1)
+            os.kill(pid, signal.SIGTERM)
+            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{-signal.SIGTERM}\n"
+
+
 def test_an_application_that_cannot_be_imported_is_said_once(tmp_path, monkeypatch):
     (tmp_path / "broken_shop.py").write_text("import missing_library\n")
     monkeypatch.chdir(tmp_path)

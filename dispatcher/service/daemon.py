@@ -424,8 +424,10 @@ def child(fd: int, memory: int) -> int:
 
 def leave(code: int) -> NoReturn:
     """End the process, whatever its threads do: those that nobody can end delay no exit."""
-    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: the process was started without it
-        stream.flush()
+    for stream in (sys.stdout, sys.stderr):
+        # The process was started without it, a handler has closed it, or nobody reads it any more
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            stream.flush()
     os._exit(code)
 
 

@@ -661,6 +661,13 @@ def test_a_process_that_a_handler_forks_ends_at_a_signal():
     assert done.stdout == f"{-signal.SIGTERM}\n"
 
 
+@pytest.mark.parametrize("what", ["sys.stdout.close()", "os.close(1)"])
+def test_a_handler_that_has_closed_its_output_changes_no_exit_code(what):
+    """Nor is what it has left to write a reason to wait for its threads."""
+    script = f"import os, sys; from cqueue.dispatcher.service import daemon; print(); {what}; daemon.leave(3)"
+    assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False).returncode == 3
+
+
 def test_an_application_that_cannot_be_imported_is_said_once(tmp_path, monkeypatch):
     (tmp_path / "broken_shop.py").write_text("import missing_library\n")
     monkeypatch.chdir(tmp_path)

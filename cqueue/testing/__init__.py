@@ -7,10 +7,11 @@ history of what clients did, and `check` finds broken promises in it.
 from cqueue.testing.events import HistoryError
 from cqueue.testing.history import check, judge
 from cqueue.testing.jobs import DeadJob, Job, Run, Runs
-from cqueue.testing.memory import MemoryClient, memory_async
+from cqueue.testing.memory import MemoryClient
 from cqueue.testing.recorder import Recorder, recording
 from cqueue.testing.report import Duplicate, Finding, Report
 from cqueue.testing.sandbox import Endless, Sandbox
+from cqueue.testing.twin import memory_async
 
 __all__ = [
     "DeadJob",

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
-from cqueue.aio.connecting import check_extra
 from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.message import MAX_DELAY, check_duration, to_datetime
@@ -13,9 +11,6 @@ from cqueue.queue import Queue
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.testing.clock import ManualClock
 from cqueue.testing.store import ManualStore, growing_bits
-
-if TYPE_CHECKING:
-    from cqueue.aio.client import AsyncClient
 
 
 class MemoryClient(Client):
@@ -60,21 +55,3 @@ class MemoryClient(Client):
         """
         check_duration("duration", duration, timedelta(), MAX_DELAY)
         self.clock.move_to(self.clock.after(duration))
-
-
-def memory_async(client: MemoryClient) -> AsyncClient:
-    """Use a client in memory from asyncio. `client.advance` moves the clock of both.
-
-    Example:
-        memory = MemoryClient()
-        async with memory_async(memory) as client:
-            queue = await client.create_queue("mail")
-            memory.advance(timedelta(days=1))
-
-    Raises:
-        ConfigError: the extra `aio` is missing.
-    """
-    check_extra()
-    from cqueue.aio.client import AsyncClient  # noqa: PLC0415 - needs the extra
-
-    return AsyncClient(lambda: client)

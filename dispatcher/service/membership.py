@@ -29,8 +29,8 @@ BEAT_EVERY_S: Final = 5.0
 """Seconds between two heartbeats: one small write and one read a worker."""
 TTL_S: Final = 15
 """Seconds for which a heartbeat counts: three beats, so that one may be lost and one late."""
-LATE_S: Final = 1.5 * BEAT_EVERY_S
-"""Seconds after which a heartbeat is late: a half more than the time between two."""
+MANY: Final = 1000
+"""Queues of which a heartbeat comes every BEAT_EVERY_S: it has their names, and every worker reads it."""
 GOODBYE_S: Final = 2.0
 """Longest wait for the removal of the worker's row at a stop, in seconds; the row expires anyway."""
 STOPPING: Final = "stopping"
@@ -104,9 +104,14 @@ class Worker:
         """Return whether the worker receives from this queue; a stopping worker does not."""
         return queue in self.queues and self.state != STOPPING
 
+    @property
+    def every_s(self) -> float:
+        """Seconds between two heartbeats; of 20,000 queues 100."""
+        return BEAT_EVERY_S * max(1, len(self.queues) // MANY)
+
     def is_late(self, now_s: float) -> bool:
         """Return whether the last heartbeat is late: the process was killed, hangs, or is cut off."""
-        return now_s - self.seen > LATE_S
+        return now_s - self.seen > 1.5 * self.every_s
 
     def row(self) -> WorkerRow:
         """Return the row that is stored."""
@@ -193,6 +198,7 @@ class Membership:
         self._now_s = now_s
         self._fleets: dict[str, frozenset[str]] = {}
         self._is_over = False
+        self._every_s = BEAT_EVERY_S
         self._wake = Event()
         self._log = logs.logger()
         self._failing = False
@@ -219,7 +225,7 @@ class Membership:
                 self.leave()
                 return
             self.beat()
-            self._wake.wait(BEAT_EVERY_S)
+            self._wake.wait(self._every_s)
 
     def leave(self) -> None:
         """Remove the worker's row."""
@@ -232,7 +238,8 @@ class Membership:
         """Send a heartbeat, and read the other workers; after a failure everything stays as it was."""
         try:
             me = replace(self._describe(), seen=self._now_s())
-            self._ask(Heartbeat(me.row(), TTL_S))
+            self._every_s = me.every_s
+            self._ask(Heartbeat(me.row(), round(TTL_S * self._every_s / BEAT_EVERY_S)))
             self._see(me, [parse(row) for row in self._ask(ReadWorkers())])
         except Exception as exc:  # noqa: BLE001 - without its heartbeat nobody would know of the worker
             if not self._failing:  # log once for each outage

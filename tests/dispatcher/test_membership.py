@@ -135,6 +135,17 @@ def test_queues_with_the_same_workers_are_told_of_together(fleet):
     ]
 
 
+def test_the_heartbeat_of_very_many_queues_comes_less_often(fleet):
+    """Each has all their names: of 20,000 queues and ten workers, megabytes every five seconds."""
+    many, asked = worker(queues=tuple(f"q{number}" for number in range(20_000))), []
+    member = fleet.member(many)
+    member._ask = lambda operation: asked.append(operation) or []
+    member.beat()
+    assert (member._every_s, asked[0].ttl_s) == (100.0, 300)
+    assert [many.is_late(now_s) for now_s in (149.0, 151.0)] == [False, True]
+    assert [worker().is_late(now_s) for now_s in (7.0, 8.0)] == [False, True]
+
+
 def test_a_clean_stop_removes_the_row(fleet):
     member = fleet.member(worker())
     member.start()

@@ -47,7 +47,7 @@ class Outbox:
                     if id_ is not None and not id_.skipped:
                         hook(queue, message, id_)
                 except Exception as exc:  # noqa: BLE001 - the message is stored, and its sender must be told so
-                    retry.tell("after_send_failed", exc, queue=queue)
+                    retry.log_failure("after_send_failed", exc, queue=queue)
         return result
 
     def _prepared(self, queue: str, message: Message) -> Message:

@@ -146,7 +146,7 @@ def _wait_s(policy: Retry, state: RetryCallState) -> float:
         try:
             return _bounded_s(policy.wait(state))
         except Exception as exc:  # noqa: BLE001 - the application's code must lose no message
-            tell("retry_wait_failed", exc)
+            log_failure("retry_wait_failed", exc)
     return _bounded_s(DEFAULT_WAIT(state))
 
 
@@ -163,11 +163,11 @@ def _stops(policy: Retry, state: RetryCallState) -> bool:
     try:
         return policy.stop is not None and bool(policy.stop(state))
     except Exception as exc:  # noqa: BLE001 - as above
-        tell("retry_stop_failed", exc)
+        log_failure("retry_stop_failed", exc)
         return False
 
 
-def tell(event: str, error: Exception, **fields: Any) -> None:
+def log_failure(event: str, error: Exception, **fields: Any) -> None:
     """Log an error of the application's code, with its traceback."""
     from cqueue.runtime.logs import DISPATCHER, describe, logger, trace  # noqa: PLC0415 - imports structlog
 

@@ -67,7 +67,7 @@ def test_an_event_is_a_name_and_never_a_formatted_text():
 
 # ── The page that lists them ──
 
-SAYS = {"say", "of", "_log_once", "_tell"}
+SAYS = {"say", "of", "_log_once", "_tell", "log_failure"}
 """Functions that take an event's name first, and log it."""
 ENUMS = {"Event": Event, "DaemonEvent": DaemonEvent}
 

@@ -162,7 +162,6 @@ class Backlog:
     ) -> None:
         self._mutex = threading.Lock()
         self._ready = threading.Condition(self._mutex)
-        self._calm = threading.Condition(self._mutex)
         self._wake_loop = wake_loop
         self._room_freed = room_freed
         self.threads = threads
@@ -198,8 +197,6 @@ class Backlog:
         with self._mutex:
             if done:
                 line.finish(done)
-                if self._closed:
-                    self._tell_calm()
             delivery = line.start()
             tell = line.refill_at is not None and line.has_room_again()
             if self._asleep and delivery is not None:
@@ -229,15 +226,10 @@ class Backlog:
             self._is_waking = True
             self._ready.notify()
 
-    def _tell_calm(self) -> None:
-        if self._closed and not self.running:
-            self._calm.notify_all()
-
     def abandon(self, delivery: Delivery) -> None:
         """Free the runner of a delivery whose handler nobody waits for any more."""
         with self._mutex:
             self._lines[delivery.is_async].finish(id(delivery))
-            self._tell_calm()
 
     def started(self) -> list[Delivery]:
         """Return the deliveries started and not finished."""
@@ -290,11 +282,4 @@ class Backlog:
             self._closed = True
             left = self._take_out(lambda _: True)
             self._ready.notify_all()
-            if not self.running:
-                self._calm.notify_all()
         return left
-
-    def wait_calm(self, seconds: float) -> bool:
-        """Wait until nothing runs, after `close`; return False if something still runs after `seconds`."""
-        with self._mutex:
-            return self._calm.wait_for(lambda: not self.running, seconds)

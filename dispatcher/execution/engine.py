@@ -205,15 +205,15 @@ class Engine:
         self.poll_schedule.close()
         self.schedule_monitor.close()
         self.runner.give_back(backlog.close())
-        while not backlog.wait_calm(min(LOOK_S, max(0.0, left_s()))) and left_s() > 0:
-            pass
+        while backlog.running and (seconds := left_s()) > 0:
+            time.sleep(min(LOOK_S, seconds))
         if backlog.running:
             self._interrupt()
         self.fetchers.join(AFTERWARDS_S)
         settled_by_s = time.monotonic() + AFTERWARDS_S
-        settled = self.settlement_writer.flush(LOOK_S)
-        while not settled and (left_s() > 0 or time.monotonic() < settled_by_s):
-            settled = self.settlement_writer.wait_stored(LOOK_S)
+        self.settlement_writer.flush(LOOK_S)
+        while self.settlement_writer.pending and (left_s() > 0 or time.monotonic() < settled_by_s):
+            time.sleep(LOOK_S)
         self.lease_extender.close()
         self.settlement_writer.close()
         self.history.close(AFTERWARDS_S)
@@ -221,15 +221,14 @@ class Engine:
         closer = threading.Thread(target=self.fetchers.close_pollers, name="cqueue-closer", daemon=True)
         closer.start()
         closer.join(AFTERWARDS_S)
-        telemetry.say(Event.STOPPED, unsettled=0 if settled else self.settlement_writer.pending)
+        telemetry.say(Event.STOPPED, unsettled=self.settlement_writer.pending)
 
     def _interrupt(self) -> None:
         """Interrupt running handlers, and give back the messages of those that do not end in time."""
         self.loop.interrupt_all()
         until_s = time.monotonic() + INTERRUPT_S
-        while time.monotonic() < until_s:
+        while self.backlog.running and time.monotonic() < until_s:
             self.worker_threads.interrupt_all(time.monotonic())  # repeated: a handler may just have started
-            if self.backlog.wait_calm(LOOK_S):
-                return
+            time.sleep(LOOK_S)
         for delivery in self.backlog.started():
             self.runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)

@@ -118,14 +118,10 @@ class SettlementWriter:
 
     def flush(self, seconds: float) -> bool:
         """Send everything without delay, for `seconds` at most; return False if something is left."""
-        for batcher in self._batchers.values():
-            batcher.hurry()
-        return self.wait_stored(seconds)
-
-    def wait_stored(self, seconds: float) -> bool:
-        """Wait for `seconds` at most until nothing is left; return False if something is."""
         deadline_s = time.monotonic() + seconds
         batchers = self._batchers.values()
+        for batcher in batchers:
+            batcher.hurry()
         return all(batcher.wait_stored(max(0.0, deadline_s - time.monotonic())) for batcher in batchers)
 
     def close(self) -> None:

@@ -219,8 +219,11 @@ class Engine:
         self.history.close(AFTERWARDS_S)
         self.loop.close(INTERRUPT_S)
         closer = threading.Thread(target=self.fetchers.close_pollers, name="cqueue-closer", daemon=True)
-        closer.start()
-        closer.join(AFTERWARDS_S)
+        try:
+            closer.start()
+            closer.join(AFTERWARDS_S)
+        except RuntimeError:  # no thread can be started
+            self.fetchers.close_pollers()
         telemetry.say(Event.STOPPED, unsettled=self.settlement_writer.pending)
 
     def _interrupt(self) -> None:

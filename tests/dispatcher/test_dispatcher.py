@@ -540,6 +540,23 @@ def test_a_message_that_was_cancelled_alone_is_told_as_well(work, clock, dispatc
     assert work.find(id_) is None
 
 
+def test_a_stop_closes_its_consumers_though_no_thread_is_free_for_that(work, dispatch, monkeypatch):
+    """They would take hints, and keep locks, until the client is closed."""
+    dispatcher = dispatch(work, lambda *_: None)
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "cqueue-closer":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    dispatcher.stop(SOON)
+    for poller in dispatcher.engine.poll_schedule.pollers:
+        with pytest.raises(cqueue.Closed):
+            poller.consumer.receive()
+
+
 class Weak(Middleware):
     """Knows each delivery while somebody else does. first: called at first attempts."""
 

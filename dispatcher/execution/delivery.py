@@ -206,9 +206,8 @@ class LeasedBatch:
 
         Those of a lost lease, and cancelled ones, stay until their handlers are told.
         """
-        if len(self.deliveries) > 1:
-            lost, untold = self.lease.lost, self.cancelled
-            self.deliveries = [one for one in self.deliveries if one.message.is_held or lost or one in untold]
+        lost, untold = self.lease.lost, self.cancelled
+        self.deliveries = [one for one in self.deliveries if one.message.is_held or lost or one in untold]
 
     def end(self) -> None:
         """Drop all deliveries."""

@@ -229,7 +229,7 @@ class SettlementWriter:
     def _done(self, alike: list[Delivery], verb: Verb) -> None:
         for batch in {delivery.batch for delivery in alike}:
             if batch is not None and not batch.lease.is_held:
-                batch.end()  # frees the bodies now, not at the next check
+                batch.forget()  # frees the bodies now, not at the next check
                 if batch.lease.suspect:
                     batch.poller.wake()  # the next suspect may be claimed
         if verb is Verb.ACK:

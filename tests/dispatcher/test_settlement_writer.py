@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.dispatcher.execution.delivery import RELEASED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.execution.delivery import RELEASED, SUCCEEDED, Delivery, LeasedBatch, Settlement, Verb
 from cqueue.dispatcher.execution.events import Event
 from cqueue.dispatcher.execution.history_writer import HistoryWriter
 from cqueue.dispatcher.execution.options import Options
@@ -16,6 +16,7 @@ from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.settlement_writer import SettlementWriter
 from cqueue.dispatcher.execution.telemetry import Telemetry
 from cqueue.errors import Closed, OutcomeUnknown, Unavailable
+from cqueue.protocol.lease import Holding
 from cqueue.store.control import KeepResult, ResultRow
 from cqueue.store.operations import DeleteMessages, Mutate, ReadHead
 from tests.fix_dispatcher import SOON, SOON_S, until
@@ -116,6 +117,15 @@ def test_a_result_that_cannot_be_stored_holds_up_no_other_ack(troubled, writer, 
     troubled.trouble = lambda _operation: None
     assert writer.send([refused]) == [None]
     assert not refused.message.is_held
+
+
+def test_an_ack_leaves_others_of_a_lost_lease_to_be_told(writer, poller, work):
+    """Their handlers run, and are to stop; the next check of leases tells them."""
+    held = deliveries(poller, work, 2)
+    lease = held[0].message.lease
+    batch, lease.state = LeasedBatch(poller, lease, held), Holding.LOST
+    writer.settle_now(held[0], SUCCEEDED)
+    assert batch.undecided == held[1:]
 
 
 def test_nacks_of_equal_delay_go_together(troubled, writer, poller, work):

@@ -8,15 +8,17 @@ If the answer comes too late, the rows are written again under new ids, and then
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from cqueue import ids
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
 from cqueue.protocol.unknown import caused
+from cqueue.runtime import sequences
 from cqueue.store.operations import Answers, Now, Operation, Pause, RandomBits, Together
 
 PART_ROWS = 500
@@ -196,7 +198,8 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
         pause_s = FIRST_PAUSE_S
         while parts:
             failed: list[P] = []
-            for group in _groups(parts):
+            earliest_first = sorted(parts, key=lambda part: part.rows[0].id)
+            for group in sequences.parts(earliest_first, PARTS_IN_FLIGHT):
                 stored, refused = yield from self._try(group)
                 counted, behind = yield from self._judged(stored)
                 done, late, failed = done + counted, late + behind, failed + refused
@@ -321,25 +324,15 @@ def _stretches(entries: Sequence[Any], most: int) -> Iterator[tuple[int, int]]:
     """Split entries into stretches (start, end) that are each written within a fraction of W."""
     start = size = 0
     for index, entry in enumerate(entries):
-        if index > start and (index - start == most or size + len(entry.body) > BYTES_IN_FLIGHT):
+        its = len(entry.body)
+        if entry.headers:
+            its += sum(map(len, chain(*entry.headers.items())))
+        if index > start and (index - start == most or size + its > BYTES_IN_FLIGHT):
             yield start, index
             start, size = index, 0
-        size += len(entry.body)
+        size += its
     if start < len(entries):
         yield start, len(entries)
-
-
-def _groups(parts: list[P]) -> Iterable[list[P]]:
-    """Group parts to be written side by side, the earliest ids first."""
-    group: list[P] = []
-    size = 0
-    for part in sorted(parts, key=lambda part: part.rows[0].id):
-        if group and (len(group) == PARTS_IN_FLIGHT or size + part.size > BYTES_IN_FLIGHT):
-            yield group
-            group, size = [], 0
-        group.append(part)
-        size += part.size
-    yield group
 
 
 def worst(results: list[Any]) -> Failure | None:

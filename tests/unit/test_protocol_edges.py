@@ -44,10 +44,9 @@ def test_marks_that_no_pack_can_have_mean_nothing():
 def test_bodies_that_just_fit_are_written_together(monkeypatch):
     """The bound is what may be under way, not one byte less."""
     monkeypatch.setattr(writing, "BYTES_IN_FLIGHT", 100)
-    entries = [SimpleNamespace(body=bytes(50)) for _ in range(3)]
-    assert list(writing._stretches(entries, 10)) == [(0, 2), (2, 3)]
-    parts = [SimpleNamespace(size=50, rows=[SimpleNamespace(id=number)]) for number in range(3)]
-    assert [len(group) for group in writing._groups(parts)] == [2, 1]
+    for body, headers in ((50, None), (45, {"a": "1234"})):
+        entries = [SimpleNamespace(body=bytes(body), headers=headers) for _ in range(3)]
+        assert list(writing._stretches(entries, 10)) == [(0, 2), (2, 3)]
     for size, is_full in ((writing.PART_BYTES - 1, False), (writing.PART_BYTES, True)):
         assert writing.Part(size=size).is_full is is_full
 

@@ -175,9 +175,9 @@ _HOMES = {
 }
 _HOME_OF = {name: f"cqueue.{home}" for home, names in _HOMES.items() for name in names}
 _ERRORS = [name for name, one in globals().items() if isinstance(one, type) and issubclass(one, Exception)]
-__all__ = ["__version__", *_ERRORS, *_HOME_OF]  # noqa: PLE0604
 
-if not TYPE_CHECKING:  # to a type checker it would make any name an Any
+if not TYPE_CHECKING:  # a type checker goes by the imports above; a `__getattr__` would make any name an Any
+    __all__ = ["__version__", *_ERRORS, *_HOME_OF]  # noqa: PLE0604
 
     def __getattr__(name: str) -> Any:
         """Import a public name from its module in `_HOMES`."""

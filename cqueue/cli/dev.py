@@ -101,7 +101,11 @@ def logs(
     directory: Directory = None,
 ) -> None:
     """Show the end of a node's log."""
-    for line in DevCluster(directory).logs(node, lines):
+    found = DevCluster(directory).logs(node, lines)
+    if cli.json:
+        cli.emit(found)
+        return
+    for line in found:
         cli.line(line)
 
 

@@ -43,7 +43,7 @@ def open_queue(cli: CliContext, name: str) -> Iterator[Queue]:
     """
     with open_client(cli) as client:
         yield find_queue(client, name)
-        say_left_out(cli, client, "messages")
+        say_left_out(cli, client, "messages", "message_keys")
 
 
 def find_queue(client: Client, name: str) -> Queue:

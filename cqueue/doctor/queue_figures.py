@@ -52,7 +52,7 @@ class Figures:
         oldest_row: the wide row in which it stands.
         stragglers: those of them that stand below the cursor of their wide row.
         claims: the last claim in each wide row that was read.
-        held: messages that consumers have and whose timeout has not passed.
+        held: messages that consumers have, at most: acked ones count until all of their claim are acked.
         implausible: locks, cursors and timeouts that lie further ahead than any client can have put them.
         reads: reads of ids.
         partial: whether there are more.

@@ -149,7 +149,7 @@ def _why(name: str, figures: Figures, serving: int, *, paused: bool) -> tuple[Se
         remedy = f"More consumers, or quicker handlers; cqueue stats {name}"
         return Severity.INFO, last, "Consumers are at work, and behind.", remedy
     if figures.held:
-        who = f"consumers have {_counted(figures.held, 'other message')} at work, and {last}"
+        who = f"consumers have up to {_counted(figures.held, 'other message')} at work, and {last}"
         reason = "Their handlers take that long, or hang: a dispatcher extends what it runs for as long."
         return Severity.WARNING, who, reason, f"More consumers, if handlers take long; cqueue peek {name}"
     if serving:

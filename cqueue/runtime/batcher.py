@@ -412,7 +412,8 @@ class Batcher(Generic[Entry, Outcome]):
         failed: list[Entry] = []
         for item, outcome in outcomes:
             if not isinstance(item, _Expected):
-                failed += [item] if isinstance(outcome, BaseException) else []
+                if isinstance(outcome, BaseException):
+                    failed.append(item)
             elif isinstance(outcome, BaseException):
                 item.future.set_exception(outcome)
             else:

@@ -125,8 +125,10 @@ class BlockingDriver:
 
     def _renew(self, value: Any) -> None:
         """Renew the deadline after an answer: a large send may take long, as long as Cassandra answers."""
-        if not isinstance(value, list) or not any(isinstance(result, Exception) for result in value):
+        failures = [isinstance(result, Exception) for result in value] if isinstance(value, list) else []
+        if not failures or not all(failures):
             self.answered_s = time.monotonic()
+        if not any(failures):
             waiting.renew(self.deadline_s)
 
     def ask(self, operation: Operation[T]) -> T:

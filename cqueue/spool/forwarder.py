@@ -156,6 +156,7 @@ class Forwarder:
         try:
             end = self._end()
             records = self._spool.pull(self.topic, 0, self._at, BATCH)
+            self._spool.check_held()  # else it could not be written down that they are forwarded
             done, error = self._store(records) if records else Stored(0)
             passed = done
             if isinstance(error, ForeignPayload):  # it would hold up all that stands behind it

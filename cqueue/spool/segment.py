@@ -139,8 +139,8 @@ class Segment:
             else:
                 found += part
             at += len(part)
-        if found:
-            self.marks = dict([*self.marks.items(), (at, position)][-_MARKS:])
+        if found:  # the next read begins at the end, or, if this cannot be forwarded, at its beginning
+            self.marks = dict([*self.marks.items(), (offset, start), (at, position)][-_MARKS:])
         return found
 
     def _bytes(self, start: int, stop: int) -> bytes:

@@ -249,6 +249,10 @@ class Spool:
         """Whether this process may append and commit."""
         return self._lock.is_held
 
+    def check_held(self) -> None:
+        """Raise `FileNotFoundError` if the directory, or its lock, was deleted or moved."""
+        self._lock.check()
+
     def is_full(self) -> bool:
         """Whether appends wait or are refused until more is consumed."""
         return self._intake.is_full

@@ -203,6 +203,9 @@ class StoredQueue:
                 return
             try:
                 self.check()
+            except OSError as exc:
+                raise SpoolFailed(f"{self.topic}: {offset} is not committed: {exc}") from exc
+            try:
                 self.progress.commit(offset)
             except OSError as exc:
                 raise SpoolFailed(

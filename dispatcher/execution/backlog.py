@@ -73,8 +73,10 @@ class RunQueue:
         for delivery in deliveries:
             if delivery.is_suspect:
                 self._suspects.append(delivery)
+            elif (queue := self.by_queue.get(delivery.poller.name)) is not None:
+                queue.append(delivery)
             else:
-                self.by_queue.setdefault(delivery.poller.name, deque()).append(delivery)
+                self.by_queue[delivery.poller.name] = deque([delivery])
 
     def start(self) -> Delivery | None:
         """Return the next delivery, marked as running; None: none waits, or no runner is free."""
@@ -85,10 +87,10 @@ class RunQueue:
         else:
             name, queue = next(iter(self.by_queue.items()))
             delivery = queue.popleft()
-            if queue:
-                self.by_queue.move_to_end(name)
-            else:
+            if not queue:
                 del self.by_queue[name]
+            elif len(self.by_queue) > 1:
+                self.by_queue.move_to_end(name)
         self.waiting -= 1
         self.running[id(delivery)] = delivery
         return delivery

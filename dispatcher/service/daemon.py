@@ -362,7 +362,7 @@ def signals_to(inbox: Inbox) -> Iterator[None]:
         return
     wanted = [number for number in OBEYED if signal.getsignal(number) is not signal.SIG_IGN]
     before = {number: signal.signal(number, lambda n, _: inbox.put(Signalled(n))) for number in wanted}
-    end_forks_by(wanted)
+    end_forks_by_sigterm()
     try:
         yield
     finally:
@@ -370,14 +370,12 @@ def signals_to(inbox: Inbox) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def end_forks_by(numbers: Sequence[int]) -> None:
-    """Let these signals end what handlers fork, as multiprocessing expects: no fork reads its inbox."""
+def end_forks_by_sigterm() -> None:
+    """Let SIGTERM end what handlers fork, as multiprocessing expects: no fork reads the inbox.
 
-    def reset() -> None:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
-
-    os.register_at_fork(after_in_child=reset)
+    A Ctrl-C goes to all processes of a terminal, and handlers may need their forks until the grace is over.
+    """
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
 
 
 # ── A child ──
@@ -409,7 +407,7 @@ def child(fd: int, memory: int) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
-    end_forks_by(OBEYED)
+    end_forks_by_sigterm()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)  # blocked since the start of the process
     threading.Thread(target=obey, name="cqueue-parent", daemon=True).start()
     try:

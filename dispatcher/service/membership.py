@@ -31,6 +31,8 @@ TTL_S: Final = 15
 """Seconds for which a heartbeat counts: three beats, so that one may be lost and one late."""
 MANY: Final = 1000
 """Queues of which a heartbeat comes every BEAT_EVERY_S: it has their names, and every worker reads it."""
+SELDOM: Final = 4
+"""Times BEAT_EVERY_S between heartbeats at most: a killed worker counts for three of them."""
 GOODBYE_S: Final = 2.0
 """Longest wait for the removal of the worker's row at a stop, in seconds; the row expires anyway."""
 STOPPING: Final = "stopping"
@@ -106,8 +108,8 @@ class Worker:
 
     @property
     def every_s(self) -> float:
-        """Seconds between two heartbeats; of 20,000 queues 100."""
-        return BEAT_EVERY_S * max(1, len(self.queues) // MANY)
+        """Seconds between two heartbeats; of very many queues four times as many."""
+        return BEAT_EVERY_S * min(max(1, len(self.queues) // MANY), SELDOM)
 
     def is_late(self, now_s: float) -> bool:
         """Return whether the last heartbeat is late: the process was killed, hangs, or is cut off."""

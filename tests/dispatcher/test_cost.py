@@ -24,6 +24,9 @@ def test_a_message_takes_few_calls(memory_client):
     queue, counters = memory_client.create_queue("q"), []
 
     def start_counting(frame, event, _):  # each thread has a counter of its own, as adding takes two steps
+        if threading.current_thread().name == "cqueue-lease-extender":  # its calls go by time
+            sys.setprofile(None)
+            return
         calls = Counter()
         counters.append(calls)
 

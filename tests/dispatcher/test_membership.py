@@ -141,8 +141,8 @@ def test_the_heartbeat_of_very_many_queues_comes_less_often(fleet):
     member = fleet.member(many)
     member._ask = lambda operation: asked.append(operation) or []
     member.beat()
-    assert (member._every_s, asked[0].ttl_s) == (100.0, 300)
-    assert [many.is_late(now_s) for now_s in (149.0, 151.0)] == [False, True]
+    assert (member._every_s, asked[0].ttl_s) == (20.0, 60)
+    assert [many.is_late(now_s) for now_s in (29.0, 31.0)] == [False, True]
     assert [worker().is_late(now_s) for now_s in (7.0, 8.0)] == [False, True]
 
 

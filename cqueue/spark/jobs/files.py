@@ -93,7 +93,8 @@ class Files:
     def move(self, source: str, target: str) -> bool:
         """Move a file or directory, which makes the directories above; False if another run was quicker.
 
-        Then the target is there, or the source is not. Looking first would not tell of two runs at a time.
+        Then the target is there, or the source is not. HDFS renames without overwriting in one step; where a
+        file system looks first by itself, two runs at the same moment may still meet.
         """
         self._system.mkdirs(self._path(target).getParent())
         kind = self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")

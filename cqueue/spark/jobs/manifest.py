@@ -120,7 +120,7 @@ def finish(files: Files, manifest: Manifest, *, strict: bool = True) -> int:
     """
     moved = 0
     for part in manifest.parts:
-        if files.exists(part.path):
+        if files.exists(part.path) or not (strict or files.exists(part.staged)):
             continue
         if files.move(part.staged, part.path):
             moved += 1

@@ -176,9 +176,10 @@ def _given(rows: DataFrame, target: Target, name: str) -> Column | None:
     column = F.col(f"`{name}`") if expression is None else F.expr(expression)
     if kind is None:
         return column
-    # Without Spark's ANSI mode a cast that fails is null, which stands for the default.
+    # Without Spark's ANSI mode a cast that fails is null, which means the default, or some of the bits.
+    cast = column.try_cast(kind)
     wrong = F.raise_error(F.concat(F.lit(f"{name} is no {kind}: "), column.cast("string")))
-    return F.when(column.isNotNull() & column.cast(kind).isNull(), wrong).otherwise(column.cast(kind))
+    return F.when(column.isNotNull() & cast.isNull(), wrong).otherwise(cast)
 
 
 def check(rows: DataFrame, target: Target) -> int:

@@ -85,12 +85,12 @@ def test_a_project_that_says_it_wrongly_is_told(project, option, text):
 
 
 def test_a_project_that_does_not_use_it_imports_nothing_of_it(project):
-    """Neither the driver nor anything else of cqueue, but for the plugin itself."""
+    """Neither the driver nor anything else of cqueue, but for its errors and the plugin itself."""
     (project / "test_hooks.py").write_text(
         "import sys\n\n"
         "def test_nothing():\n"
         "    ours = {name for name in sys.modules if name.partition('.')[0] in ('cqueue', 'cassandra')}\n"
-        "    assert ours == {'cqueue', 'cqueue._version', 'cqueue.pytest_plugin'}\n"
+        "    assert ours == {'cqueue', 'cqueue._version', 'cqueue.errors', 'cqueue.pytest_plugin'}\n"
     )
     code, output = run_pytest(project)
     assert code == 0, output

@@ -86,7 +86,7 @@ class Files:
         finally:
             stream.close()
         try:
-            return self.move(part, path)
+            return self._rename(part, path)
         finally:
             self._system.delete(self._path(part), False)  # what was not moved
 
@@ -97,6 +97,9 @@ class Files:
         file system looks first by itself, two runs at the same moment may still meet.
         """
         self._system.mkdirs(self._path(target).getParent())
+        return self._rename(source, target)
+
+    def _rename(self, source: str, target: str) -> bool:
         kind = self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
         options = self._jvm.java.lang.reflect.Array.newInstance(kind, 0)  # without OVERWRITE
         try:

@@ -28,7 +28,7 @@ _SPARE = ("started", "threads", "app", "unstarted", "retried", "heartbeat", "suc
 def workers(cli: CliContext) -> None:
     """Show which processes run handlers of which queues.
 
-    A process that was killed is shown until its last heartbeat is 15 seconds old.
+    A process that was killed is shown until its last heartbeat is 15 seconds old; of thousands of queues, 60.
     """
     from cqueue.dispatcher.service.membership import listed  # noqa: PLC0415 - keeps `cqueue --help` quick
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from cqueue._version import __version__
-from cqueue.dispatcher.service.membership import BEAT_EVERY_S, STOPPING, TTL_S, Worker, listed
+from cqueue.dispatcher.service.membership import STOPPING, Worker, listed
 from cqueue.doctor.finding import Finding, Subject
 
 if TYPE_CHECKING:
@@ -27,8 +27,9 @@ def judged(workers: Sequence[Worker], now_s: float) -> Iterator[Finding]:
         age_s = now_s - worker.seen
         yield SUBJECT.warning(
             f"{worker.name}: the last heartbeat is {age_s:.0f} s old; {worker.running} messages run there",
-            reason=f"One comes every {BEAT_EVERY_S:.0f} s. The process was killed, hangs, or does not reach "
-            f"Cassandra; after {TTL_S} s it is forgotten, and its messages come again after their timeout.",
+            reason=f"One comes every {worker.every_s:.0f} s. The process was killed, hangs, or does not "
+            f"reach Cassandra; after {worker.ttl_s} s it is forgotten, and its messages come again after "
+            "their timeout.",
             remedy=f"On {worker.host or 'its machine'}: look at process {worker.pid} and its log",
             figures={"worker": worker.name, "age_s": round(age_s, 1), "running": worker.running},
         )

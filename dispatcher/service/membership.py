@@ -28,7 +28,7 @@ from cqueue.store.operations import WideRow
 BEAT_EVERY_S: Final = 5.0
 """Seconds between two heartbeats: one small write and one read a worker."""
 TTL_S: Final = 15
-"""Seconds for which a heartbeat counts: three beats, so that one may be lost and one late."""
+"""Seconds for which one of those counts: three beats, so that one may be lost and one late."""
 MANY: Final = 1000
 """Queues of which a heartbeat comes every BEAT_EVERY_S: it has their names, and every worker reads it."""
 SELDOM: Final = 4
@@ -110,6 +110,11 @@ class Worker:
     def every_s(self) -> float:
         """Seconds between two heartbeats; of very many queues four times as many."""
         return BEAT_EVERY_S * min(max(1, len(self.queues) // MANY), SELDOM)
+
+    @property
+    def ttl_s(self) -> int:
+        """Seconds for which a heartbeat counts."""
+        return round(TTL_S * self.every_s / BEAT_EVERY_S)
 
     def is_late(self, now_s: float) -> bool:
         """Return whether the last heartbeat is late: the process was killed, hangs, or is cut off."""
@@ -241,7 +246,7 @@ class Membership:
         try:
             me = replace(self._describe(), seen=self._now_s())
             self._every_s = me.every_s
-            self._ask(Heartbeat(me.row(), round(TTL_S * self._every_s / BEAT_EVERY_S)))
+            self._ask(Heartbeat(me.row(), me.ttl_s))
             self._see(me, [parse(row) for row in self._ask(ReadWorkers())])
         except Exception as exc:  # noqa: BLE001 - without its heartbeat nobody would know of the worker
             if not self._failing:  # log once for each outage

@@ -333,10 +333,21 @@ def test_a_message_without_unique_touches_no_reservation(faults, queue):
 
 
 @pytest.mark.parametrize("while_", WHILE)
-def test_of_fifty_racing_threads_one_sends(client, queue, clock, while_, monkeypatch):
-    """In memory no time passes. On Cassandra a starved sender may be too late, and asks again."""
-    if isinstance(clock, VirtualClock):  # one that jumped would take the time of all others
-        monkeypatch.setattr(client._driver, "_pause", lambda _: time.sleep(0.001))
+def test_of_fifty_racing_threads_one_sends(faults, queue, clock, while_, monkeypatch):
+    """In memory no time passes: a sender that pauses waits for the first one, whose time a jump of the clock
+    would take. On Cassandra a starved sender may be too late, and asks again.
+    """
+    confirmed = threading.Event()
+
+    def around(operation, do):
+        result = do()
+        if is_confirmation(operation):
+            confirmed.set()
+        return result
+
+    if isinstance(clock, VirtualClock):
+        faults.around = around
+        monkeypatch.setattr(queue._driver, "_pause", lambda _: confirmed.wait(60))
     unique = Unique(key="k", while_=while_)
     go, outcomes, late = threading.Barrier(50), [], []
 

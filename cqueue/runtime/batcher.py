@@ -57,13 +57,16 @@ class Bounds:
     Attributes:
         most: entries in one batch, 1 or more.
         at_a_time: batches that are stored side by side, 1 or more.
-        linger_s: seconds that the first entry of a batch waits for others, unless the batch fills up sooner.
+        linger_s: seconds that the first entry of a batch waits for others, unless there are `enough` sooner.
+        enough: entries for which no others are waited; a batch has all that are queued by then, up to `most`.
+            None: `most`.
         room: number of queued and unfinished entries at which `submit` and `call` block. None: no bound.
     """
 
     most: int = 1
     at_a_time: int = 1
     linger_s: float = 0.0
+    enough: int | None = None
     room: int | None = None
 
 
@@ -164,6 +167,7 @@ class Batcher(Generic[Entry, Outcome]):
     ) -> None:
         self._store = store
         self._bounds = bounds
+        self._enough = bounds.enough or bounds.most
         self._thread = partial(conditions.Thread, target=self._work, name=name, daemon=daemon)
         self._mutex = RLock()  # an RLock belongs to its thread: a wait ended by Ctrl-C releases nobody else's
         self._entry_came = Condition(self._mutex)  # wakes the batcher's threads: an entry came
@@ -189,7 +193,7 @@ class Batcher(Generic[Entry, Outcome]):
         if self._closed:
             raise Closed(CLOSED)
         self._waiting.append(entry)
-        if not self._awake or len(self._waiting) % self._bounds.most == 0:
+        if not self._awake or len(self._waiting) % self._enough == 0:
             with self._mutex:
                 self._wake()
                 self._awake = self._bounds.at_a_time == 1 and bool(self._workers)
@@ -280,8 +284,8 @@ class Batcher(Generic[Entry, Outcome]):
         self._entry_came.notify_all()
 
     def _is_batch(self) -> bool:
-        """Whether the queued entries may be stored now: without `linger_s`, or because a batch is full."""
-        return not self._bounds.linger_s or len(self._waiting) >= self._bounds.most
+        """Whether the queued entries may be stored now: without `linger_s`, or because there are enough."""
+        return not self._bounds.linger_s or len(self._waiting) >= self._enough
 
     @property
     def queued(self) -> int:

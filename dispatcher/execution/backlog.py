@@ -85,7 +85,8 @@ class RunQueue:
         if self._suspects:
             delivery = self._suspects.popleft()
         else:
-            name, queue = next(iter(self.by_queue.items()))
+            name = next(iter(self.by_queue))
+            queue = self.by_queue[name]
             delivery = queue.popleft()
             if not queue:
                 del self.by_queue[name]
@@ -196,13 +197,19 @@ class Backlog:
 
     def take_now(self, line: RunQueue, done: int = 0) -> Delivery | None:
         """Return the next delivery of a run queue, if one waits and a runner is free. `done` as in `take`."""
-        with self._mutex:
+        # Workers that block on the mutex form a convoy: each release hands it to a thread that has yet to
+        # get the interpreter, so every message costs two switches of threads.
+        while not self._mutex.acquire(blocking=False):
+            time.sleep(0)
+        try:
             if done:
                 line.finish(done)
             delivery = line.start()
             tell = line.refill_at is not None and line.has_room_again()
             if self._asleep and delivery is not None:
                 self._wake()
+        finally:
+            self._mutex.release()
         if tell:
             self._room_freed()
         return delivery

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -71,6 +72,8 @@ INTERRUPTED = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stoppe
 
 RUN: Final = object()
 """The run of a handler, as the one that settles its message."""
+_GIVING_UP: Final = threading.Lock()
+"""Held while a handler is given up, which is rare."""
 
 
 class Delivery(Interruptible):
@@ -104,12 +107,13 @@ class Delivery(Interruptible):
     told_s: float | None = None  # when the handler was interrupted
     told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
     settler: object = None  # who settles the message; see `is_settled_by`
+    has_ended = False  # the run has asked for that
+    is_given_up = False  # another one has asked
     end_span: Callable[..., None] | None = None  # ends the span of the run; None if nobody traces
 
     def __init__(self, message: ReceivedMessage, poller: Poller) -> None:
         self.message = message
         self.poller = poller
-        self._asked: list[object] = []  # who have asked whether they settle the message; the first one does
 
     @property
     def name(self) -> str:
@@ -156,10 +160,18 @@ class Delivery(Interruptible):
 
     def is_settled_by(self, one: object) -> bool:
         """Return whether this one settles the message: the first that asks does, on whatever thread."""
-        # Appending takes no lock. `__dict__.setdefault` takes none either, but makes all attributes slow.
-        self._asked.append(one)
-        self.settler = self._asked[0]
-        return self.settler is one
+        # The run takes no lock, as hardly any handler is given up. Each side first writes, then looks at what
+        # the other one writes, so at least one of them sees the other.
+        if one is RUN:
+            self.has_ended = True
+            if not self.is_given_up:
+                self.settler = RUN
+                return True
+        with _GIVING_UP:
+            self.is_given_up = True
+            if self.settler is None:
+                self.settler = RUN if self.has_ended else one
+            return self.settler is one
 
     @property
     def is_abandoned(self) -> bool:
@@ -200,8 +212,12 @@ class LeasedBatch:
 
         Those of a lost lease, and cancelled ones, stay until their handlers are told.
         """
+        lease = self.lease
+        if not (lease.outstanding or lease.lost or lease.cancelled):
+            self.end()
+            return
         held = {one for one in self.deliveries if one.message.is_held}
-        lost, untold = self.lease.lost, self.cancelled  # after that: it may be lost at any moment
+        lost, untold = lease.lost, self.cancelled  # after that: it may be lost at any moment
         self.deliveries = [one for one in self.deliveries if one in held or lost or one in untold]
 
     def end(self) -> None:

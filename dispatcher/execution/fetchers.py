@@ -117,7 +117,8 @@ def delivery_of(resolver: Resolver, poller: Poller, message: ReceivedMessage) ->
         binding = resolver.resolve(message)
         if binding.is_async:
             delivery.is_async = True
-        poller.kinds.add(binding.is_async)
+        if binding.is_async not in poller.kinds:
+            poller.kinds.add(binding.is_async)
         delivery.binding = binding
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: the resolver is the application's code
         delivery.error = exc

@@ -57,7 +57,7 @@ class Options:
     max_poll_interval: timedelta | None = None
     # How long acks are collected before they are sent together, 0 to 10 s.
     ack_interval: timedelta = 100 * MS
-    # Collected acks that are sent at once, without waiting for ack_interval, 1 to 10,000.
+    # Collected acks that are sent without waiting for ack_interval, with all others by then, 1 to 10,000.
     ack_batch: int = 500
     # Messages that may wait in this process to be started, 1 to 100,000; fewer when handlers are slow.
     backlog: int = 1000

@@ -32,6 +32,10 @@ ALONE: Final = Bounds(at_a_time=2)
 SUSPECT: Final = "suspect"
 """Name of the batcher of suspects that are no dead letters: each is settled at once, as the next one waits
 for it."""
+MOST_AT_ONCE: Final = 10_000
+"""Settlements of one call. All that wait go together: batches of exactly `ack_batch` would cut claims of that
+size in two, and each part costs a request.
+"""
 CLOSE_S: Final = 4.0
 """Seconds that a close waits for calls under way, of all batchers."""
 ROUND_S: Final = 0.1
@@ -65,7 +69,8 @@ class SettlementWriter:
         self.stored_s = 0.0  # monotonic time of the last settlement
         self._trouble = Trouble(telemetry, Event.SETTLE_FAILED, Event.SETTLE_RESUMED)
         self._before, self._after = hooks(middleware, "before_ack"), hooks(middleware, "after_ack")
-        many = Bounds(options.ack_batch, linger_s=options.ack_interval.total_seconds())
+        linger_s, enough = options.ack_interval.total_seconds(), options.ack_batch
+        many = Bounds(max(enough, MOST_AT_ONCE), linger_s=linger_s, enough=enough)
         bounds: dict[str, Bounds] = dict.fromkeys(Verb, many)
         bounds |= {Verb.DEAD: ALONE, SUSPECT: ALONE}
         self._batchers: Final[dict[str, Batcher[Delivery, None]]] = {

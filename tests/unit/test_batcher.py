@@ -53,7 +53,7 @@ def held():
 
 
 def batcher(store, most=10, at_a_time=1, **options):
-    bounds = {name: options.pop(name) for name in ("linger_s", "room") if name in options}
+    bounds = {name: options.pop(name) for name in ("linger_s", "enough", "room") if name in options}
     return Batcher(store, Bounds(most, at_a_time, **bounds), name="test", **options)
 
 
@@ -129,6 +129,17 @@ def test_a_batch_has_no_more_entries_than_it_may(held):
     held.go.release(3)
     assert [future.result(SOON_S) for future in futures] == [0, 1, 2, 3]
     assert held.batches == [[0], [1, 2], [3]]
+
+
+def test_a_batch_that_has_enough_takes_all_that_is_queued(held):
+    """Nobody lingers, though more would fit, and no batch is cut at `enough`."""
+    batches = batcher(held, most=5, enough=2, linger_s=3600.0)
+    futures = [batches.submit(entry) for entry in range(2)]
+    assert held.begun.acquire(timeout=SOON_S)
+    futures += [batches.submit(entry) for entry in range(2, 10)]
+    held.go.release(3)
+    assert [future.result(SOON_S) for future in futures] == list(range(10))
+    assert held.batches == [[0, 1], [2, 3, 4, 5, 6], [7, 8, 9]]
 
 
 def test_so_many_batches_are_stored_at_a_time_and_no_more(held):

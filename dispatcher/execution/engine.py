@@ -85,7 +85,7 @@ class Engine:
             self.poll_schedule, self.backlog, self.runner, self.resolver, hold=self.lease_extender.keep
         )
         self.depths = Depths(map(queue_of, sources))
-        self.schedule_monitor = ScheduleMonitor(stores, beside=self.depths.refresh)
+        self.schedule_monitor = ScheduleMonitor(stores)
 
     def start(self, pollers: Sequence[Poller]) -> None:
         """Start all threads, to receive with these pollers."""
@@ -96,6 +96,7 @@ class Engine:
         self.worker_threads.start()
         self.lease_extender.start()  # it looks after the worker threads, also for missing ones
         self.schedule_monitor.start()
+        self.depths.start()
         self.fetchers.start(self.options.consumers)
         self.runner.telemetry.say(
             Event.STARTED, queues=len({poller.name for poller in pollers}), threads=self.options.threads
@@ -175,7 +176,8 @@ class Engine:
     @property
     def threads(self) -> list[threading.Thread]:
         """Threads that live as long as the engine runs; worker threads may be replaced, and are left out."""
-        return [self.lease_extender.thread, self.schedule_monitor.thread, *self.fetchers.threads]
+        depths = [self.depths.thread] if self.depths.wanted else []
+        return [self.lease_extender.thread, self.schedule_monitor.thread, *depths, *self.fetchers.threads]
 
     # ── called by the parts ──
 
@@ -204,6 +206,7 @@ class Engine:
         self.runner.stopping.set()
         self.poll_schedule.close()
         self.schedule_monitor.close()
+        self.depths.close()
         self.runner.give_back(backlog.close())
         while backlog.running and (seconds := left_s()) > 0:
             time.sleep(min(LOOK_S, seconds))

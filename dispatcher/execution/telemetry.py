@@ -4,12 +4,13 @@ Each thread counts for itself: with one lock for all, some rounds of `bench disp
 Acks are counted on threads that end as soon as they have no work. So a thread that begins to count adds up
 what ended threads have counted.
 
-The depths of queues are estimated twice a minute by the thread that checks schedules, not at a scrape: a
-monitor that asks often costs nothing, and an outage of Cassandra delays no scrape.
+The depths of queues are estimated twice a minute by a thread for that, not at a scrape: a monitor that asks
+often costs nothing, and an outage of Cassandra, or thousands of queues, delay no scrape.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
@@ -70,6 +71,8 @@ class QueueCounts(Outcomes):
 
 OUTCOMES = tuple(each.name for each in fields(Outcomes))
 """Names of the outcomes."""
+DEPTHS_S = 30.0
+"""Seconds between two estimates of all depths, ±25 % to spread dispatchers."""
 COUNTERS = tuple(each.name for each in fields(QueueCounts))
 """Names of all counters."""
 
@@ -204,17 +207,35 @@ class Depth:
 
 
 class Depths:
-    """The latest depths by queue; estimated only if `wanted` is set."""
+    """The latest depths by queue, estimated on a thread of its own if `wanted` is set before the start."""
 
     def __init__(self, queues: Iterable[Queue]) -> None:
         self.wanted = False
         self.latest: dict[str, Depth] = {}
         self._queues = tuple(queues)
+        self._stopping = threading.Event()
+        self.thread = threading.Thread(target=self._run, name="cqueue-depths", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, if depths are wanted."""
+        if self.wanted:
+            self.thread.start()
+
+    def close(self) -> None:
+        """End the thread after the queue that it reads."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        self.refresh()
+        while not self._stopping.wait(DEPTHS_S * random.uniform(0.75, 1.25)):
+            self.refresh()
 
     def refresh(self) -> None:
         """Estimate anew. A queue that cannot be read has no depth, because an old one would look current."""
         found: dict[str, Depth] = {}
-        for queue in self._queues if self.wanted else ():
+        for queue in self._queues:
+            if self._stopping.is_set():
+                return
             try:
                 found[queue.name] = depth_of(queue)
             except Exception as exc:  # noqa: BLE001 - the thread must survive every error

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from cqueue.dispatcher.schedules.definition import ScheduleDefinition, moved_on, next_firing
@@ -84,7 +84,6 @@ class ScheduleMonitor:
 
     Args:
         stores: schedules of the queues.
-        beside: called at the start and after each check; must not raise.
         interval_s: seconds between two checks.
     """
 
@@ -92,11 +91,9 @@ class ScheduleMonitor:
         self,
         stores: Iterable[ScheduleStore],
         *,
-        beside: Callable[[], None] = lambda: None,
         interval_s: float = INTERVAL_S,
     ) -> None:
         self._stores = tuple(stores)
-        self._beside = beside
         self._interval_s = interval_s
         self._stopping = threading.Event()
         self._log = logger(DISPATCHER)
@@ -111,10 +108,8 @@ class ScheduleMonitor:
         self._stopping.set()
 
     def _run(self) -> None:
-        self._beside()
         while not self._stopping.wait(self._interval_s * random.uniform(0.75, 1.25)):
             self.check_all()
-            self._beside()
 
     def check_all(self) -> None:
         """Check all queues once."""

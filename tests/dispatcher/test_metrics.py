@@ -2,6 +2,7 @@
 
 import threading
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +13,7 @@ from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.telemetry import Depth, Depths, QueueCounts, Stats, Telemetry
 from cqueue.dispatcher.service.metrics import LAG_S, ChildMetrics, Metrics, added, exposition
 from cqueue.spool import Spool
-from tests.fix_dispatcher import until, watched
+from tests.fix_dispatcher import SOON_S, until, watched
 
 
 def stats(**counts):
@@ -246,8 +247,26 @@ def test_nothing_is_read_where_nobody_wants_to_know(mail, monkeypatch):
     """A dispatcher without metrics asks Cassandra for nothing that it does not use."""
     monkeypatch.setattr(type(mail), "stats", lambda _self: pytest.fail("was read"))
     depths = Depths([mail])
-    depths.refresh()
+    depths.start()
+    assert not depths.thread.is_alive()
     assert depths.latest == {}
+
+
+def test_a_close_ends_the_look_at_thousands_of_queues():
+    """After the queue that is being read."""
+    read = []
+
+    def stats(name):
+        read.append(name)
+        depths.close()
+        raise cqueue.NotDone("no node answers")
+
+    depths = Depths([SimpleNamespace(name=name, stats=partial(stats, name)) for name in "abc"])
+    depths.wanted = True
+    depths.start()
+    depths.thread.join(SOON_S)
+    assert not depths.thread.is_alive()
+    assert read == ["a"]
 
 
 def test_a_queue_that_cannot_be_read_has_no_figures_and_costs_the_others_nothing(mail, monkeypatch):

@@ -70,10 +70,8 @@ INTERRUPTED = Settlement(Verb.NACK, "interrupted", reason="the dispatcher stoppe
 """A stop ended the handler: the message is due again at once, and the attempt counts."""
 
 
-RUN: Final = object()
-"""The run of a handler, as the one that settles its message."""
 _GIVING_UP: Final = threading.Lock()
-"""Held while a handler is given up, which is rare."""
+"""Held while a run is given up, which is rare."""
 
 
 class Delivery(Interruptible):
@@ -106,9 +104,8 @@ class Delivery(Interruptible):
     task: Task[Any] | None = None  # of a coroutine function, while it is called
     told_s: float | None = None  # when the handler was interrupted
     told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
-    settler: object = None  # who settles the message; see `is_settled_by`
-    has_ended = False  # the run has asked for that
-    is_given_up = False  # another one has asked
+    _has_ended = False
+    _is_given_up = False
     end_span: Callable[..., None] | None = None  # ends the span of the run; None if nobody traces
 
     def __init__(self, message: ReceivedMessage, poller: Poller) -> None:
@@ -158,25 +155,30 @@ class Delivery(Interruptible):
         self.told_s = now_s
         return True
 
-    def is_settled_by(self, one: object) -> bool:
-        """Return whether this one settles the message: the first that asks does, on whatever thread."""
-        # The run takes no lock, as hardly any handler is given up. Each side first writes, then looks at what
-        # the other one writes, so at least one of them sees the other.
-        if one is RUN:
-            self.has_ended = True
-            if not self.is_given_up:
-                self.settler = RUN
-                return True
+    def note_end(self) -> bool:
+        """Note that the run has ended; return whether it settles the message: unless it was given up."""
+        # The run takes no lock, as hardly any is given up. Here and in `give_up` a thread first writes, then
+        # looks at what the other one writes: at least one of them sees the other.
+        self._has_ended = True
+        return not self.is_abandoned
+
+    def give_up(self) -> bool:
+        """Give the run up; return False if it has just ended, or was given up before."""
         with _GIVING_UP:
-            self.is_given_up = True
-            if self.settler is None:
-                self.settler = RUN if self.has_ended else one
-            return self.settler is one
+            if self._is_given_up:
+                return False
+            self._is_given_up = True
+            if self._has_ended:
+                self._is_given_up = False
+            return self._is_given_up
 
     @property
     def is_abandoned(self) -> bool:
-        """Whether the handler could not be ended, and nobody waits for it any more."""
-        return self.settler is not None and self.settler is not RUN
+        """Whether the run was given up: another thread settles the message, and nobody waits for the run."""
+        if not self._is_given_up:
+            return False
+        with _GIVING_UP:  # `give_up` may be taking it back
+            return self._is_given_up
 
     def lose(self) -> None:
         """Mark the message as lost to another consumer, and tell the handler if one is running."""

@@ -20,7 +20,6 @@ from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.delivery import (
     INTERRUPTED,
     RELEASED,
-    RUN,
     STOP,
     SUCCEEDED,
     TIME_LIMIT,
@@ -155,7 +154,7 @@ class Runner:
     def finish(self, delivery: Delivery, settlement: Settlement) -> None:
         """Move the schedule of a firing on, which takes requests to Cassandra, and hand the decision on."""
         context = delivery.context
-        is_ours = delivery.settler is RUN  # else `give_up` has settled it, and only a success counts
+        is_ours = not delivery.is_abandoned  # else `give_up` has settled it, and only a success counts
         if not (is_ours or settlement is SUCCEEDED):
             return
         if delivery.is_firing and context and delivery.override is None and settlement is not INTERRUPTED:
@@ -197,7 +196,7 @@ class Runner:
         Return False, and do nothing, if the message is settled already: the handler has just ended, or
         another thread has given it up.
         """
-        if not delivery.is_settled_by(object()):
+        if not delivery.give_up():
             return False
         delivery.lose()
         self.telemetry.count(delivery.poller.name, "interrupted")
@@ -212,7 +211,7 @@ class Runner:
     def broken(self, delivery: Delivery, error: BaseException) -> None:
         """Log an error of the dispatcher itself; give back an undecided message until its timeout."""
         self.telemetry.say(Event.BROKEN, error=error, queue=delivery.poller.name)
-        if delivery.settlement is UNDECIDED and delivery.is_settled_by(RUN):
+        if delivery.settlement is UNDECIDED and delivery.note_end():
             with suppress(Exception):  # that may be what is broken
                 self._settle(delivery, left_to_timeout(delivery))
         delivery.is_left = True  # the lease is not extended for it
@@ -221,7 +220,7 @@ class Runner:
 
     def decide(self, delivery: Delivery) -> Settlement:
         """Call the hooks after the run. Return the decision about the message, apart from its schedule."""
-        delivery.is_settled_by(RUN)  # unless it was given up: from now on it is not
+        delivery.note_end()
         if delivery.override is not None:
             return self._of_verdict(delivery, delivery.override)
         is_stopped = delivery.told == STOP and isinstance(delivery.error, Interrupted)

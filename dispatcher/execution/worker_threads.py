@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 
 from cqueue.dispatcher.execution.backlog import Backlog
-from cqueue.dispatcher.execution.delivery import RUN, STOP, Delivery
+from cqueue.dispatcher.execution.delivery import STOP, Delivery
 from cqueue.dispatcher.execution.runner import Runner
 
 
@@ -34,7 +34,7 @@ class WorkerThreads:
                 self._run(delivery)
             except BaseException as exc:  # noqa: BLE001 - nobody would notice that the thread has ended
                 self._runner.broken(delivery, exc)
-            if delivery.settler is not RUN:  # it was given up, and another thread is in this one's place
+            if delivery.is_abandoned:  # it was given up, and another thread is in this one's place
                 return
             delivery.let_go()
             done = id(delivery)
@@ -44,7 +44,7 @@ class WorkerThreads:
         runner = self._runner
         runner.prepare(delivery)
         call = runner.enter(delivery)
-        if delivery.settler is not None:  # given up while its hooks ran: others may handle it by now
+        if delivery.is_abandoned:  # given up while its hooks ran: others may handle it by now
             return
         if call is not None:
             try:

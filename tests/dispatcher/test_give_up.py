@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import sys
 import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -64,6 +66,46 @@ def test_a_run_that_has_ended_is_not_given_up(runner, settled):
     assert not delivery.is_abandoned
     assert not delivery.is_lost
     assert settled == [SUCCEEDED]
+
+
+def at_instruction(number, one, other):
+    """Return what two calls return, the other made on another thread at an instruction of the first one.
+
+    None if the first one has fewer instructions.
+    """
+    found = []
+    meanwhile = threading.Thread(target=lambda: found.append(other()))
+
+    def look(frame, event, _):
+        nonlocal number
+        frame.f_trace_opcodes = True
+        number -= event == "opcode"
+        if event == "opcode" and not number:
+            meanwhile.start()
+            meanwhile.join(0.01)  # it may wait for a lock
+        return look
+
+    sys.settrace(look)
+    try:
+        found.append(one())
+    finally:
+        sys.settrace(None)
+    if number > 0:
+        return None
+    meanwhile.join(SOON_S)
+    return found
+
+
+@pytest.mark.parametrize("names", [("note_end", "give_up"), ("give_up", "note_end")])
+def test_one_settles_a_message_whose_run_ends_as_it_is_given_up(names):
+    """Neither both nor none, wherever the interpreter switches between the two threads."""
+    for number in itertools.count(1):
+        delivery = Delivery(None, None)
+        found = at_instruction(number, *(getattr(delivery, name) for name in names))
+        if found is None:
+            break
+        assert sorted(found) == [False, True], number
+    assert number > 10
 
 
 def test_a_run_is_given_up_once(runner, settled):

@@ -394,7 +394,8 @@ def test_headers_that_are_full_are_sent_as_they_are(orders, spans):
     big = {"name": "x" * (16 * 1024 - 10)}
     orders.send(b"x", headers=many)
     orders.send(b"x", headers=big)
-    assert [message.headers for message in received(orders, 10)] == [many, big]
+    found = [message.headers for message in received(orders, 10)]
+    assert sorted(found, key=len) == [big, many]  # sends that take long may go to several wide rows
     assert len(spans.named("send orders")) == 2
 
 

@@ -41,7 +41,7 @@ The first write into reserved space makes ext4 and XFS commit their journal at t
 over zeros does not: a sync of 8 KiB takes a fifth less. Of writes of that size one in 30 carries the zeros.
 """
 _MARKS: Final = 100
-"""Places of a segment that are remembered: more than readers of it are behind each other."""
+"""Places of a segment that are remembered, those last used: more than readers of it are behind each other."""
 _SMALL_BYTES: Final = ZEROS_AHEAD // 8
 """Bytes of the largest write that carries zeros. For larger ones bandwidth counts, and not the journal."""
 
@@ -140,7 +140,9 @@ class Segment:
                 found += part
             at += len(part)
         if found:  # the next read begins at the end, or, if this cannot be forwarded, at its beginning
-            self.marks = dict([*self.marks.items(), (offset, start), (at, position)][-_MARKS:])
+            used = {offset: start, at: position}
+            older = [mark for mark in self.marks.items() if mark[0] not in used]
+            self.marks = dict([*older, *used.items()][-_MARKS:])
         return found
 
     def _bytes(self, start: int, stop: int) -> bytes:

@@ -304,6 +304,15 @@ def test_a_reader_of_a_sealed_segment_goes_on_where_it_was(image, monkeypatch):
         assert [one.payload for one in spool.records(TOPIC)] == payloads(5)
 
 
+def test_a_place_that_was_read_again_is_remembered_for_longer(image, monkeypatch):
+    """Of six places those are forgotten that were not used for longest."""
+    monkeypatch.setattr(segment, "_MARKS", 6)
+    known, _ = segment.load(only_segment(sealed(image)))
+    for offset in (4, 0, 4, 2, 1):
+        known.read(offset, 1)
+    assert known.near(4)[0] == 4
+
+
 def test_offsets_begin_behind_all_that_was_consumed(image):
     """A machine that lost its unsynced end does not give a new message an offset that is consumed already."""
     with Spool(image, disk_reserve=0) as spool:

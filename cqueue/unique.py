@@ -59,7 +59,7 @@ class Unique:
             BadInput: a value is out of range, or does not fit another one.
         """
         if self.key is not None:
-            check_text("key of Unique", self.key)
+            check_text("the unique key", self.key)
         if self.on_conflict not in get_args(OnConflict):
             raise BadInput(f"on_conflict is {self.on_conflict!r}; it takes {', '.join(get_args(OnConflict))}")
         if self.while_ is not None and self.while_ not in get_args(While):
@@ -70,9 +70,9 @@ class Unique:
             raise BadInput(f"within is {given(self.within)}; it goes from 1 ms to 10 years")
         usual = USUAL_WHILE.get(self.on_conflict)
         if usual is not None and self.while_ not in {None, usual}:
-            raise BadInput(f"{self.on_conflict} is for while_={usual!r}, not {self.while_!r}")
+            raise BadInput(f"{self.on_conflict} goes with {usual!r}, not with {self.while_!r}")
         if self.on_conflict == "throttle" and self.within is None:
-            raise BadInput("throttle takes within: at most one message in that time")
+            raise BadInput("throttle lets one message through within a time: say within how long")
         if self.args is not None and (
             self.key is not None
             or not isinstance(self.args, tuple)

@@ -140,8 +140,8 @@ def alter(
 
     What is fixed cannot be changed: make a new queue and move over.
     """
-    fixed = given(time_shard=time_shard, max_shards=max_shards, open_shards=open_shards)
-    changes = settings.given() | fixed  # which the library refuses
+    DEFAULTS.altered(given(time_shard=time_shard, max_shards=max_shards, open_shards=open_shards))  # refuses
+    changes = settings.given()
     if not changes:
         raise BadInput(
             "Nothing to change: give --shards, --visibility, --max-attempts, --lease, --derived-sends, "

@@ -95,11 +95,11 @@ def test_send_sends_a_unique_message_once(cli):
     [
         (("x", "--while", "ever"), "give --unique"),
         (("x", "--unique", "k", "--while", "always"), "'pending', 'running', 'ever'"),
-        (("x", "--unique", "k", "--on-conflict", "throttle"), "throttle takes within"),
+        (("x", "--unique", "k", "--on-conflict", "throttle"), "say within how long"),
         (("x", "--unique", "k", "--on-conflict", "drop"), "'--on-conflict': 'drop' is not one of"),
         (
             ("x", "--unique", "k", "--within", "1m", "--on-conflict", "throttle", "--while", "pending"),
-            "throttle is for while_='ever', not 'pending'",
+            "throttle goes with 'ever', not with 'pending'",
         ),
         (("--lines", "--unique", "k"), "--lines"),
         ((), "Nothing to send"),

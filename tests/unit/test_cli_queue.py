@@ -268,7 +268,7 @@ def test_a_name_like_no_other_gets_a_way_on(cli):
         (("alter", "there", "--shards", "0"), "shards"),
         (("alter", "there"), "--derived-sends, --history or --keyed."),
         (("alter", "there", "--max-shards", "9"), "fixed when a queue is made"),
-        (("alter", "there", "--time-shard", "1m"), "fixed when a queue is made"),
+        (("alter", "absent", "--time-shard", "1m"), "fixed when a queue is made"),  # before it is looked up
         (("show",), "QUEUE"),
         (("delet", "there"), "Did you mean 'delete'"),
     ],

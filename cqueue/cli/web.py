@@ -102,9 +102,10 @@ def web(
     )
     if not access.asks and proxy_header is None and not is_loopback(host):
         raise BadInput(f"Other machines reach {host}: give --token-file, {TOKEN_VARIABLE} or --proxy-header.")
+    path = _checked(prefix)
     log_lines.configure(cli, log)
     with _listening(host, port) as listener, _client(cli.url) as client:
-        _serve(client, access, listener, _checked(prefix))
+        _serve(client, access, listener, path)
 
 
 def _password() -> str:
@@ -172,6 +173,13 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         raise BadInput(f"Cannot listen on {host}, port {port}: {exc.strerror or exc}.") from exc
 
 
+def _shown(listener: socket.socket) -> str:
+    """Return host and port as a URL has them, a link-local address with the interface that it belongs to."""
+    flags = socket.NI_NUMERICHOST | socket.NI_NUMERICSERV
+    host, port = socket.getnameinfo(listener.getsockname(), flags)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @contextmanager
 def _client(url: str | None) -> Iterator[Client]:
     """Connect; if Cassandra is away, at the first page that it answers."""
@@ -215,12 +223,9 @@ def _serve(client: Client, access: Access, listener: socket.socket, prefix: str)
     )
     # uvicorn would send the signal again after its end, which looks like a crash
     server.capture_signals = nullcontext
-    bound, port = listener.getsockname()[:2]
-    shown = f"[{bound}]" if ":" in bound else bound
-
     # A second signal does not wait for answers under way.
     with handled_by(server.handle_exit, signal.SIGINT, signal.SIGTERM):
-        logger(LOGGER).info("dashboard_listening", address=f"http://{shown}:{port}{prefix}/")
+        logger(LOGGER).info("dashboard_listening", address=f"http://{_shown(listener)}{prefix}/")
         page.state.site.start()
         server.run(sockets=[listener])
     page.state.site.close()  # the lifespan of a mounted page is not run

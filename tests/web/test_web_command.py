@@ -5,16 +5,19 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import cqueue
+from cqueue.cli.web import _shown
 from tests.fix_cli import code_of_a_stuck
 
 pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
@@ -71,8 +74,22 @@ def test_a_password_is_asked_for_and_its_hash_printed(cli):
 
 
 @pytest.mark.parametrize("options", [("--prefix", "queues"), ("--prefix", "//x"), ("--roles", "root")])
-def test_wrong_options_are_refused(cli, options):
+def test_wrong_options_are_refused_before_anything_is_begun(cli, monkeypatch, options):
+    monkeypatch.setattr("cqueue.client.connect", None)
     assert cli("web", "--port", "0", *options).code == 2
+
+
+@pytest.mark.parametrize(
+    ("bound", "shown"),
+    [
+        (("127.0.0.1", 8787), "127.0.0.1:8787"),
+        (("::1", 8787, 0, 0), "[::1]:8787"),
+        (("fe80::1", 8787, 0, socket.if_nametoindex("lo")), "[fe80::1%lo]:8787"),
+    ],
+)
+def test_an_address_is_shown_as_a_program_can_take_it(bound, shown):
+    """A link-local address needs its interface."""
+    assert _shown(SimpleNamespace(getsockname=lambda: bound)) == shown
 
 
 def test_without_the_extra_it_says_what_to_install(cli, monkeypatch):

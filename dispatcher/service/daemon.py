@@ -25,7 +25,7 @@ from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from cqueue._version import __version__
 from cqueue.dispatcher.application import import_string
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.execution.pollers import Poller
     from cqueue.dispatcher.service.launch import Launched
     from cqueue.protocol.poll import Share
+
+T = TypeVar("T")
 
 FIRST_RETRY_S: Final = 0.5
 """Seconds before the second attempt to connect at the start; doubled each time."""
@@ -101,8 +103,8 @@ class Ordered:
     why: str
 
 
-Notice = Signalled | Stopped | Ordered | Future["Launched"]
-"""A future: an attempt to start the dispatcher has ended, whichever way."""
+Notice = Signalled | Stopped | Ordered | Future[Any]
+"""A future: a step of the start has ended, whichever way."""
 Inbox = queue.SimpleQueue[Notice]
 
 
@@ -170,12 +172,14 @@ class Daemon:
         found = import_string.load(self._settings.target, Path(app_dir) if app_dir else None)
         from cqueue.dispatcher.service import launch  # noqa: PLC0415 - the health server answers while this imports
 
-        pause_s = 0.0
+        pause_s, launched = 0.0, None
         while self._next(pause_s) is None:
             try:
-                found = launch.made_by(found, self._settings)  # once: an application has a client of its own
-                hooks = [self._metrics, *self._hooks]
-                return self._start(self._attempt(partial(launch.launch, found, self._settings, hooks)))
+                if launched is None:  # each made application, and each one launched, has a client of its own
+                    found = self._attempt(partial(launch.made_by, found, self._settings))
+                    hooks = [self._metrics, *self._hooks]
+                    launched = self._attempt(partial(launch.launch, found, self._settings, hooks))
+                return self._start(launched)
             except SchemaMismatch:
                 raise
             except (NotDone, OutcomeUnknown) as exc:
@@ -183,15 +187,15 @@ class Daemon:
                 self._tell_of(exc, pause_s)
         return None
 
-    def _attempt(self, launch: Callable[[], Launched]) -> Launched:
-        """Launch on a thread; leave the process if a signal comes first. Nodes that accept a connection and
-        do not answer keep an attempt for many seconds, and the usual end of Python would wait for it.
+    def _attempt(self, step: Callable[[], T]) -> T:
+        """Run a step on a thread; leave the process if a signal comes first. Nodes that accept a connection
+        and do not answer keep a step for many seconds, and the usual end of Python would wait for it.
         """
-        attempt: Future[Launched] = Future()
+        attempt: Future[T] = Future()
 
         def run() -> bool:
             try:
-                attempt.set_result(launch())
+                attempt.set_result(step())
             except BaseException as exc:  # noqa: BLE001 - raised below
                 attempt.set_exception(exc)
             return True

@@ -153,7 +153,7 @@ def _print(cli: CliContext, name: str, scanner: Scanner, *, reverse: bool) -> No
             with interrupts.step():
                 printer.print_all(batch)
     if not printer.printed:
-        cli.remark(f"Log {name} has nothing there that is stable.")
+        cli.remark(f"Log {name} has no such record; those of the last 2.5 seconds or so are not shown yet.")
 
 
 def _export(cli: CliContext, scanner: Scanner, file: Path, *, as_parquet: bool) -> None:

@@ -50,7 +50,9 @@ def stats(
         **{name.replace("_", " "): partial(_figure, name=name) for name in counts},
         "oldest": _age,
     }
-    spare = ("wide rows", "live", "waiting", "state")
+    usual = (("waiting", 0), ("state", "active"))
+    plain = [name for name, value in usual if all(row[name] == value for row in rows)]
+    spare = ("wide rows", "live", *plain)
     print_list(cli, rows, dict, columns, none=NO_QUEUE, right=list(columns)[2:], spare=spare)
     if rows and not exact:
         cli.remark("~ marks estimates; --exact counts every message.")

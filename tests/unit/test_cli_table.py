@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 import cqueue
 from cqueue.cli.context import AS_IT_IS, CliContext
 from cqueue.cli.table import print_sheet, print_table
+from cqueue.client import connect
 from cqueue.dispatcher.service.membership import Worker
 
 HEADER = ("id", "task", "body")
@@ -154,6 +156,19 @@ def test_schedules_keep_key_state_next_and_task(narrow, cli):
         assert "active" in line
         assert task in line
     assert "0 3 * * * Europe/Berlin" in narrow("schedule", "show", "q", key)
+
+
+def test_stats_do_not_do_without_what_is_unusual(narrow, cli, cli_url):
+    """That a queue is paused, or a message waits to be delivered again, is what somebody looks for."""
+    name = "n" * 40
+    cli("queue", "create", name)
+    assert narrow("stats").split()[:4] == ["queue", "ready", "delayed", "claimed"]
+    cli("send", name, "x")
+    with connect(cli_url) as client, client.queue(name).consumer() as consumer:
+        consumer.receive()[0].nack(timedelta(hours=1))
+    assert narrow("stats").split()[:5] == ["queue", "ready", "delayed", "claimed", "waiting"]
+    cli("queue", "pause", name)
+    assert narrow("stats").split()[:2] == ["queue", "state"]
 
 
 def test_queues_and_logs_fit(narrow, cli):

@@ -71,7 +71,10 @@ class CliContext:
 
         url, runs = known_server() or (None, True)
         if not runs:  # another server may have the usual address, with other data
-            self.remark(f"The server of `cqueue dev` does not run, so this command goes to {DEFAULT_URL}")
+            self.remark(
+                f"The server of `cqueue dev` does not run, so this command goes to {DEFAULT_URL}; "
+                "`cqueue dev start` starts it"
+            )
             return None
         if url is not None and url != DEFAULT_URL:
             self.remark(f"Using the server of `cqueue dev`: {url}")

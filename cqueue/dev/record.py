@@ -77,7 +77,7 @@ def locked(directory: Path, limit: timedelta) -> Iterator[None]:
             yield
     except OSError as exc:
         raise DevError(
-            f"Cannot work in {directory}: {exc}. Free some space there, or choose another place with --dir."
+            f"Cannot work in {directory}: {exc}. Mend that, or choose another place with --dir."
         ) from exc
 
 

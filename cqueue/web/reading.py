@@ -226,10 +226,14 @@ class SubscriptionState:
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics among the newest records of a log: (topic, records, time of the newest). read: records."""
+    """The topics among the newest records of a log: (topic, records, time of the newest).
+
+    read: records. is_all: there are no others.
+    """
 
     counts: Sequence[tuple[str, int, datetime]]
     read: int
+    is_all: bool
 
 
 def topics(client: Client, name: str) -> Topics:
@@ -238,7 +242,8 @@ def topics(client: Client, name: str) -> Topics:
         found = [(record.topic, record.time) for record in records]
     counts = Counter(topic for topic, _ in found)
     newest = dict(reversed(found))
-    return Topics([(topic, number, newest[topic]) for topic, number in counts.most_common()], len(found))
+    rows = [(topic, number, newest[topic]) for topic, number in counts.most_common()]
+    return Topics(rows, len(found), len(found) < SAMPLE)
 
 
 def own_log(client: Client, name: str, config: LogConfig) -> Log:

@@ -440,7 +440,13 @@ def test_the_topics_among_the_newest_records_of_a_log_are_counted(web, shop, set
     part = live_parts(web.get("/log/orders").text)["live-log"]
     rows = re.findall(r'<th scope="row">([^<]+)</th><td class="number" data-label="Records">(\d+)<', part)
     assert rows == [("&lt;often&gt;", "199"), ("rare", "1")]
-    assert "the newest 200 records" in part
+    assert "the newest 200 records; there may be other topics" in part
+
+
+def test_no_other_topics_are_supposed_where_all_records_are_counted(web, shop, settled):
+    shop.client.log("orders").append("rare", b"1")
+    settled()
+    assert "Counted are all records." in text_of(web.get("/log/orders"))
 
 
 # ── Trouble ──

@@ -12,9 +12,15 @@ from cqueue.errors import BadInput
 
 
 def confirm(cli: CliContext, question: str, *, yes: bool, otherwise: str = "Nothing was deleted.") -> None:
-    """Ask on the terminal; leave if the answer is no, or if there is nobody to ask."""
+    """Ask on the terminal; leave if the answer is no, or if there is nobody to ask.
+
+    Raises:
+        BadInput: there is nobody to ask.
+        ConfigError: what says where to connect is wrong.
+    """
     if yes:
         return
+    cli.settings()  # says where the command goes, if nobody has named a cluster
     if cli.json or sys.stdin is None or not sys.stdin.isatty():
         raise BadInput(f"{question} This is not a terminal, so there is no prompt. Add --yes to confirm.")
     try:

@@ -13,12 +13,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
+from cqueue.cli import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.dev import app
+from cqueue.cli.failures import ExitCode
+from cqueue.cli.main import main
 from cqueue.dev import (
     ClusterState,
     DevCluster,
@@ -191,6 +196,14 @@ def test_the_command_line_finds_the_server_that_runs(dev_server, capsys):
     assert context.url == context.url == dev_server
     assert [host for host, _ in context.settings().hosts] == ["127.99.0.1"]
     assert capsys.readouterr().err.count(dev_server) == 1  # told once
+
+
+def test_who_is_asked_about_a_deletion_knows_on_which_server(dev_server, monkeypatch, capsys):
+    said = []
+    monkeypatch.setattr(confirm, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
+    monkeypatch.setattr(typer, "confirm", lambda *_, **__: said.append(capsys.readouterr().err))
+    assert main(["queue", "purge", "orders"]) == ExitCode.CHECK_FAILED
+    assert dev_server in said[0].replace("\n", "")
 
 
 @pytest.mark.usefixtures("dev_server")

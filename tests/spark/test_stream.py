@@ -22,6 +22,7 @@ from cqueue.log import Record
 from cqueue.spark import ledger
 from cqueue.spark.session import session
 from cqueue.spark.source import DefaultSource
+from tests.unit import markdown_pages as markdown
 
 from . import stream_child
 
@@ -93,6 +94,29 @@ def test_a_stream_of_a_log_fills_a_queue(spark, url, client, source, *, new_name
     found = queue.peek(10_000)
     assert sorted(int(message.body) for message in found) == list(range(1300))
     assert {message.headers["topic"] for message in found} == {"t"}
+
+
+def test_the_example_of_foreach_batch(spark, url, client, *, tmp_path, wait_until_stable):
+    """It runs as it stands in the reference. Without its checkpoint it repeats all, and makes no copies."""
+    (block,) = [
+        each
+        for each in markdown.blocks(markdown.ROOT / "docs/reference/spark.md", "python")
+        if "foreachBatch" in each.text
+    ]
+    queue = client.create_queue("orders", QueueConfig(derived_sends=True))
+    source, audit = client.create_log("events"), client.create_log("audit")
+    fill(source, 200)
+    wait_until_stable(source)
+    text = block.text.replace('format("cqueue")', f'format("cqueue").option("url", "{url}")')
+    for checkpoint in ("one", "other"):
+        namespace = {"spark": spark}
+        exec(text.replace("checkpoints/store", str(tmp_path / checkpoint)), namespace)  # noqa: S102
+        query = namespace["query"]
+        query.processAllAvailable()
+        query.stop()
+    assert sorted(int(message.body) for message in queue.peek(1000)) == list(range(200))
+    wait_until_stable(audit)
+    assert sorted(int(record.body) for record in audit.scan()) == list(range(200))
 
 
 def test_a_queue_is_no_source_of_a_stream(spark, url, client, new_name):

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -73,6 +73,25 @@ def test_each_run_goes_on_where_the_last_one_ended(spark, put, job, tmp_path):
     assert (again.written, again.details["query"]) == (50, first.details["query"])
     assert plain(spark, tmp_path) == list(range(300))
     assert not list((tmp_path / "sink").glob("_spark_metadata"))
+    assert spark.conf.get("spark.sql.streaming.numRecentProgressUpdates") == "100"
+
+
+def test_all_batches_are_counted_of_which_spark_remembers_the_last():
+    """Trap: Spark was told to remember 100,000, which are 500 MB, and no more were counted."""
+    counts, recent = stream._Counts(), deque(maxlen=100)
+    query = SimpleNamespace(recentProgress=recent, lastProgress=None)
+
+    def done(number, rows):
+        observed = {stream.COUNTED: {"rows": rows // 2}} if rows else {}
+        query.lastProgress = SimpleNamespace(batchId=number, numInputRows=rows, observedMetrics=observed)
+        recent.append(query.lastProgress)
+
+    for number in range(1000, 1260):
+        done(number, 0)  # while it waits for records, it tells of the batch to come
+        counts.look(query, 25)
+        done(number, 10)
+    counts.look(query, 1)
+    assert (counts.read, counts.written, counts.batches) == (2600, 1300, 260)
 
 
 class Broken(Exception):

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 OWNER = f"{CONTROL}/stream.json"
 COUNTED = "cqueue"
 LOOK_EVERY_S = 0.2
-REMEMBERED = 100_000
-"""Batches of a run whose progress Spark keeps, so that they are counted."""
+COUNTED_AT_ONCE = 50
+"""Batches after which they are counted: half of those that Spark remembers, each with some 5 kB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ def run(
 
 @timed
 def _streamed(spark: SparkSession, job: Stream, stopped: Callable[[], bool]) -> Summary:
-    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", str(REMEMBERED))
+    counts = _Counts()
     again = "Run it again with the same checkpoint: nothing is stored twice."
     with writing(f"the stream of log {job.log}", again):
         rows = _filtered(spark.readStream.format("cqueue").options(**_options(job)), job)
@@ -130,21 +130,21 @@ def _streamed(spark: SparkSession, job: Stream, stopped: Callable[[], bool]) -> 
         query = _writer(rows, job, sink).start()
         try:
             while not query.awaitTermination(LOOK_EVERY_S) and not stopped():
-                pass
+                counts.look(query, COUNTED_AT_ONCE)
         finally:
             query.stop()
-    read, counted, batches = _counts(query)
-    written = counted if sink is None else sink.written
+        counts.look(query, 1)
+    written = counts.written if sink is None else sink.written
     return Summary(
         job="stream",
         dry_run=False,
-        read=read,
+        read=counts.read,
         written=written,
-        skipped=read - written if sink is None else sink.skipped,
+        skipped=counts.read - written if sink is None else sink.skipped,
         details={
             "log": job.log,
             "sink": job.path if job.target is None else f"{job.target.kind} {job.target.name}",
-            "batches": batches,
+            "batches": counts.batches,
             "query": str(query.id),
         },
     )
@@ -196,12 +196,24 @@ def _writer(rows: DataFrame, job: Stream, sink: Batches | None) -> DataStreamWri
     return writer.trigger(processingTime=f"{job.every_s} seconds")
 
 
-def _counts(query: StreamingQuery) -> tuple[int, int, int]:
-    """Count records read from the log, rows written to a queue or log, and batches with records."""
-    progress = [json.loads(each.json) for each in query.recentProgress]
-    rows = [int(each["numInputRows"]) for each in progress]
-    written = [each.get("observedMetrics", {}).get(COUNTED, {}).get("rows", 0) for each in progress]
-    return sum(rows), sum(map(int, written)), sum(1 for each in rows if each)
+class _Counts:
+    """Counts records read from the log, rows written to a queue or log, and batches with records."""
+
+    read = written = batches = 0
+    _last = -1
+
+    def look(self, query: StreamingQuery, least: int) -> None:
+        """Count the batches since the last look. least: of fewer none is counted yet."""
+        newest = query.lastProgress
+        if newest is None or newest.batchId < self._last + least:
+            return
+        for each in query.recentProgress:
+            if each.batchId > self._last and each.numInputRows:  # a batch without records is told again
+                observed = each.observedMetrics.get(COUNTED)
+                self.read += each.numInputRows
+                self.written += 0 if observed is None else observed["rows"]
+                self.batches += 1
+                self._last = each.batchId
 
 
 class Batches:

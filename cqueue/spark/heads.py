@@ -16,7 +16,7 @@ from cqueue.protocol.inspection import Walk, wide_rows
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.sequences import parts
 from cqueue.spark.options import ReadOptions
-from cqueue.spark.session import SparkSide
+from cqueue.spark.session import SparkSide, patient
 from cqueue.spark.split import limited
 from cqueue.spark.views import INFLIGHT, arrow_schema
 from cqueue.store.operations import (
@@ -69,12 +69,18 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     schema = arrow_schema(view, columns)
     for wide_row, priorities in part.rows:
-        head = side.driver.ask(ReadHead(wide_row))
-        if view == INFLIGHT:
-            rows = list(_in_flight(side, part.spec, wide_row, head, priorities))
-        else:
-            rows = [_shard(side, part.spec, wide_row, head, priorities)]
+        rows = _rows(side, part.spec, view, wide_row, priorities)
         yield pa.RecordBatch.from_pylist([{name: row[name] for name in columns} for row in rows], schema)
+
+
+@patient
+def _rows(
+    side: SparkSide, spec: QueueSpec, view: str, wide_row: WideRow, priorities: frozenset[int]
+) -> list[dict[str, Any]]:
+    head = side.driver.ask(ReadHead(wide_row))
+    if view == INFLIGHT:
+        return list(_in_flight(side, spec, wide_row, head, priorities))
+    return [_shard(side, spec, wide_row, head, priorities)]
 
 
 def _in_flight(

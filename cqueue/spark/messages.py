@@ -30,7 +30,7 @@ from cqueue.protocol.spec import QueueSpec
 from cqueue.sending.redriving import count_in
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
-from cqueue.spark.session import SparkSide
+from cqueue.spark.session import SparkSide, patient
 from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
 from cqueue.spark.views import DEAD, arrow_schema
 from cqueue.store import arrow_columns
@@ -105,11 +105,12 @@ def read(side: SparkSide, part: MessagePart, view: str, columns: tuple[str, ...]
 
 
 def _pages(side: SparkSide, part: MessagePart) -> Iterator[tuple[Place, list[MessageRow]]]:
+    next_page = patient(lambda walk, limit: side.driver.run(walk.next_rows(limit)))
     limit = FIRST_ROWS
     for piece in part.pieces:
         walk = Walk(part.spec, *piece.place, piece.after, piece.upto)
         while not walk.done:
-            page = side.driver.run(walk.next_rows(limit))
+            page = next_page(walk, limit)
             if page.rows:
                 yield piece.place, page.rows
                 size = sum([ROW_BYTES + len(row.body or b"") for row in page.rows])
@@ -209,7 +210,8 @@ class _Batches:
         sizes = {row.id: row.size for row in rows if row.size is not None}
         if not sizes:
             return {}
-        return self._side.driver.ask(ReadBodies(place.wide_row, tuple(sizes), tuple(sizes.values())))
+        read = ReadBodies(place.wide_row, tuple(sizes), tuple(sizes.values()))
+        return patient(self._side.driver.ask)(read)
 
     def _batch(self, found: _Messages) -> pa.RecordBatch:
         """Make a batch without messages that are younger than the moment that the whole read shows."""

@@ -12,7 +12,7 @@ from cqueue.spark import heads, messages, records
 from cqueue.spark.brief import brief
 from cqueue.spark.filters import narrowed
 from cqueue.spark.options import ReadOptions, check_batch
-from cqueue.spark.session import session
+from cqueue.spark.session import patient, session
 from cqueue.spark.views import DEAD, LOG, MESSAGES
 
 
@@ -49,7 +49,7 @@ class Reader(DataSourceReader):
         Raises:
             NotDone: Cassandra does not answer; Spark tries the task again.
         """
-        side = session(self._options.settings)
+        side = patient(session)(self._options.settings)
         match partition:
             case messages.MessagePart():
                 return messages.read(side, partition, self._options.view, self._columns)

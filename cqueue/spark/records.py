@@ -16,7 +16,7 @@ from cqueue.log.protocol.source import Stretch
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
-from cqueue.spark.session import SparkSide
+from cqueue.spark.session import SparkSide, patient
 from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
 from cqueue.spark.views import LOG, arrow_schema
 from cqueue.store.log_operations import LogShard, ReadRecordIds
@@ -104,7 +104,7 @@ def pages(side: SparkSide, pieces: Iterable[Piece[LogShard]]) -> Iterator[Stretc
     for piece in pieces:
         after, full = piece.after, True
         while full:
-            page = side.driver.ask(ReadRecordPage(piece.place, after, piece.upto, limit))
+            page = patient(side.driver.ask)(ReadRecordPage(piece.place, after, piece.upto, limit))
             full = len(page) == limit
             if page:
                 yield Stretch(piece.place.partition, page, 0, len(page))

@@ -36,7 +36,7 @@ from cqueue.spark import rows
 from cqueue.spark.ledger import MARK, digest_of
 from cqueue.spark.options import WriteOptions
 from cqueue.spark.pace import Pace
-from cqueue.spark.session import SparkSide
+from cqueue.spark.session import SparkSide, again, patient
 
 PART: Final = 2000
 LANES: Final = 2
@@ -44,8 +44,6 @@ LANES: Final = 2
 STEP_US: Final = 5
 """µs between the due times of two rows of a task: rows are written more slowly, so none is late."""
 SPREAD_US: Final = 1_000_000
-PATIENCE_S: Final = 60.0
-"""Seconds for which rows that were certainly not stored are tried again, before the task gives up."""
 
 
 class Sink(ABC):
@@ -293,6 +291,7 @@ def write(make: Callable[[], Sink], batches: Iterable[pa.RecordBatch], job: str)
     """Store all rows of a task, in parts on `LANES` threads.
 
     make: called only if there are rows: a sink may cost requests, and most of a thousand tasks may be empty.
+        Called again while Cassandra does not answer.
     job: a name that all tasks have which share a rate.
 
     Raises:
@@ -304,7 +303,7 @@ def write(make: Callable[[], Sink], batches: Iterable[pa.RecordBatch], job: str)
     first = next(filled, None)
     if first is None:
         return Written(0, 0)
-    sink = make()
+    sink = patient(make)()
     rate = sink.options.rate
     pace = None if rate is None else Pace(sink.side, job, rate)
     count = stored = 0
@@ -347,7 +346,7 @@ def _store(sink: Sink, state: WriterState, part: list[Any]) -> None:
     """Store a part, with a state that no other thread uses; try again what was not stored."""
     left: list[tuple[Any, CqueueError]] = [(entry, NotDone("not tried")) for entry in part]
 
-    def again() -> bool:
+    def store() -> bool:
         entries = [entry for entry, _ in left]
         left[:] = [(entries[place], error) for place, error in sink.store(entries, state)]
         if not sink.repeatable:
@@ -356,12 +355,7 @@ def _store(sink: Sink, state: WriterState, part: list[Any]) -> None:
             _give_up(left)
         return bool(left)
 
-    tenacity.Retrying(
-        retry=tenacity.retry_if_result(bool),
-        wait=tenacity.wait_exponential(0.1, max=5.0),
-        stop=tenacity.stop_after_delay(PATIENCE_S),
-        retry_error_callback=lambda _: _give_up(left),
-    )(again)
+    again(tenacity.retry_if_result(bool), retry_error_callback=lambda _: _give_up(left))(store)
 
 
 def _refuse_unknown(errors: list[CqueueError]) -> None:
@@ -369,8 +363,8 @@ def _refuse_unknown(errors: list[CqueueError]) -> None:
     unknown = [error for error in errors if not isinstance(error, NotDone)]
     if unknown:
         raise SendUnknown(
-            f"of {len(unknown):,} rows it is not known whether they are stored, and a copy cannot be told: "
-            f"{unknown[0]}"
+            f"of {len(unknown):,} rows it is not known whether they are stored, and this task cannot tell a "
+            f"copy: {unknown[0]}"
         ) from unknown[0]
 
 

@@ -32,7 +32,7 @@ from cqueue.log.records import LogId
 from cqueue.spark import records
 from cqueue.spark.brief import brief
 from cqueue.spark.options import LATEST, ReadOptions, check_stream, read_options
-from cqueue.spark.session import session
+from cqueue.spark.session import patient, session
 from cqueue.spark.views import LOG, columns_of
 
 IDLE_US = 600_000_000
@@ -115,6 +115,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             time.sleep(0.05)
 
     @brief
+    @patient
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802
         """Return where the next batch ends; `start` if there is nothing new.
 
@@ -160,6 +161,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offsets(spec, dict.fromkeys(range(spec.partitions), spec.horizon(self._now_us())))
 
     @brief
+    @patient
     def partitions(self, start: Offsets, end: Offsets) -> list[InputPartition]:
         """Plan one task for each partition of the log, whether it holds records or not.
 
@@ -241,7 +243,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if not isinstance(partition, records.LogPart):
             return iter(())
-        return records.read(session(self._options.settings), partition, self._columns)
+        return records.read(patient(session)(self._options.settings), partition, self._columns)
 
     def commit(self, end: Offsets) -> None:
         """Do nothing: offsets are the query's, and a log forgets by time alone.

@@ -6,6 +6,7 @@ import copy
 import itertools
 import os
 import re
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
+import tenacity
 from pyspark import TaskContext
 from pyspark.sql import types as T  # noqa: N812 - its usual name
 from pyspark.sql.datasource import CaseInsensitiveDict
@@ -385,6 +387,84 @@ def test_a_rerun_waits_for_what_tasks_of_the_run_before_have_sent(client, log, m
         rows = pa.RecordBatch.from_pydict({"body": ["b"] * 2, "id": ["1", str(partition + 2)]})
         assert copy.deepcopy(writer).write(iter([rows])).stored == 1
     assert len(reads) == 1
+
+
+# ── an outage ──
+
+
+@pytest.fixture
+def away(client, monkeypatch):
+    """A function that lets every request fail for some seconds, by a clock that only waiting moves."""
+    timer = SimpleNamespace(monotonic=lambda: client.clock.now_us() / 1e6, sleep=client.clock.pause)
+    monkeypatch.setattr(tenacity, "time", timer)
+    monkeypatch.setattr(tenacity.nap, "time", timer)
+    execute = client.store.execute
+
+    def go(seconds, error=cqueue.Unavailable):
+        back_us = client.clock.now_us() + int(seconds * 1e6)
+
+        def refusing(operation):
+            if client.clock.now_us() < back_us:
+                raise error("as if")
+            return execute(operation)
+
+        monkeypatch.setattr(client.store, "execute", refusing)
+
+    return go
+
+
+LONG = pytest.mark.parametrize("seconds", [40, 70])
+
+
+def gives_up(seconds, error=cqueue.Unavailable):
+    """After a minute."""
+    return pytest.raises(error) if seconds > 60 else nullcontext()
+
+
+@LONG
+@pytest.mark.parametrize("error", [cqueue.Unavailable, cqueue.OutcomeUnknown])
+@pytest.mark.usefixtures("log")
+def test_a_task_that_begins_in_an_outage_waits(away, monkeypatch, seconds, error):
+    """Trap: rows were tried for a minute; what a task notes before its first row was tried once."""
+    monkeypatch.setattr(TaskContext, "get", lambda: context)
+    context = Context(0)
+    context.taskAttemptId = lambda: 1
+    source = DefaultSource(CaseInsensitiveDict({"url": URL, "log": "events", "topic": "t"}))
+    writer = source.streamWriter(T.StructType().add("body", "string"), overwrite=False)
+    away(seconds, error)
+    with gives_up(seconds, error):
+        assert writer.write(iter([pa.RecordBatch.from_pydict({"body": ["x"]})])) == Written(1, 1)
+
+
+@LONG
+@pytest.mark.parametrize("view", ["messages", "shards", "inflight", "log"])
+def test_a_task_that_reads_in_an_outage_waits(client, queue, log, away, *, seconds, view):
+    """Trap: on a local master, where Spark tries a task once, a restart of a node ended a read of hours."""
+    fill(client, log, 0, 1)
+    queue.send(b"x")
+    queue.consumer().receive()
+    client.advance(3 * S)
+    target = {"log": log.name} if view == "log" else {"queue": queue.name, "view": view}
+    source = DefaultSource(CaseInsensitiveDict({"url": URL, **target}))
+    one = source.reader(source.schema())
+    (part,) = one.partitions()
+    away(seconds)
+    with gives_up(seconds):
+        assert sum(batch.num_rows for batch in one.read(part)) == (2 if view == "log" else 1)
+
+
+@LONG
+def test_a_stream_waits_in_an_outage(client, log, away, seconds):
+    """Where it looks for news, and where it plans a batch."""
+    fill(client, log, 0, 1)
+    client.advance(3 * S)
+    one = reader(log)
+    start = one.initialOffset()
+    away(seconds)
+    with gives_up(seconds):
+        end = one.latestOffset(start, ReadAllAvailable())
+        away(seconds)
+        assert bodies(one, start, end) == [b"0", b"1"]
 
 
 # ── writing ──

@@ -4,6 +4,7 @@ import gc
 import signal
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # A shell that starts a run in the background may have it ignore signals; some tests send them to children.
@@ -17,10 +18,15 @@ settings.register_profile("check", max_examples=25, deadline=None)
 settings.load_profile("all")
 
 
-def pytest_collection_finish():
-    """The garbage collector need not look at thousands of tests again and again."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection():
+    """The garbage collector need not look at thousands of tests while they are collected, nor later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 pytest_plugins = [f"tests.{path.stem}" for path in sorted(Path(__file__).parent.glob("fix_*.py"))]

@@ -399,9 +399,9 @@ print(send.name)
 """
 
 
-@pytest.mark.parametrize("arguments", [["shop.py"], ["-m", "shop"], ["-c", "import shop"]])
+@pytest.mark.parametrize("arguments", [["shop.py"], ["-m", "shop"]])
 def test_the_name_does_not_depend_on_how_the_program_is_started(tmp_path, arguments):
-    """Run by its path, by `-m` or imported by a dispatcher: messages must find their task."""
+    """Run by its path or by `-m`, messages must find the task of those who import it."""
     (tmp_path / "shop.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True

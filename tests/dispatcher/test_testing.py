@@ -318,13 +318,13 @@ def test_the_most_urgent_is_run_first_then_the_oldest(t):
 
 def test_many_sent_at_once_are_all_due(t):
     """Their ids reach a little into the future."""
-    result = mail.enqueue_many([mail.message(str(number)) for number in range(700)])
+    result = mail.enqueue_many([mail.message(str(number)) for number in range(100)])
     result = send_hook.enqueue_many(
-        [send_hook.options(key=str(number)).message(str(number)) for number in range(1500)]
+        [send_hook.options(key=str(number)).message(str(number)) for number in range(200)]
     )
     assert not result.failed
     t.drain()
-    assert ran == [str(number) for number in (*range(1500), *range(700))]
+    assert ran == [str(number) for number in (*range(200), *range(100))]
 
 
 def test_an_error_can_be_raised(t):
@@ -654,7 +654,7 @@ def test_a_paused_queue_gives_nothing(t):
     assert [run.task for run in t.drain()] == [mail.name]
 
 
-def test_a_week_of_hours_takes_a_moment():
+def test_a_day_of_hours_takes_a_moment():
     """Schedules run as often as they would."""
     own = cqueue.App()
     times = []
@@ -664,8 +664,8 @@ def test_a_week_of_hours_takes_a_moment():
         times.append(fired_at)
 
     with own.testing(now=NOON) as t:
-        t.advance(timedelta(days=7))
-    assert times == [NOON + number * HOUR for number in range(1, 7 * 24 + 1)]
+        t.advance(timedelta(days=1))
+    assert times == [NOON + number * HOUR for number in range(1, 24 + 1)]
 
 
 # ── Schedules ──

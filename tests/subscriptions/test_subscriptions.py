@@ -46,6 +46,7 @@ from cqueue.store.subscriptions import (
 )
 from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
+from tests.properties import examples
 from tests.subscriptions.subscribing import (
     Clocked,
     Member,
@@ -876,7 +877,7 @@ def test_a_paused_owner_that_nobody_missed_goes_on(client, log, store):
 
 def test_each_partition_is_read_by_one_at_a_time_whatever_their_clocks():
     """Clocks that differ by the skew, pauses of any length, any order of steps: 0 missed, order kept."""
-    _try_many(30)
+    _try_many(examples(40))
 
 
 def _try_many(count):

@@ -162,15 +162,6 @@ def test_texts_that_look_like_markup_are_printed_as_they_are(capsys):
     assert (said.out, said.err) == (f"{text}\n" * 2, f"{text}\n")
 
 
-def test_help_imports_no_driver():
-    """`cqueue --help` stays quick: what takes long is imported inside commands."""
-    code = (
-        "import sys; from cqueue.cli.main import main; main(['--help']); sys.exit('cassandra' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr.decode()
-
-
 def test_a_ctrl_c_while_the_command_is_imported_is_told_in_a_word():
     """No traceback: the user has seen nothing of the command yet."""
     code = """

@@ -42,10 +42,12 @@ def collected(text):
     return {line.partition("[")[0] for line in run.stdout.splitlines() if "::" in line}
 
 
+@pytest.mark.slow
 def test_each_tick_leads_to_a_test_on_cassandra(text, collected):
     assert unproven(text, collected) == []
 
 
+@pytest.mark.slow
 def test_a_tick_without_such_a_test_is_noticed(text, collected):
     """One without a link, one to a test that does not exist, one whose test runs in memory only."""
     for cell in ("✓", '[✓](../../tests/unit/test_api.py "test_no_such_thing")'):

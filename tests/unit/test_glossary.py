@@ -1,6 +1,7 @@
 """docs/glossary.md has each word of the project's own that public names and modules use, and no other."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,7 @@ def names():
     return {*cqueue.__all__, *rooms, *checked} - {"__init__", "jobs"}
 
 
+@cache
 def words_of_the_code():
     """Return the stems in all names of the code: modules, classes, functions, variables."""
     sources = [(ROOT / path).read_text(encoding="utf-8") for path in modules()]

@@ -130,7 +130,7 @@ def test_what_was_appended_under_a_longer_ttl_stays_although_the_ttl_was_shorter
 
 def test_a_start_that_was_forgotten_under_a_shorter_ttl_stays_forgotten(client, store):
     """A reader that is behind learns it, also where the ttl was made longer too late."""
-    log = client.create_log("short", LogConfig(ttl=timedelta(hours=1), time_shard=SHARD))
+    log = client.create_log("short", LogConfig(ttl=timedelta(hours=1), time_shard=timedelta(minutes=10)))
     old = log.append("t", b"old")
     store.pass_time(hours=2)
     young = log.append("t", b"young")

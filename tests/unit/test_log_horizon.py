@@ -23,6 +23,7 @@ from cqueue.protocol.writing import WriterState
 from cqueue.store.log_operations import AppendRecords, DeleteRecords, RegisterLogShard
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Now, Pause, RandomBits, Together
+from tests.properties import examples
 
 NOON_US = 1_800_000_000_000_000
 W_US, SKEW_US, SECOND_US = 2_000_000, 500_000, 1_000_000
@@ -30,7 +31,7 @@ SPEC = LogSpec("events", "1", 3, 10_000, 0, NOON_US // 1000, W_US, SKEW_US)
 APPENDS, APPENDERS = 12, 3
 DELAYS_US = (0, 10_000, 300_000, W_US - 300_000, W_US - 50_000, 3 * SECOND_US, 6 * SECOND_US)
 WRITES = (AppendRecords, DeleteRecords, RegisterLogShard)
-SEEDS = range(60)
+SEEDS = range(examples(60))
 ENOUGH = range(400)
 
 

@@ -140,7 +140,9 @@ def test_nobody_else_uses_what_the_driver_does_not_promise():
     """No module that its documentation does not name, and no private name of anything it makes."""
     users = set()
     for path in set(HERE.rglob("*.py")) - set((HERE / "store" / "driver").rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        if "cassandra" not in (text := path.read_text(encoding="utf-8")):
+            continue
+        tree = ast.parse(text)
         nodes = list(ast.walk(tree))
         imports = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
         imports += [each.name for node in nodes if isinstance(node, ast.Import) for each in node.names]

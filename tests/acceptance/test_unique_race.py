@@ -19,7 +19,6 @@ PROCESSES, THREADS = 5, 10
         pytest.param("reserved", "running", marks=pytest.mark.feature),
         ("reserved", "ever"),
         ("none", "running"),
-        ("none", "ever"),
         ("inserted", "running"),
         ("inserted", "ever"),
     ],

@@ -162,7 +162,7 @@ def test_a_long_outage_is_bridged_at_once():
     assert choose(timetable, NOON_MS, now_ms) == Choice(now_ms - 500, now_ms + 500)
 
 
-@settings(deadline=None, max_examples=examples(50))
+@settings(max_examples=examples(50))
 @given(
     interval_ms=st.integers(100, 100_000),
     late_ms=st.integers(0, 10_000_000),

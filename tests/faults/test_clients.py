@@ -190,7 +190,7 @@ def _errors(history):
 def test_many_consumers_of_one_wide_row_get_on(start_run, row):
     """Somebody receives at least every 2 s while there is something; one holder at a time."""
     run = start_run(shards=1, time_shard=timedelta(hours=1))
-    run.start("produce", count=full(20_000, 2000)).join(120)
+    run.start("produce", count=full(20_000, 1000)).join(120)
     run.start_all(4, "consume", threads=16, batch=20)
     run.await_empty(limit_s=150)
     report = run.finish()

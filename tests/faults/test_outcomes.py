@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.quick, pytes
 ENOUGH = 10  # percent at which each kind of statement is hit in both ways; at 30 too few are sent for it
 
 
-@pytest.mark.parametrize("percent", [1, 10, 30])
+@pytest.mark.parametrize("percent", full([1, 10, 30], [10, 30]))
 @pytest.mark.row(12, "timeouts, executed or not, of every statement")
 def test_injected_timeouts_break_no_promise(start_run, row, tmp_path, percent):
     """Every statement times out at this rate, half of the writes after they were executed.

@@ -73,7 +73,7 @@ def test_send_takes_every_option(cli):
     x, y = sorted(cli("--json", "peek", "q").json_lines, key=lambda message: message["body"])
     assert (x["priority"], x["headers"], x["state"]) == (3, {"a": "1", "b": "2"}, "delayed")
     late = datetime.fromisoformat(x["due"]) - datetime.fromisoformat(x["sent_at"])
-    assert abs(late - timedelta(hours=1)) < timedelta(seconds=1)
+    assert abs(late - timedelta(hours=1)) < timedelta(minutes=1)
     assert y["due"] == "2030-01-31T08:00:00+00:00"
 
 
@@ -511,7 +511,7 @@ def test_peek_says_when_a_message_comes_again(cli, cli_url):
     (found,) = cli("--json", "peek", "q").json_lines
     assert (found["state"], found["attempts"]) == ("waiting", 1)
     wait = datetime.fromisoformat(found["next_at"]) - datetime.fromisoformat(found["sent_at"])
-    assert abs(wait - timedelta(hours=1)) < timedelta(seconds=5)
+    assert abs(wait - timedelta(hours=1)) < timedelta(minutes=1)
 
 
 def test_peek_at_nothing(cli):

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
@@ -37,7 +37,6 @@ damaged_rows = st.builds(
 several = st.lists(damaged_rows, max_size=8, unique_by=lambda row: row[1])
 
 
-@settings(deadline=None)
 @given(several)
 def test_damaged_rows_disturb_no_others(rows):
     """Whatever stands in a row, no error is raised, and the others hold what they hold without it."""
@@ -52,7 +51,6 @@ def test_damaged_rows_disturb_no_others(rows):
         assert not any(isinstance(value, Unreadable) for value in message)
 
 
-@settings(deadline=None)
 @given(several)
 def test_ids_of_damaged_rows_are_listed(rows):
     """A reader of ids alone passes over no row that another one may have to quarantine, or deliver."""

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import runpy
+import signal
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
@@ -296,7 +297,7 @@ def test_ctrl_c_prints_the_account_so_far(demo, cli_url, monkeypatch):
 
         def watch(snapshot):
             if snapshot.sent >= 20:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
 
         yield watch
 

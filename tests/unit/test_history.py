@@ -478,7 +478,7 @@ def correct_histories(draw):
 
 
 @given(correct_histories(), st.randoms(use_true_random=False))
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_a_correct_history_is_clean(history, random):
     """In whatever order the lines are read, and every duplicate has a reason."""
     story, _ = history
@@ -526,7 +526,7 @@ FAULTS = {"lost": _lose, "unexpected": _invent, "resurrected": _revive, "overlap
 
 
 @given(correct_histories(), st.sampled_from(sorted(FAULTS)), st.data())
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 def test_one_injected_fault_is_found(history, verdict, data):
     """A history with one fault in it gets that verdict, and at the right message."""
     story, fates = history

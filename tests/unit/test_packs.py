@@ -4,7 +4,7 @@ from itertools import product
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
@@ -66,7 +66,6 @@ def test_ids_of_a_pack(ticks, bits, count):
     assert signed == sorted(signed), "Cassandra compares signed bytes"
 
 
-@settings(deadline=None)  # a busy machine stops it for longer than it takes
 @given(st.integers(0, 10**17), st.integers(0, 2**62 - 1))
 def test_no_other_id_is_taken_for_one(ticks, bits):
     """Whatever its random bits are."""

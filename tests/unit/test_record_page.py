@@ -4,7 +4,7 @@ import io
 import struct
 
 from cassandra.cqltypes import BytesType, MapType, TimeUUIDType, UTF8Type
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
@@ -65,7 +65,6 @@ def decoded(data, metadata):
     return _page(result.parsed_rows)
 
 
-@settings(deadline=None)
 @given(st.lists(rows, max_size=12))
 def test_raw_rows_are_the_drivers_rows(some):
     """Null keys, empty headers, any text, empty bodies; and the same when the mark was lost."""
@@ -77,13 +76,11 @@ def test_raw_rows_are_the_drivers_rows(some):
     assert [raw.id_at(place) for place in range(len(some))] == [row.id for row in some]
 
 
-@settings(deadline=None)
 @given(st.dictionaries(texts, texts, max_size=4))
 def test_headers_survive(headers):
     assert dict(pairs(text_map(headers))) == headers
 
 
-@settings(deadline=None)
 @given(st.lists(rows, min_size=1, max_size=12), st.data())
 def test_arrow_columns_hold_the_same(some, data):
     """Cell by cell, null where it was null; also of a part of a page."""
@@ -101,7 +98,6 @@ def test_arrow_columns_hold_the_same(some, data):
     assert times == [ids.time_us(row.id) for row in some[start:stop]]
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(rows, st.integers(0, 3)), min_size=1, max_size=20), st.booleans())
 def test_stretches_of_partitions_become_one_batch_in_order(some, reverse):
     """Whatever was read from where; each record keeps its partition, and its own cells."""
@@ -118,7 +114,6 @@ def test_stretches_of_partitions_become_one_batch_in_order(some, reverse):
         assert (row["topic"], row["key"], row["body"]) == (record.topic, record.key, record.body)
 
 
-@settings(deadline=None)
 @given(st.lists(rows, max_size=12), st.integers(0, 10**17), st.booleans())
 def test_a_watermark_divides_a_stretch(some, ticks, reverse):
     """Forwards what is up to it is passed, backwards what is above it."""

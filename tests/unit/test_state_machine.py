@@ -18,6 +18,7 @@ from cqueue.errors import LeaseLost
 from cqueue.message import Message
 from cqueue.protocol import poll
 from cqueue.store.memory import MemoryStore
+from tests.properties import examples
 
 START_US = 20_000 * 86_400_000_000
 VISIBILITY_US = 10_000_000
@@ -222,20 +223,9 @@ class Facade(RuleBasedStateMachine):
             assert known.buried or known.attempts >= CONFIG.max_attempts, "buried with attempts left"
 
 
-class FacadeAtLength(Facade):
-    """The same, for the run that takes longer."""
-
-
-def of_examples(machine, count):
-    """A test case that tries `count` random stories."""
-    machine.TestCase.settings = settings(
-        max_examples=count,
-        stateful_step_count=40,
-        deadline=None,
-        suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
-    )
-    return machine.TestCase
-
-
-TestFacade = pytest.mark.slow(of_examples(Facade, 30))
-TestFacadeAtLength = pytest.mark.acceptance(of_examples(FacadeAtLength, 120))
+Facade.TestCase.settings = settings(
+    max_examples=examples(120),
+    stateful_step_count=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)
+TestFacade = pytest.mark.slow(Facade.TestCase)

@@ -111,24 +111,24 @@ BROKEN_QUEUES = {
 }
 
 
-@pytest.mark.parametrize("columns", BROKEN_QUEUES.values(), ids=BROKEN_QUEUES.keys())
-def test_a_damaged_queue_fails_alone_and_can_be_deleted(client, cql, name, columns, keyspace):
-    """It raises DamagedRow where it is named; lists and other queues go on; delete takes its messages too."""
-    damaged, other = f"{name}-damaged", f"{name}-other"
-    for each in (damaged, other):
+def test_damaged_queues_fail_alone_and_can_be_deleted(client, cql, name, keyspace):
+    """Named it raises DamagedRow; lists and other queues go on; delete takes its messages too."""
+    other, damaged = f"{name}-other", {f"{name}-{at}": what for at, what in enumerate(BROKEN_QUEUES)}
+    for each in (other, *damaged):
         client.create_queue(each).send(each.encode())
-    cql(update("queues", f"queue = '{damaged}'", **columns))
+    for each, what in damaged.items():
+        cql(update("queues", f"queue = '{each}'", **BROKEN_QUEUES[what]))
     with cqueue.connect(keyspace.url) as fresh:
-        assert other in fresh.queues()
-        assert damaged not in fresh.queues()
-        with pytest.raises(DamagedRow, match=r"table queues.*delete"):
-            fresh.queue(damaged)
+        assert {other, *damaged} & set(fresh.queues()) == {other}
         assert received(fresh, other) == [other.encode()]
-        assert [each.key for each in inside(fresh).quarantine.of("queues")] == [(damaged,)]
-        assert fresh.delete_queue(damaged) == 1
-        with pytest.raises(QueueNotFound):
-            fresh.queue(damaged)
-        assert fresh.create_queue(damaged).stats().live in {None, 0}
+        assert {each.key for each in inside(fresh).quarantine.of("queues")} == {(each,) for each in damaged}
+        for each, what in damaged.items():
+            with pytest.raises(DamagedRow, match=r"table queues.*delete"):
+                pytest.fail(f"{what}: {fresh.queue(each)}")
+            assert fresh.delete_queue(each) == 1, what
+            with pytest.raises(QueueNotFound):
+                fresh.queue(each)
+            assert fresh.create_queue(each).stats().live in {None, 0}, what
 
 
 def test_a_row_that_an_update_made_out_of_nothing_is_deleted_too(client, cql, name):
@@ -300,27 +300,32 @@ BROKEN_SCHEDULES = {
 }
 
 
-@pytest.mark.parametrize("columns", BROKEN_SCHEDULES.values(), ids=BROKEN_SCHEDULES.keys())
-def test_a_damaged_schedule_fails_alone(client, cql, name, columns):
-    """The list and the schedule monitor go on with the others; it is replaced, or removed, as it stands."""
+def test_damaged_schedules_fail_alone(client, cql, name):
+    """The list and the schedule monitor go on with the others; one is replaced, or removed, as it stands."""
     queue = client.create_queue(name)
-    for key in ("damaged", "other"):
+    for key in ("other", *BROKEN_SCHEDULES):
         queue.schedules.add(key, Repeating(HOUR))
     partition = client._catalog.entry(name).spec.partition
-    where = f"queue = '{partition}' AND key = 'damaged'"
-    cql(update("schedules", where, **columns))
+
+    def damage(key):
+        cql(update("schedules", f"queue = '{partition}' AND key = '{key}'", **BROKEN_SCHEDULES[key]))
+
+    for key in BROKEN_SCHEDULES:
+        damage(key)
     past = int(time.time() * 1000) - 3_600_000
     cql(update("schedules", f"queue = '{partition}' AND key = 'other'", next_at=str(past)))
     assert [each.key for each in queue.schedules.list()] == ["other"]
-    with pytest.raises(DamagedRow, match=r"table schedules.*remove"):
-        queue.schedules.get("damaged")
     assert restart_stalled(queue.schedules.store) == ["other"]
-    assert inside(client).quarantine.find("schedules", (partition, "damaged")) is not None
-    assert queue.schedules.add("damaged", Repeating(HOUR), replace=True).state in {"active", "paused"}
-    cql(update("schedules", where, **columns))
-    queue.schedules.remove("damaged")
-    with pytest.raises(ScheduleNotFound):
-        queue.schedules.get("damaged")
+    for key in BROKEN_SCHEDULES:
+        with pytest.raises(DamagedRow, match=r"table schedules.*remove"):
+            pytest.fail(f"{key}: {queue.schedules.get(key)}")
+        assert inside(client).quarantine.find("schedules", (partition, key)) is not None, key
+        replaced = queue.schedules.add(key, Repeating(HOUR), replace=True)
+        assert replaced.state in {"active", "paused"}, key
+        damage(key)
+        queue.schedules.remove(key)
+        with pytest.raises(ScheduleNotFound):
+            queue.schedules.get(key)
 
 
 def test_a_damaged_schedule_can_be_dropped(client, cql, name):
@@ -491,21 +496,24 @@ BROKEN_RESERVATIONS = {
 }
 
 
-@pytest.mark.parametrize("columns", BROKEN_RESERVATIONS.values(), ids=BROKEN_RESERVATIONS.keys())
-def test_a_damaged_reservation_fails_alone_and_can_be_dropped(client, cql, cli, name, columns):
+def test_damaged_reservations_fail_alone_and_can_be_dropped(client, cql, cli, name):
     """Sends of its key raise DamagedRow, which names the remedy; others go on; dropped, its key is free."""
-    queue, unique = client.create_queue(name), cqueue.Unique(key="damaged")
+    queue = client.create_queue(name)
     partition = client._catalog.entry(name).spec.partition
-    queue.send(b"1", unique=unique)
-    cql(update("reservations", f"queue = '{partition}' AND key = 'damaged'", **columns))
-    with pytest.raises(DamagedRow, match=f"quarantine drop reservations/{partition}/damaged"):
-        queue.send(b"2", unique=unique)
-    queue.send(b"3", unique=cqueue.Unique(key="other"))
-    queue.send(b"4")
-    said = cli("quarantine", "drop", f"reservations/{partition}/damaged", "--yes")
-    assert said.code == 0, said.err
-    queue.send(b"5", unique=unique)
-    assert received(client, name) == [b"1", b"3", b"4", b"5"]
+    keys = {f"k{at}": what for at, what in enumerate(BROKEN_RESERVATIONS)}
+    for key, what in keys.items():
+        queue.send(b"first", unique=cqueue.Unique(key=key))
+        cql(update("reservations", f"queue = '{partition}' AND key = '{key}'", **BROKEN_RESERVATIONS[what]))
+    queue.send(b"with another key", unique=cqueue.Unique(key="other"))
+    queue.send(b"without")
+    for key, what in keys.items():
+        with pytest.raises(DamagedRow, match=f"quarantine drop reservations/{partition}/{key}"):
+            pytest.fail(f"{what}: {queue.send(b'refused', unique=cqueue.Unique(key=key))}")
+        said = cli("quarantine", "drop", f"reservations/{partition}/{key}", "--yes")
+        assert said.code == 0, (what, said.err)
+        queue.send(b"second", unique=cqueue.Unique(key=key))
+    expected = [b"first"] * len(keys) + [b"second"] * len(keys) + [b"with another key", b"without"]
+    assert received(client, name) == expected
 
 
 # ── keys ──

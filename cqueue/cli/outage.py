@@ -1,12 +1,16 @@
-"""Outlive an outage of Cassandra in commands that go on until Ctrl-C."""
+"""Outlive an outage of Cassandra, and not the reader of a pipe, in commands that go on until Ctrl-C."""
 
 from __future__ import annotations
 
+import errno
+import io
+import select
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import CliContext, output
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 
 T = TypeVar("T")
@@ -27,7 +31,9 @@ class Outage:
 
         Raises:
             Refused, DamagedRow, WrongDataCentre: at once, because waiting does not help.
+            BrokenPipeError: nobody reads standard output any more, so that nothing is to be read for it.
         """
+        _check_reader()
         try:
             found = read()
         except (NotDone, OutcomeUnknown) as exc:
@@ -42,3 +48,12 @@ class Outage:
             self._cli.remark("Cassandra answers again.")
         self._lasts = False
         return found
+
+
+def _check_reader() -> None:
+    """Raise BrokenPipeError if nobody reads standard output any more: who prints nothing would not notice."""
+    with suppress(io.UnsupportedOperation):  # it is no file
+        reader = select.poll()
+        reader.register(output(), 0)  # errors alone
+        if reader.poll(0):
+            raise BrokenPipeError(errno.EPIPE, "nobody reads standard output any more")

@@ -2,8 +2,10 @@
 
 import base64
 import io
+import os
 import re
 import signal
+import sys
 from datetime import datetime, timedelta
 from typing import get_args
 
@@ -13,6 +15,8 @@ from cqueue import Consumer, Queue, connect, quarantine, unique
 from cqueue.cli import receive as receive_command
 from cqueue.cli import send as send_command
 from cqueue.cli import send_lines
+from cqueue.cli.context import CliContext
+from cqueue.cli.outage import Outage
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import counted
 from cqueue.errors import (
@@ -459,6 +463,18 @@ def test_a_closed_pipe_acks_nothing_that_was_not_taken(cli, monkeypatch):
     assert said.code == 1
     assert "0 messages printed" in said.err
     monkeypatch.undo()
+
+
+def test_who_waits_for_more_ends_with_the_reader_of_its_output(monkeypatch):
+    """`cqueue log tail … | head -1` ends, and `receive --follow` takes no message that nobody would read."""
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as out, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        outage = Outage(CliContext())
+        assert outage.outlive(lambda: [1]) == [1]
+        os.close(reader)
+        with pytest.raises(BrokenPipeError):
+            outage.outlive(lambda: [2])
 
 
 class Full(io.StringIO):

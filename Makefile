@@ -23,10 +23,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 # The oldest versions of our dependencies have wheels for the oldest Python only.
 LOWEST_PYTHON ?= $(shell command -v python3.11 >/dev/null && echo python3.11 || echo $(PYTHON))
 WORKERS ?= 2
-# Tests wait more than they compute, so there are more workers than cores. Long stories start servers of their
-# own, so `make test-all` has fewer.
-TEST_WORKERS ?= $(shell expr 2 \* $(WORKERS) + 1)
-ALL_WORKERS ?= $(shell expr $(WORKERS) + 1)
+# Tests on Cassandra wait more than they compute, so there are more workers than cores. Quick tests wait little,
+# and each worker takes four seconds to collect them; long stories start servers of their own: both have fewer.
+MANY_WORKERS ?= $(shell expr 2 \* $(WORKERS) + 1)
+FEW_WORKERS ?= $(shell expr $(WORKERS) + 1)
 MESSAGES ?= 50000
 ROUNDS ?= 5
 ONLY ?=
@@ -40,7 +40,7 @@ MUTANTS ?= 300
 FAULTS ?= tests/faults
 # A worker has a Spark of its own, which leaves the cores idle half of the time; a file stays on one. Files
 # with few tests have the longest ones: xdist would begin with those that have many.
-SPARK_TESTS = $(SPARK_VENV)/bin/python -m pytest -q -n $(ALL_WORKERS) --dist loadfile --no-loadscope-reorder \
+SPARK_TESTS = $(SPARK_VENV)/bin/python -m pytest -q -n $(FEW_WORKERS) --dist loadfile --no-loadscope-reorder \
 	-m "not fault" tests/spark
 
 # A test that hangs where no signal is heard is shown with its stack, and its process ends.
@@ -86,7 +86,7 @@ test: setup  ## `make check`, every feature on a real Cassandra, and 2,000 sched
 
 features: $(STAMP)
 	@echo "== Running the tests"
-	@$(PYTEST) -n $(TEST_WORKERS) $(CHECK_PROFILE) -m "$(TEST)"
+	@$(PYTEST) -n $(MANY_WORKERS) $(CHECK_PROFILE) -m "$(TEST)"
 
 test-all: setup lint  ## All tests: long stories, quick faults, 10,000 schedules more, Spark, lowest versions. `.ci/run` calls this.
 	$(BESIDE) everything environments
@@ -101,11 +101,11 @@ environments:
 
 everything: $(STAMP)
 	@echo "== Running all tests but those of cqueue.spark"
-	@$(PYTEST) -n $(ALL_WORKERS) --durations=20
+	@$(PYTEST) -n $(FEW_WORKERS) --durations=20
 
 test-lowest: $(LOWEST_STAMP)  ## The quick tests with the lowest versions that setup.cfg allows, in an environment of their own.
 	@echo "== Running the quick tests with the lowest versions of what cqueue needs"
-	@$(LOWEST_VENV)/bin/python -m pytest -q -n $(TEST_WORKERS) --dist worksteal $(HANGS) $(CHECK_PROFILE) -m "$(CHECK)"
+	@$(LOWEST_VENV)/bin/python -m pytest -q -n $(FEW_WORKERS) --dist worksteal $(HANGS) $(CHECK_PROFILE) -m "$(CHECK)"
 
 $(LOWEST_STAMP): setup.cfg pyproject.toml tests/lowest.py
 	@test -n "$(LOWEST_PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; say where: make test-lowest LOWEST_PYTHON=/path/to/python3.11"; exit 2; }
@@ -162,7 +162,7 @@ spool-crashes: $(STAMP)  ## Kill a process that writes a spool 1,000 times, and 
 
 unit: $(STAMP)  ## The tests of `make check`.
 	@echo "== Running the quick tests"
-	@$(PYTEST) -n $(TEST_WORKERS) -q $(CHECK_PROFILE) -m "$(CHECK)"
+	@$(PYTEST) -n $(FEW_WORKERS) -q $(CHECK_PROFILE) -m "$(CHECK)"
 
 fuzz: $(FUZZ_STAMP)  ## Fuzz decoders and outside input, guided by coverage (atheris): make fuzz SECONDS=60 ONLY=any_url
 	@$(FUZZ_VENV)/bin/python -m tests.fuzz --seconds $(SECONDS) --only '$(ONLY)'

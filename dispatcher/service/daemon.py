@@ -25,7 +25,7 @@ from datetime import timedelta
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from cqueue._version import __version__
 from cqueue.dispatcher.application import import_string
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.execution.pollers import Poller
     from cqueue.dispatcher.service.launch import Launched
     from cqueue.protocol.poll import Share
-
-T = TypeVar("T")
 
 FIRST_RETRY_S: Final = 0.5
 """Seconds before the second attempt to connect at the start; doubled each time."""
@@ -103,8 +101,8 @@ class Ordered:
     why: str
 
 
-Notice = Signalled | Stopped | Ordered | Future[Any]
-"""A future: a step of the start has ended, whichever way."""
+Notice = Signalled | Stopped | Ordered | Future["Launched"]
+"""A future: an attempt to start the dispatcher has ended, whichever way."""
 Inbox = queue.SimpleQueue[Notice]
 
 
@@ -175,8 +173,10 @@ class Daemon:
         pause_s, launched = 0.0, None
         while self._next(pause_s) is None:
             try:
-                if launched is None:  # each made application, and each one launched, has a client of its own
-                    found = self._attempt(partial(launch.made_by, found, self._settings))
+                if (
+                    launched is None
+                ):  # an application that is made has a client of its own, and so has a launch
+                    found = launch.made_by(found, self._settings)
                     hooks = [self._metrics, *self._hooks]
                     launched = self._attempt(partial(launch.launch, found, self._settings, hooks))
                 return self._start(launched)
@@ -187,15 +187,15 @@ class Daemon:
                 self._tell_of(exc, pause_s)
         return None
 
-    def _attempt(self, step: Callable[[], T]) -> T:
-        """Run a step on a thread; leave the process if a signal comes first. Nodes that accept a connection
-        and do not answer keep a step for many seconds, and the usual end of Python would wait for it.
+    def _attempt(self, launch: Callable[[], Launched]) -> Launched:
+        """Launch on a thread; leave the process if a signal comes first. Nodes that accept a connection and
+        do not answer keep an attempt for many seconds, and the usual end of Python would wait for it.
         """
-        attempt: Future[T] = Future()
+        attempt: Future[Launched] = Future()
 
         def run() -> bool:
             try:
-                attempt.set_result(step())
+                attempt.set_result(launch())
             except BaseException as exc:  # noqa: BLE001 - raised below
                 attempt.set_exception(exc)
             return True

@@ -411,21 +411,6 @@ def test_a_signal_ends_an_attempt_that_gets_no_answer(shop, run, monkeypatch):
     assert_leaves(running, answer)
 
 
-def test_a_signal_ends_a_function_that_connects_by_itself_and_gets_no_answer(shop, run, monkeypatch):
-    began, answer = threading.Event(), threading.Event()
-
-    def make():
-        began.set()
-        answer.wait()
-        raise Unavailable("no answer")
-
-    monkeypatch.setattr(shop, "make", make)
-    monkeypatch.setattr(daemon, "leave", sys.exit)
-    running = run("daemon_shop:make")
-    assert began.wait(20)
-    assert_leaves(running, answer)
-
-
 def test_a_start_that_fails_after_it_has_connected_goes_on_with_that_client(shop, run, monkeypatch):
     """Each attempt left one open. A dispatcher looks up its queues when it is made, and as it starts."""
     monkeypatch.setattr(daemon, "FIRST_RETRY_S", 0.01)

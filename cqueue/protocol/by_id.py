@@ -169,7 +169,7 @@ def cancel(spec: QueueSpec, wide_row: WideRow, priority: int, ids_: Sequence[int
         OutcomeUnknown: messages may be deleted, or are, and may be handed out once more.
     """
     now_us = yield from Now()
-    head, _ = yield from locks.read_whole(wide_row)
+    head = yield from locks.read_whole(wide_row)
     rows: list[MessageRow] = yield from ReadMessages(wide_row, priority, tuple(ids_))
     listing, changed = head.listing(priority), Changed()
     for row in rows:
@@ -300,7 +300,7 @@ def _mutate(
     is_unsure, seen_fence = False, None
     for tries in range(TRIES):
         owner, pick, now_us = (yield from new_owner()), (yield from RandomBits(16)), (yield from Now())
-        head, _ = yield from locks.read_whole(wide_row)
+        head = yield from locks.read_whole(wide_row)
         memory.remembered.note_read(head, now_us)
         if policy.is_retired(head, memory.end_us, now_us):
             return Changed(fence=fence_of(head))

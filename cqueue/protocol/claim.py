@@ -7,12 +7,10 @@ messages only when the mutation is known to be applied.
 
 The fence keeps claims apart; the lock only keeps others from reading in vain. Only a claim lists ids that no
 slot listed, and every claim changes the fence. Holders merely move ids from slot to slot. So while a fence
-stands, all ids listed now were listed in each head read with that fence. That allows three shortcuts:
+stands, all ids listed now were listed in each head read with that fence. That allows two shortcuts:
 
-- Messages may be read beside the head if an earlier head is known. What neither head lists may be claimed if
-  both have the same fence.
-- Shortly after this consumer's own claim the head need not be read: it is as that claim left it, except for
-  what other consumers gave back.
+- Shortly after a probe, or this consumer's own claim, the head need not be read: it is as it was read, or as
+  that claim left it, except for what other consumers gave back.
 - Messages that a hint names may be claimed by an earlier head alone, and read beside the mutation. A claim by
   name moves neither cursor nor boundary, so later reads find what no hint has named.
 
@@ -35,13 +33,13 @@ from cqueue.protocol.policy import Disposition
 from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.row_memory import ReadAhead, RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.unclaimed import beside_head, next_slice
+from cqueue.protocol.unclaimed import next_slice
 from cqueue.protocol.unknown import unknown_if_not_done
-from cqueue.store.operations import Mutate, Now, ReadMessages, SlotRow, SlotState
+from cqueue.store.operations import Head, Mutate, Now, ReadMessages, SlotRow, SlotState
 
-TRIES = 3
-"""Most tries of a claim that other consumers outrun: a retry reads the head again, and the next one also
-takes the lock, so a third failure means that the wide row is contended."""
+TRIES = 4
+"""Most tries of a claim that other consumers outrun: the second reads the head again, and the third also
+takes the lock, so a fourth failure means that the wide row is contended."""
 
 MAX_SLOTS_BY_NAME = 16
 """Slots of one priority that claims by name make at most: every read of the head reads them."""
@@ -76,7 +74,6 @@ def claim(
     claimed, most = None, min(want, claim_draft.MAX_LISTED)
     if hint is not None and len(hint.priorities) == 1 and 0 < len(hint.named) <= most:
         claimed = yield from _claim_named(memory, spec, gate, hint)
-    claimed = claimed or (yield from _claim_on(memory, spec, gate, want, stay=stay))
     for _ in range(TRIES):
         if claimed is None:
             claimed = yield from _claim(memory, spec, gate, want, stay=stay)
@@ -105,49 +102,27 @@ def _claim_named(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, hint: Hi
     return (yield from _commit(draft))
 
 
-def _claim_on(
-    memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
-) -> Proto[Claim | None]:
-    """Claim by the remembered head, as this consumer's last claim left it; None if it must be read."""
-    now_us, head = (yield from Now()), memory.remembered.head
-    if head is None or not memory.remembered.is_usable(now_us):
-        return None
-    head_draft = HeadDraft(head, memory, (yield from new_owner()), now_us)
-    if head_draft.due_slots(spec) or not memory.is_boundary_current(now_us):
-        return None
-    draft = Draft(spec=spec, memory=memory, gate=gate, now_us=now_us, head=head_draft, want=want, stay=stay)
-    yield from unclaimed.take_unclaimed(draft)
-    if not draft.grants and (memory.remembered.locked or now_us >= memory.retire_at_us(spec)):
-        return None  # only a claim that reads the head releases a lock, or retires a wide row
-    return (yield from _commit(draft)) if draft.grants else _nothing(draft)
-
-
 def _claim(
     memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
 ) -> Proto[Claim | None]:
-    """Read the head and claim by it; None if another consumer was quicker."""
-    if memory.remembered.fence is None and not (yield from prepare_fence(memory, spec)):
+    """Claim by the head, as it is remembered or as it is read; None if another consumer was quicker."""
+    remembered = memory.remembered
+    if remembered.fence is None and not (yield from prepare_fence(memory, spec)):
         return Claim(contended=not memory.retired)
-    fence, before = memory.remembered.fence, memory.remembered.head
-    owner = yield from new_owner()
+    fence, owner = remembered.fence, (yield from new_owner())
     now_us = yield from Now()  # before all reads: cursors and retirement depend on when reads began
-    beside = beside_head(memory, spec, now_us, want)
-    head, found = yield from lock.read_whole(memory.wide_row, beside.all if beside else ())
-    memory.remembered.note_read(head, now_us)
-    if memory.remembered.fence != fence:
-        return None
-    memory.remembered.whole = True
-    read = HeadDraft(head, memory, owner, now_us)
-    memory.finished = list(read.finished.values())
-    draft = Draft(spec=spec, memory=memory, gate=gate, now_us=now_us, head=read, want=want, stay=stay)
-    if found is not None and before is not None:
-        read.skip_listed(before)
+    if is_read := not memory.has_current_head(now_us):
+        remembered.note_read((yield from lock.read_whole(memory.wide_row)), now_us)
+        if remembered.fence != fence:
+            return None
+    head = HeadDraft(remembered.head or Head(), memory, owner, now_us)
+    if is_read:
+        memory.finished = list(head.finished.values())
+    draft = Draft(spec=spec, memory=memory, gate=gate, now_us=now_us, head=head, want=want, stay=stay)
     try:
         yield from take_due_slots(draft)
-        yield from unclaimed.take_unclaimed(
-            draft, beside.answered(found) if beside and found is not None else None
-        )
-        may_go = policy.retires(now_us, memory.retire_at_us(spec))
+        yield from unclaimed.take_unclaimed(draft)
+        may_go = policy.retires(remembered.read_us, memory.retire_at_us(spec))
         if may_go and not (yield from retire.try_retire(draft)):
             return None
         return (yield from _commit(draft))
@@ -245,7 +220,7 @@ def _commit(draft: Draft) -> Proto[Claim | None]:
         return _nothing(draft)
     mutation, read_us = draft.mutation(), remembered.read_us
     # The head is unknown until the mutation is known to be applied.
-    remembered.whole, remembered.read_us, remembered.read_ahead = False, 0, None
+    remembered.read_us, remembered.read_ahead = 0, None
     try:
         if mutation.lock is None or not (yield from _send_mutation(draft, mutation)):
             return None
@@ -254,7 +229,7 @@ def _commit(draft: Draft) -> Proto[Claim | None]:
             memory.left_until_ms = draft.grants[0].lease.due_ms + draft.spec.skew_us // 1000
         raise
     remembered.read_us = read_us
-    remembered.note_write(draft.head.left_with(mutation.lock), whole=True)
+    remembered.note_write(draft.head.left_with(mutation.lock))
     _remember(draft)
     if draft.retire:
         yield from finish_retirement(memory, draft.spec)

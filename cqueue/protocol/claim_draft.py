@@ -80,7 +80,9 @@ class HeadDraft:
         self.changes: dict[tuple[int, int], SlotChange] = {}
         self.finished = self._finished(memory.finished)
         self.listed: dict[int, set[int]] = {}
-        self.skip_listed(head)
+        for slot in head.slots:  # the claim skips all ids that a slot lists, expired or not
+            if policy.is_skipped(slot, now_us // 1000):
+                self.listed.setdefault(slot.priority, set()).update(slot.ids)
         for at in () if memory.open else head.cursors.values():
             if policy.is_lost(at, now_us):
                 self._place(policy.restarted(at, now_us))
@@ -109,12 +111,6 @@ class HeadDraft:
         return self._read.lock
 
     # ── what slots list ──
-
-    def skip_listed(self, head: Head) -> None:
-        """Exclude from this claim all ids that a slot lists, expired or not."""
-        for slot in head.slots:
-            if policy.is_skipped(slot, self.now_us // 1000):
-                self.listed.setdefault(slot.priority, set()).update(slot.ids)
 
     def unlisted(self, priority: int, ids_: Iterable[int]) -> list[int]:
         """Return the ids that no slot lists."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from cqueue.errors import LASTING, NotDone, OutcomeUnknown
 from cqueue.protocol import policy
@@ -64,6 +63,8 @@ def prepare_fence(memory: RowMemory, spec: QueueSpec) -> Proto[bool]:
     if policy.is_held(head.lock, spec, now_us):
         remembered.head = None  # the lock's holder will have changed the head by the time it lets go
         return False
+    if head.lock is not None and head.lock.state is LockState.LOCKED:
+        remembered.read_us = 0  # a lock that overtook may be newer than what was read beside it
     if policy.locks_first(head, has_rival=not remembered.expects_no_rival(now_us)):
         return (yield from acquire(memory, spec))
     remembered.fence = fence_of(head)
@@ -98,18 +99,12 @@ def _write(memory: RowMemory, lock: LockRow, now_us: int, *, overtakes: bool = F
     mutation = Mutate(memory.wide_row, lock=lock, expect_fence=stored, overtakes=overtakes)
     if not (yield from mutate_once(mutation)):
         return False
-    # The rest of the head is from an earlier read that may be torn, so a claim reads the head first.
-    memory.remembered.note_write(replace(head, lock=lock), whole=False)
+    memory.remembered.note_write(replace(head, lock=lock))
     return True
 
 
-def read_whole(
-    wide_row: WideRow, beside: Sequence[Operation[Any]] = ()
-) -> Proto[tuple[Head, list[Any] | None]]:
+def read_whole(wide_row: WideRow) -> Proto[Head]:
     """Read a head until it shows no mutation in part; a claim may rely on it.
-
-    beside: reads to make at the same time. The second result holds their answers; it is None without such
-    reads, or if one of them failed.
 
     Two equal heads in a row whose tallies have the same wrong sum are accepted. The second read began after
     all that the first one saw was stored, so the read did not tear the head: the stored rows are damaged,
@@ -118,20 +113,13 @@ def read_whole(
     Raises:
         NotDone: a read failed, or others change the head faster than it can be read.
     """
-    found: list[Any] | None = None
-    if not beside:
-        head = yield from ReadHead(wide_row)
-    else:
-        head, *answers = yield from Together((ReadHead(wide_row), *beside))
-        if isinstance(head, Exception):
-            raise head
-        found = None if any(isinstance(answer, Exception) for answer in answers) else answers
+    head = yield from ReadHead(wide_row)
     for _ in range(READS):
         if policy.is_whole(head):
-            return head, found
+            return head
         before, head = head, (yield from ReadHead(wide_row))
         if head == before:
-            return head, found
+            return head
     raise NotDone("the wide row is changing too fast to be read in one piece")
 
 

@@ -27,7 +27,7 @@ MAX_NAMED_ABOVE = 200
 """Messages that claims by name leave above a boundary at most: reads from there cross their tombstones."""
 
 MAX_UNSEEN_US = 2_500_000
-"""µs for which a lone consumer counts a boundary as current: just above the idle pause of 2 s.
+"""µs for which a lone consumer claims by name without reading the head: just above the idle pause of 2 s.
 After a longer time nothing shows whether another consumer has claimed."""
 
 UNKNOWN_SIZE = 8 << 10
@@ -130,7 +130,6 @@ class RememberedHead:
     locked: bool = False  # this consumer holds the lock
     read_ahead: ReadAhead | None = None  # messages read ahead of the next claim
     read_us: int = 0  # when the head was last read
-    whole: bool = False  # no part of `head` is older than the rest
     rival_us: int = 0  # when another consumer claimed here, as far as is known
 
     def note_read(self, head: Head, now_us: int) -> None:
@@ -138,15 +137,15 @@ class RememberedHead:
         if fence_of(head) != self.fence:
             self.rival_us = max(self.rival_us, fence_of(head) or 0)
             self.fence, self.read_ahead, self.locked = None, None, False
-        self.head, self.read_us, self.whole = head, now_us, False
+        self.head, self.read_us = head, now_us
 
     def forget(self) -> None:
         """Forget the head, which may have changed; the next claim reads it."""
         self.head, self.fence, self.locked, self.read_ahead = None, None, False, None
 
-    def note_write(self, head: Head, *, whole: bool) -> None:
-        """Note the head that an applied mutation left. whole: no part of it is older than the rest."""
-        self.head, self.fence, self.whole = head, fence_of(head), whole
+    def note_write(self, head: Head) -> None:
+        """Note the head that an applied mutation left."""
+        self.head, self.fence = head, fence_of(head)
         self.locked = head.lock is not None and bool(head.lock.until_ms)
 
     def note_freed(self, changes: Iterable[SlotChange]) -> None:
@@ -160,13 +159,6 @@ class RememberedHead:
         freed = {(row.priority, row.number, before): row for before, row in changes}
         slots = [freed.get((slot.priority, slot.number, slot.rev), slot) for slot in self.head.slots]
         self.head = replace(self.head, slots=tuple(slots))
-
-    def is_usable(self, now_us: int) -> bool:
-        """Return whether a claim may skip reading the head: this consumer's last claim left it a moment ago.
-
-        Where others claim too, the head has probably changed, unless this consumer holds the lock.
-        """
-        return self.whole and now_us - self.read_us < HEAD_REMEMBERED_US and self.expects_no_rival(now_us)
 
     def expects_no_rival(self, now_us: int) -> bool:
         """Return whether no other consumer is likely to claim here: none has for a second."""
@@ -238,17 +230,18 @@ class RowMemory:
         few = len(self.reads.named.get(priority, ())) + len(named) <= MAX_NAMED_ABOVE
         return priority in self.priorities and is_time and few
 
-    def is_boundary_current(self, now_us: int) -> bool:
-        """Return whether the remembered boundary is probably still near the stored one.
+    def has_current_head(self, now_us: int) -> bool:
+        """Return whether a claim may go by the remembered head: it was read a moment ago, and in one piece.
 
-        Otherwise a read from there might cross the tombstones of all that others have claimed and acked
-        since.
+        Its boundary has to be near the stored one, too. Otherwise a read from there might cross the
+        tombstones of all that others have claimed and acked since.
         """
-        unseen_us = now_us - self.remembered.read_us
-        if self.remembered.locked or unseen_us < BOUNDARY_CURRENT_US:
-            return True
-        alone = not self.assigned_elsewhere and self.remembered.expects_no_rival(now_us)
-        return bool(self.emptied_us) and unseen_us < MAX_UNSEEN_US and alone
+        remembered, unseen_us = self.remembered, now_us - self.remembered.read_us
+        if remembered.head is None or unseen_us >= HEAD_REMEMBERED_US or not policy.is_whole(remembered.head):
+            return False
+        first_here = bool(self.emptied_us) and not self.assigned_elsewhere
+        is_near = first_here or unseen_us < BOUNDARY_CURRENT_US
+        return remembered.locked or (is_near and remembered.expects_no_rival(now_us))
 
     def retire_at_us(self, spec: QueueSpec) -> int:
         """Return when the wide row may be retired, because nothing acknowledged can land in it any more.

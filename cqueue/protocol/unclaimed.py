@@ -11,8 +11,7 @@ since the last poll; passes over the whole row follow at growing intervals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import TooManyTombstones
@@ -25,7 +24,6 @@ from cqueue.store.operations import (
     CursorRow,
     IdSlice,
     MessageRow,
-    Operation,
     ReadIds,
     ReadMessages,
     ReadSlice,
@@ -52,53 +50,19 @@ READ_AHEAD_AGE_US = 500_000
 
 
 class ReadAnswers(NamedTuple):
-    """Answers to the reads of one priority: a slice above the cursor row `at`, and pieces below it to `upto`.
+    """Answers to the reads of one priority: a slice above the boundary, and pieces below it to `upto`.
 
     has_look_back: a look-back is among the pieces.
     """
 
-    at: CursorRow
     slice: ReadAhead
     upto: int
     pieces: list[IdSlice]
     has_look_back: bool
 
 
-class PlannedReads(NamedTuple):
-    """Reads of one priority that run side by side and begin at `began_us`.
-
-    slice: the read above the boundary, or its answer if it was read ahead. late: the reads below the
-    boundary: a piece of the sweep if `upto` is above the cursor, and a look-back if `has_look_back`.
-    cut_at: where the slice ends before the present; 0 if it does not.
-    """
-
-    at: CursorRow
-    began_us: int
-    slice: ReadSlice | ReadAhead
-    upto: int
-    late: tuple[ReadIds, ...]
-    has_look_back: bool
-    cut_at: int = 0
-
-    @property
-    def all(self) -> tuple[Operation[Any], ...]:
-        """Return the operations to perform."""
-        return self.late if isinstance(self.slice, ReadAhead) else (self.slice, *self.late)
-
-    def answered(self, answers: Sequence[Any]) -> ReadAnswers:
-        """Combine the operations' answers."""
-        pieces, slice_ = list(answers), self.slice
-        if not isinstance(slice_, ReadAhead):
-            rows, tombstones, damaged = pieces.pop(0)
-            whole = len(rows) < slice_.limit
-            at = self.at.priority, self.at.boundary
-            damaged_to = max(damaged, default=0)
-            slice_ = ReadAhead(*at, rows, self.began_us, whole, damaged_to, self.cut_at, tombstones)
-        return ReadAnswers(self.at, slice_, self.upto, pieces, self.has_look_back)
-
-
-def take_unclaimed(draft: Draft, beside: ReadAnswers | None = None) -> Proto[None]:
-    """Take due messages that no slot lists, priority by priority. beside: what was read beside the head."""
+def take_unclaimed(draft: Draft) -> Proto[None]:
+    """Take due messages that no slot lists, priority by priority."""
     for priority in _order(draft.memory):
         if draft.left <= 0:
             draft.more = True
@@ -106,7 +70,7 @@ def take_unclaimed(draft: Draft, beside: ReadAnswers | None = None) -> Proto[Non
         if draft.memory.open:
             yield from _take_open(draft, priority)
         else:
-            yield from _take_normal(draft, priority, beside)
+            yield from _take_normal(draft, priority)
 
 
 def _order(memory: RowMemory) -> list[int]:
@@ -121,14 +85,14 @@ def _order(memory: RowMemory) -> list[int]:
 # ── normal wide rows ──
 
 
-def _take_normal(draft: Draft, priority: int, beside: ReadAnswers | None) -> Proto[None]:
+def _take_normal(draft: Draft, priority: int) -> Proto[None]:
     at = draft.head.cursor(priority)
     if at.cursor < at.boundary:  # a sweep begins
         draft.memory.reads.budget.restart()
     whole = False
     for number in range(MAX_PIECES):
         try:
-            whole, goes_on = yield from _take_piece(draft, priority, beside, sliced=whole)
+            whole, goes_on = yield from _take_piece(draft, priority, sliced=whole)
         except TooManyTombstones:
             draft.memory.reads.budget.note_refusal(priority)
             if not (number or draft.grants or draft.head.moved):
@@ -137,13 +101,10 @@ def _take_normal(draft: Draft, priority: int, beside: ReadAnswers | None) -> Pro
             break
         if (whole and not goes_on) or draft.grants:
             break
-        beside = None
     draft.more = draft.more or not whole
 
 
-def _take_piece(
-    draft: Draft, priority: int, known: ReadAnswers | None, *, sliced: bool
-) -> Proto[tuple[bool, bool]]:
+def _take_piece(draft: Draft, priority: int, *, sliced: bool) -> Proto[tuple[bool, bool]]:
     """Take from a slice, a look-back and one piece of the sweep, read side by side.
 
     Return whether the slice was taken to its end, and whether the sweep has more pieces.
@@ -151,12 +112,10 @@ def _take_piece(
     """
     memory, head, spec = draft.memory, draft.head, draft.spec
     at = head.cursor(priority)
-    if known is None or known.at != at:
-        known = yield from _read(draft, at, sliced=sliced)
-    slice_, upto, pieces = known.slice, known.upto, known.pieces
+    slice_, upto, pieces, has_look_back = yield from _read(draft, at, sliced=sliced)
     rows, began_us = slice_.rows, slice_.began_us
     counts_us = policy.counts_from_us(began_us, draft.now_us)
-    if known.has_look_back:
+    if has_look_back:
         memory.reads.looked_back_us[priority] = draft.now_us
     late = [id_ for piece in pieces for id_ in _readable(piece)]
     if upto > at.cursor:
@@ -184,13 +143,34 @@ def _take_piece(
 
 
 def _read(draft: Draft, at: CursorRow, *, sliced: bool) -> Proto[ReadAnswers]:
-    """Read the slice above the boundary, and beside it what lies below the boundary."""
-    slice_ = (
-        ReadAhead(at.priority, at.boundary, [], draft.now_us, whole=True) if sliced else _ahead(draft, at)
+    """Read the slice above the boundary, and beside it what lies below the boundary.
+
+    That is a piece of the sweep, if one is due, and a look-back.
+    """
+    memory, spec, now_us, priority = draft.memory, draft.spec, draft.now_us, at.priority
+    row, upto = memory.wide_row, _sweep_end(memory, spec, at, now_us)
+    late = [ReadIds(row, priority, at.cursor, upto, MAX_IDS)] if upto > at.cursor else []
+    back = look_back(memory, spec, at, now_us)
+    if back is not None and max(back.after, upto) < back.upto:
+        late.append(ReadIds(row, priority, max(back.after, upto), back.upto, MAX_IDS))
+    slice_ = ReadAhead(priority, at.boundary, [], now_us, whole=True) if sliced else _ahead(draft, at)
+    if slice_ is not None:
+        return ReadAnswers(slice_, upto, (yield from together(*late)), back is not None)
+    listed = listed_above(draft.head.slots.values(), at, now_us)
+    limit, present = _rows_at_once(memory, priority, draft.left + len(listed)), _present(memory, now_us)
+    end = memory.reads.budget.reach(priority, at.boundary, present)
+    found, *pieces = yield from together(ReadSlice(row, priority, at.boundary, end, limit), *late)
+    slice_ = ReadAhead(
+        priority,
+        at.boundary,
+        found.rows,
+        now_us,
+        whole=len(found.rows) < limit,
+        damaged_to=max(found.damaged, default=0),
+        upto=end if end < present else 0,
+        tombstones=found.tombstones,
     )
-    listed = listed_above(draft.head.slots.values(), at, draft.now_us)
-    reads = _reads(draft.memory, draft.spec, at, draft.now_us, slice_ or draft.left + len(listed))
-    return reads.answered((yield from together(*reads.all)))
+    return ReadAnswers(slice_, upto, pieces, back is not None)
 
 
 def _ahead(draft: Draft, at: CursorRow) -> ReadAhead | None:
@@ -200,44 +180,6 @@ def _ahead(draft: Draft, at: CursorRow) -> ReadAhead | None:
         return None
     fills = len(ahead.rows) >= _rows_at_once(draft.memory, at.priority, draft.left)
     return ahead if fills and draft.now_us - ahead.began_us < READ_AHEAD_AGE_US else None
-
-
-def _reads(
-    memory: RowMemory, spec: QueueSpec, at: CursorRow, now_us: int, slice_: ReadAhead | int
-) -> PlannedReads:
-    """Plan the reads of a priority. slice_: the slice if it was read already, else the rows to ask for."""
-    row, priority, upto = memory.wide_row, at.priority, _sweep_end(memory, spec, at, now_us)
-    late = [ReadIds(row, priority, at.cursor, upto, MAX_IDS)] if upto > at.cursor else []
-    back = look_back(memory, spec, at, now_us)
-    if back is not None and max(back.after, upto) < back.upto:
-        late.append(ReadIds(row, priority, max(back.after, upto), back.upto, MAX_IDS))
-    if isinstance(slice_, int):
-        limit, present = _rows_at_once(memory, priority, slice_), _present(memory, now_us)
-        end = memory.reads.budget.reach(priority, at.boundary, present)
-        read: ReadSlice | ReadAhead = ReadSlice(row, priority, at.boundary, end, limit)
-        cut_at = end if end < present else 0
-    else:
-        read, cut_at = slice_, slice_.upto
-    return PlannedReads(at, now_us, read, upto, tuple(late), back is not None, cut_at)
-
-
-def beside_head(memory: RowMemory, spec: QueueSpec, now_us: int, want: int) -> PlannedReads | None:
-    """Plan reads to make beside the head; None unless the head's fence is probably unchanged.
-
-    Their answers count only if the head then shows the remembered fence.
-    """
-    head, ahead = memory.remembered.head, memory.remembered.read_ahead
-    if head is None or memory.open or not policy.is_whole(head):
-        return None
-    if not (memory.remembered.expects_no_rival(now_us) and memory.is_boundary_current(now_us)):
-        return None
-    priority = _order(memory)[0]
-    at = head.cursor(priority)
-    if policy.is_lost(at, now_us) or (ahead is not None and ahead[:2] == (at.priority, at.boundary)):
-        return None
-    if at.cursor < at.boundary:
-        memory.reads.budget.restart()
-    return _reads(memory, spec, at, now_us, want + len(listed_above(head.slots, at, now_us)))
 
 
 def next_slice(draft: Draft, ahead: ReadAhead) -> ReadSlice | None:

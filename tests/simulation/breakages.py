@@ -250,12 +250,12 @@ def fence_stands_beside_new_ids() -> Any:
 def head_read_in_pages() -> Any:
     """The slots are read in two pages, one after the other."""
 
-    def read(wide_row: WideRow, beside: Any = None) -> Any:
+    def read(wide_row: WideRow) -> Any:
         first = yield ReadHead(wide_row)
         second = yield ReadHead(wide_row)
         slots = [slot for slot in first.slots if slot.number < 2]
         later = [slot for slot in second.slots if slot.number >= 2]
-        return Head(second.lock, second.cursors, (*slots, *later)), None
+        return Head(second.lock, second.cursors, (*slots, *later))
 
     return replaced("head read", read)
 
@@ -270,26 +270,29 @@ def messages_before_head() -> Any:
     early: dict[WideRow, dict[int, list[MessageRow]]] = {}
     take = right("messages taken")
 
-    def head(wide_row: WideRow, beside: Any = None) -> Any:
+    def head(wide_row: WideRow) -> Any:
         everything = ids.highest_at(1 << 56)
         reads = tuple(ReadSlice(wide_row, priority, ids.START, everything, 100) for priority in (0, 5))
         answers = yield from Together(reads)
         found = [[] if isinstance(answer, Exception) else answer.rows for answer in answers]
         early[wide_row] = dict(zip((0, 5), found, strict=True))
-        return (yield from ReadHead(wide_row)), None
+        return (yield from ReadHead(wide_row))
 
-    def read(op: Any) -> Any:
-        if type(op) is Together:
-            return Together(tuple(read(each) for each in op.operations), retried=op.retried)
-        if type(op) not in {ReadSlice, ReadIds}:
-            return op
-        known = early.get(op.wide_row, {}).get(op.priority, ())
-        rows = [row for row in known if op.after < row.id <= op.upto][: op.limit]
-        return Known(Slice(rows, 0) if type(op) is ReadSlice else IdSlice([row.id for row in rows], 0))
+    def taken(draft: Draft) -> Any:
+        found = early.pop(draft.memory.wide_row, None)
 
-    return all_of(
-        replaced("head read", head), replaced("messages taken", lambda *claim: _asking(take(*claim), read))
-    )
+        def read(op: Any) -> Any:
+            if type(op) is Together:
+                return Together(tuple(read(each) for each in op.operations), retried=op.retried)
+            if type(op) not in {ReadSlice, ReadIds} or found is None:  # this claim has read no head
+                return op
+            known = found.get(op.priority, ())
+            rows = [row for row in known if op.after < row.id <= op.upto][: op.limit]
+            return Known(Slice(rows, 0) if type(op) is ReadSlice else IdSlice([row.id for row in rows], 0))
+
+        return (yield from _asking(take(draft), read))
+
+    return all_of(replaced("head read", head), replaced("messages taken", taken))
 
 
 def _asking(

@@ -15,7 +15,7 @@ from cqueue.protocol.budget import MAX_COUNTED_TOMBSTONES
 from cqueue.protocol.claim import claim
 from cqueue.protocol.claim_draft import FREED_AT_ONCE, MAX_LISTED, _portions
 from cqueue.protocol.lease import SuspectGate
-from cqueue.protocol.lock import read_whole, unlock
+from cqueue.protocol.lock import acquire, unlock
 from cqueue.protocol.registry import Registry
 from cqueue.protocol.retire import PASS_IDS, PRIORITIES, READS_AT_ONCE
 from cqueue.protocol.row_memory import (
@@ -27,7 +27,7 @@ from cqueue.protocol.row_memory import (
     MessageSizes,
     RowMemory,
 )
-from cqueue.protocol.unclaimed import READ_AHEAD_AGE_US, READ_BYTES, _order
+from cqueue.protocol.unclaimed import LOOK_BACK_GAP_US, READ_AHEAD_AGE_US, READ_BYTES, _order
 from cqueue.store.operations import (
     DropBodies,
     HasMessages,
@@ -146,7 +146,7 @@ def test_where_others_claim_too_the_lock_is_taken_first():
 
 
 def test_a_fence_that_somebody_else_wrote_will_do():
-    """A consumer's first claim costs one mutation, and reads messages beside the head."""
+    """A consumer's first claim costs one mutation, and goes by the head that the probe has read."""
     table = Table()
     put(table)
     table.claim()
@@ -154,8 +154,21 @@ def test_a_fence_that_somebody_else_wrote_will_do():
     view, new = table.view(), put(table)
     table.log.clear()
     assert ids_of(table.poll(view)) == new
-    assert [type(one) for one in table.log] == [ReadHead, ReadIds, ReadHead, ReadSlice, ReadIds, Mutate]
+    assert [type(one) for one in table.log] == [ReadHead, ReadIds, ReadSlice, ReadIds, Mutate]
     assert mutations(table) == 1
+
+
+def test_beside_a_lock_that_ran_out_the_head_is_read_again():
+    """A lock that overtook others may be newer than the slots in the read that shows it first."""
+    table = Table()
+    put(table)
+    table.claim()
+    table.run(acquire(table.view(), table.spec, overtakes=True))
+    table.pass_time(table.spec.lease_ms * 1000)
+    table.log.clear()
+    view = table.view()
+    table.poll(view)
+    assert [type(one) for one in table.log][:3] == [ReadHead, ReadHead, ReadSlice]
 
 
 @pytest.fixture
@@ -457,22 +470,6 @@ def test_a_claim_without_an_answer_is_looked_up_whatever_was_read_beside_it():
     assert ids_of(table.claim(table.view(), want=20, hook=lose_reply)) == some[:20]
 
 
-def test_a_head_shows_which_reads_were_made_beside_it():
-    """Without such reads, or if one failed, there are no answers, and a claim reads on its own."""
-    table = Table()
-    put(table)
-    table.claim()
-    beside = ReadIds(table.row, 0, 0, ids.highest_at(NOON_US), 10)
-    assert table.run(read_whole(table.row)) == (table.head(), None)
-    assert table.run(read_whole(table.row, [beside])) == (table.head(), [table.store.execute(beside)])
-
-    def fail(operation):
-        if operation is beside:
-            raise NotDone("no answer")
-
-    assert table.run(read_whole(table.row, [beside]), fail) == (table.head(), None)
-
-
 def test_a_full_claim_reads_no_less_urgent_priority():
     """It says that there may be more."""
     table = Table()
@@ -759,6 +756,9 @@ def test_a_claim_adds_its_number_to_the_tally_of_a_cursor():
 def test_a_head_that_never_stands_still_is_not_gone_by():
     """Each read shows another mutation in part, so nothing is claimed, and nothing is lost."""
     table = Table()
+    put(table)
+    claimed(table, table.view())
+    table.pass_time(RIVAL_WINDOW_US)
     wanted = put(table)
     execute, tallies = table.store.execute, itertools.count(1)
 
@@ -801,58 +801,14 @@ def asked_together(table: Table, view) -> list[tuple[type, ...]]:
     return groups
 
 
-def beginnings(groups: list[tuple[type, ...]]) -> list[tuple[type, ...]]:
-    """Return the first three operations of each batch."""
-    return [group[:3] for group in groups]
-
-
-def test_all_is_read_beside_a_head_that_is_likely_ours():
-    """Head, slice, sweep and look-back are read at once."""
-    at_once = (ReadHead, ReadSlice, ReadIds)
+def test_slice_sweep_and_look_back_are_read_at_once():
     table = Table()
     view = table.view()
-    for _ in range(2):
+    for _ in range(int((SETTLE_US + SKEW_US) / LOOK_BACK_GAP_US) + 2):
         put(table)
-        asked_together(table, view)
-        table.pass_time(HEAD_REMEMBERED_US)
-    put(table)
-    assert at_once in beginnings(asked_together(table, view))
-    table.pass_time(RIVAL_WINDOW_US)
-    new = put(table)
-    assert at_once in beginnings(asked_together(table, view))
-    assert table.listed()[-1:] == new
-
-
-def test_a_claim_stands_though_the_slice_beside_the_head_failed():
-    table = Table()
-    view = table.view()
-    put(table)
-    table.claim(view)
-    new = put(table)
-    table.pass_time(HEAD_REMEMBERED_US)
-    failed = []
-
-    def fail(operation):
-        if type(operation) is ReadSlice and not failed:
-            failed.append(operation)
-            raise NotDone("no answer")
-
-    assert ids_of(table.claim(view, hook=fail)) == new
-    assert failed
-
-
-def test_a_look_back_that_is_thrown_away_is_made_again():
-    """A look-back beside a head whose fence had moved does not count, and is made again at once."""
-    table = Table()
-    view = table.view()
-    put(table)
-    table.claim(view)
-    put(table)
-    table.pass_time(HEAD_REMEMBERED_US)
-    table.claim()  # somebody else
-    first, *later = asked_together(table, view)
-    assert first[:3] == (ReadHead, ReadSlice, ReadIds)
-    assert any(ReadIds in group for group in later)
+        groups = asked_together(table, view)
+        table.pass_time(LOOK_BACK_GAP_US)
+    assert groups == [(ReadSlice, ReadIds, ReadIds)]
 
 
 def test_each_priority_is_looked_back_to():

@@ -342,7 +342,7 @@ def test_a_wide_row_that_is_over_is_read(table, view):
     table.pass_time(table.end_us + table.spec.settle_us + table.spec.skew_us - table.time_us)
     view.remembered.note_read(table.head(), table.time_us)  # as a probe does
     assert ids_of(told(table, view, sent)) == sent
-    assert ReadHead in kinds(table)
+    assert ReadSlice in kinds(table)
 
 
 def test_hints_of_one_wide_row_are_merged_and_what_else_is_known_of_it_means_to_look(table, view):

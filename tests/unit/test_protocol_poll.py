@@ -743,7 +743,7 @@ def test_a_look_for_a_suspect_that_fails_keeps_no_lock():
 
     def fail_after_the_lock(operation) -> None:
         locked = table.head(row).lock
-        if type(operation) is ReadHead and locked is not None and locked.until_ms and not failed:
+        if type(operation) is ReadSlice and locked is not None and locked.until_ms and not failed:
             failed.append(operation)
             raise NotDone("no answer")
 

@@ -307,6 +307,7 @@ def test_a_wide_row_is_retired_as_soon_as_nothing_can_land_there():
     table = Table()
     view, over_us = table.view(), table.end_us + SETTLE_US + SKEW_US
     for table.time_us, is_retired in ((over_us - 1, False), (over_us, True)):
+        table.poll(view)
         table.claim(view)
         assert view.retired is is_retired
 

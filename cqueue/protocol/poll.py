@@ -70,7 +70,10 @@ class Reason(Enum):
 
 
 class Work(NamedTuple):
-    """A wide row to claim from, and why. hint: all that is known of it, if hints alone brought it here."""
+    """A wide row to claim from, and why.
+
+    hint: all that is known of it, if hints alone brought it here, so that it may overtake others.
+    """
 
     memory: RowMemory
     reason: Reason
@@ -83,18 +86,17 @@ class WorkList:
     def __init__(self) -> None:
         self.held: RowMemory | None = None  # its lock is kept, as it has more messages
         self._turns = 0  # claims in a row from the last one taken out, with the one that overtook it
-        self._hinted: dict[WideRow, Work] = {}
-        self._others: dict[WideRow, Work] = {}
+        self._waiting: dict[WideRow, Work] = {}  # the first one has its turn next
         self._overtakes = False  # the last one taken out came before others because a hint named it
         self._suspects: dict[WideRow, RowMemory] = {}  # a claim ahead left a suspect there
 
     def __len__(self) -> int:
         """Return how many wide rows wait, `held` not counted."""
-        return len(self._hinted) + len(self._others)
+        return len(self._waiting)
 
     def __contains__(self, memory: RowMemory) -> bool:
         """Return whether a wide row is held, or waits."""
-        return memory is self.held or memory.wide_row in self._hinted or memory.wide_row in self._others
+        return memory is self.held or memory.wide_row in self._waiting
 
     @property
     def has_suspects(self) -> bool:
@@ -106,12 +108,11 @@ class WorkList:
         if reason is Reason.SUSPECT:
             self._suspects[memory.wide_row] = memory
         elif memory not in self:
-            waiting = self._hinted if reason is Reason.HINT else self._others
-            waiting[memory.wide_row] = Work(memory, reason, hint)
+            self._waiting[memory.wide_row] = Work(memory, reason, hint)
         elif reason is Reason.HINT and memory is not self.held:
-            waiting = self._hinted if memory.wide_row in self._hinted else self._others
-            before = waiting[memory.wide_row].hint
-            waiting[memory.wide_row] = Work(memory, reason, before | hint if before and hint else None)
+            before = self._waiting[memory.wide_row].hint
+            merged = before | hint if before and hint else None
+            self._waiting[memory.wide_row] = Work(memory, reason, merged)
 
     @property
     def is_last_turn(self) -> bool:
@@ -136,12 +137,11 @@ class WorkList:
             self._turns += 1
             return Work(self.held, Reason.LEFT)
         self._turns = 2 if self._overtakes else 1
-        self._overtakes = bool(self._hinted and self._others) and not self._overtakes
-        waiting = self._hinted if self._overtakes or not self._others else self._others
-        for wide_row, work in waiting.items():
-            del waiting[wide_row]
-            return work
-        return None
+        first = next(iter(self._waiting.values()), None)
+        told = next((work for work in self._waiting.values() if work.hint is not None), first)
+        self._overtakes = told is not first and not self._overtakes
+        work = told if self._overtakes else first
+        return self._waiting.pop(work.memory.wide_row) if work is not None else None
 
     def next_suspect(self) -> Work | None:
         """Take out the first wide row that has a suspect."""

@@ -856,7 +856,7 @@ def test_a_wide_row_that_was_overtaken_has_a_claim_less_in_its_turn():
     work = WorkList()
     work.add(found, Reason.FOUND)
     work.add(other, Reason.FOUND)
-    work.add(hinted, Reason.HINT)
+    work.add(hinted, Reason.HINT, hint(hinted.wide_row))
     order = []
     while next_ := work.next(suspects=False):
         order.append(next_.memory)

@@ -172,11 +172,7 @@ class Producer:
     def _store_unique(self, spec: QueueSpec, one: Outgoing, message: Message, place: int) -> list[Flush]:
         """Store a message with `unique`. Return its flush, or raise why it was not stored."""
         rule = unique_rule(message)
-        try:
-            found = self._states.run(lambda state: self._driver.run(send_unique(spec, state, one, rule)))
-        finally:
-            if rule.replace:
-                self.wakeups.deleted()
+        found = self._states.run(lambda state: self._driver.run(send_unique(spec, state, one, rule)))
         if isinstance(found, Flush):
             found.indexes = [place]
             return [found]

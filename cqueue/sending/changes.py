@@ -96,10 +96,7 @@ class Changes:
 
     def cancel(self, places: Mapping[MessageId, Location]) -> ChangeResult:
         """Delete messages."""
-        try:
-            return self._each(places, by_id.cancel)
-        finally:
-            self._producer.wakeups.deleted()
+        return self._each(places, by_id.cancel)
 
     def extend(self, places: Mapping[MessageId, Location], duration_ms: int) -> ChangeResult:
         """Keep held messages invisible until `duration_ms` from now."""

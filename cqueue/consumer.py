@@ -93,25 +93,6 @@ class Consumer:
         """Used inside: equal for consumers that may settle each other's messages."""
         return self._driver
 
-    @property
-    def last(self) -> Found:
-        """Used inside: how the last received messages were found."""
-        return self._receiver.last
-
-    @property
-    def left_until_ms(self) -> int:
-        """Used inside: cluster time until which it may hold messages that it could not deliver, or 0."""
-        return self._receiver.left_until_ms
-
-    @property
-    def share(self) -> Share | None:
-        """Used inside: the wide rows that this consumer looks at first; None for all."""
-        return self._receiver.inbox.share
-
-    @share.setter
-    def share(self, share: Share | None) -> None:
-        self._receiver.inbox.share = share
-
     # ── receive ──
 
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
@@ -159,7 +140,7 @@ class Consumer:
             with self._receiving:  # so that a close finds the rest
                 messages = self._receive(max(max_messages, self._prefetch.size), deadline_s)
                 messages, rest = messages[:max_messages], messages[max_messages:]
-                self._prefetch.put(rest, len(messages) + len(rest), more=self.last.more)
+                self._prefetch.put(rest, len(messages) + len(rest), more=self._receiver.last.more)
         self._returned_at_s = time.monotonic() if messages else None
         return messages
 
@@ -179,12 +160,19 @@ class Consumer:
                 self._wait(left_s)
             if messages:
                 self._check_open(messages)
-                if not self.last.told:  # while hints arrive, polls may stay rare
+                if not self._receiver.last.told:  # while hints arrive, polls may stay rare
                     self._pause_s = self._first_pause_s
                 self._returned_at_s = time.monotonic()
         if failure is not None:
             raise failure
         return messages
+
+    def fetch(self, max_messages: int, share: Share | None) -> Found:
+        """Used inside: as `receive` without a wait, in `share` of the wide rows first; say how that went."""
+        self._receiver.inbox.share = share
+        messages = self.receive(max_messages)
+        how = self._receiver.last if messages else Found()
+        return how._replace(messages=messages, left_until_ms=self._receiver.left_until_ms)
 
     def receive_from(
         self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1
@@ -247,7 +235,7 @@ class Consumer:
         """Claim messages for later receives. Return them, and whether the queue has more."""
         with self._receiving:
             try:
-                return self._look(want, ahead=True), self.last.more
+                return self._look(want, ahead=True), self._receiver.last.more
             except Exception:  # noqa: BLE001 - the next receive meets it as well, and can raise it
                 return [], False
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -15,15 +15,18 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """How the last messages were found.
+    """Messages, and how they were found.
 
     told: a hint named their wide row. more: another receive may find more at once: messages are left, or a
-    search is due. left: the consumer knows where more messages are.
+    search is due. left: the consumer knows where more messages are. left_until_ms: cluster time until which
+    the consumer may hold messages that it could not deliver, or 0.
     """
 
+    messages: Sequence[ReceivedMessage] = ()
     told: bool = False
     more: bool = False
     left: bool = False
+    left_until_ms: int = 0
 
 
 class Settles(Protocol):
@@ -46,22 +49,7 @@ class Settles(Protocol):
 
 
 class Consuming(Settles, Protocol):
-    """Receives and settles messages: the methods that a dispatcher calls.
-
-    share: the wide rows that the consumer looks at in each poll; None for all.
-    """
-
-    share: Share | None
-
-    @property
-    def last(self) -> Found:
-        """How the last received messages were found."""
-        ...
-
-    @property
-    def left_until_ms(self) -> int:
-        """Cluster time until which the consumer may hold messages that it could not deliver, or 0."""
-        ...
+    """Receives and settles messages: the methods that a dispatcher calls."""
 
     @property
     def driver(self) -> BlockingDriver:
@@ -73,8 +61,8 @@ class Consuming(Settles, Protocol):
         """Equal for consumers that may settle each other's messages, so that their acks go together."""
         ...
 
-    def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
-        """See `Consumer.receive`."""
+    def fetch(self, max_messages: int, share: Share | None) -> Found:
+        """Receive without a wait. share: the wide rows to look at first; None for all."""
         ...
 
     def receive_from(

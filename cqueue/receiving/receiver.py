@@ -109,7 +109,7 @@ class Receiver:
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay, hints=hints))) is not None:
             if messages := self._claimed.accept(claimed, entry.spec):
                 left = bool(poll.work) or poll.work.held is not None
-                self.last = Found(claimed.told, more=poll.has_work, left=left)
+                self.last = Found(told=claimed.told, more=poll.has_work, left=left)
                 return messages
         run(poll.tidy())
         return []

@@ -225,25 +225,6 @@ class RecordedConsumer:
         self._consumer = consumer
 
     @property
-    def share(self) -> Share | None:
-        """As `Consumer.share`."""
-        return self._consumer.share
-
-    @share.setter
-    def share(self, share: Share | None) -> None:
-        self._consumer.share = share
-
-    @property
-    def last(self) -> Found:
-        """As `Consumer.last`."""
-        return self._consumer.last
-
-    @property
-    def left_until_ms(self) -> int:
-        """As `Consumer.left_until_ms`."""
-        return self._consumer.left_until_ms
-
-    @property
     def driver(self) -> BlockingDriver:
         """As `Consumer.driver`."""
         return self._consumer.driver
@@ -256,6 +237,18 @@ class RecordedConsumer:
     def receive(self, max_messages: int = 10, wait: timedelta = timedelta()) -> list[ReceivedMessage]:
         """As `Consumer.receive`."""
         return self._receive(partial(self._consumer.receive, max_messages, wait))
+
+    def fetch(self, max_messages: int, share: Share | None) -> Found:
+        """As `Consumer.fetch`."""
+        found = Found()
+
+        def receive() -> list[ReceivedMessage]:
+            nonlocal found
+            found = self._consumer.fetch(max_messages, share)
+            return list(found.messages)
+
+        self._receive(receive)
+        return found
 
     def receive_from(
         self, wide_row: WideRow, priorities: frozenset[int], max_messages: int = 1

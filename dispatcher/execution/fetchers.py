@@ -16,7 +16,6 @@ from cqueue.dispatcher.execution.handlers import Resolver
 from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.runner import Runner
 from cqueue.errors import CqueueError, NotDone
-from cqueue.receiving.interface import Found
 
 _lease = attrgetter("lease")
 
@@ -70,12 +69,12 @@ class Fetchers:
 
     def _poll(self, poller: Poller) -> None:
         """Receive once. The poller is scheduled again, whatever happens."""
-        last = Found()
         try:
-            if messages := poller.consumer.receive(poller.state.want):
-                last = poller.consumer.last
+            found = poller.consumer.fetch(poller.state.want, poller.share)
+            poller.left_until_ms = found.left_until_ms
+            if messages := found.messages:
                 self._telemetry.count(poller.name, "received", len(messages))
-                if last.told:
+                if found.told:
                     self._telemetry.count(poller.name, "found_by_hint", len(messages))
                 self._admit(poller, messages)
                 with suppress(NotDone):  # what it has learned before will do until the next receive
@@ -84,7 +83,7 @@ class Fetchers:
             self._failed(poller, exc)
         else:
             self.trouble.succeeded(poller.name, queue=poller.name)
-            self._poll_schedule.found(poller, len(messages), last)
+            self._poll_schedule.found(poller, len(messages), found)
 
     def _failed(self, poller: Poller, error: Exception) -> None:
         self._telemetry.count(poller.name, "receive_failures")

@@ -144,6 +144,7 @@ class Poller:
         self.visibility_s = 30.0
         self.max_attempts = 0
         self.keeps_history = False
+        self.left_until_ms = 0  # cluster time until which the consumer may hold what it could not deliver
         self.number, self.of = number, of
         self.quiet_s = QUIET_S  # of empty polls, which then have looked at all wide rows
         self.divide(None)
@@ -161,7 +162,7 @@ class Poller:
             is_ours = whose == number or (number == 0 and whose in self._resting())
             return is_ours and (share is None or share(wide_row))
 
-        self.consumer.share = share if of == 1 else part
+        self.share = share if of == 1 else part
         self.quiet_s = QUIET_S if share is None else QUIET_S + OTHERS_EVERY_US / 1e6
         self._poll_schedule.busy_s = self._poll_schedule.clock()  # polls of another share prove nothing
 
@@ -184,8 +185,7 @@ class Poller:
     @property
     def holds_undelivered(self) -> bool:
         """Whether a claim may hold messages until its timeout, as Cassandra has not said that it worked."""
-        until_ms = self.consumer.left_until_ms
-        return until_ms > 0 and self.now_ms() <= until_ms
+        return self.left_until_ms > 0 and self.now_ms() <= self.left_until_ms
 
     def now_ms(self) -> int:
         """Return the cluster's time, in ms since 1970."""

@@ -112,7 +112,7 @@ def test_a_poller_that_knows_of_more_to_do_is_polled_at_once(poll_schedule, cloc
 
 def looked_at(poller):
     """Return which of four shards the poller's consumer polls first."""
-    share = poller.consumer.share
+    share = poller.share
     return {shard for shard in range(4) if share is None or share(WideRow("q", 0, shard))}
 
 

@@ -52,7 +52,7 @@ def twins():
         (
             cqueue.Consumer,
             cqueue.AsyncConsumer,
-            {"ack_async", "driver", "last", "left_until_ms", "receive_from", "settles_with", "share"},
+            {"ack_async", "driver", "fetch", "receive_from", "settles_with"},
         ),
         (cqueue.ReceivedMessage, cqueue.AsyncReceivedMessage, set()),
         (cqueue.DeadLetters, cqueue.AsyncDeadLetters, set()),

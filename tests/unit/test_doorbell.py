@@ -551,7 +551,7 @@ def test_a_send_wakes_a_consumer_of_another_process(clients, store):
         assert store.seen.wait()
         sender.queue("orders").send(b"x", priority=3)
         assert came.wait()
-        assert consumer.last.told
+        assert consumer._receiver.last.told
         assert [message.body for message in came.rings[0]] == [b"x"]
         until(lambda: sender._doorbell.counts.sent == 1)
     assert receiver._doorbell.counts.received == 1

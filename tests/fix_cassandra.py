@@ -30,6 +30,8 @@ takes half of the processor time. Fault runs go without: their limits are of a u
 BRIEF = ("-Dcassandra.unsafesystem=true",)
 """Of nodes that nobody starts again: what is created is in the commit log, and not flushed to disk as well.
 A keyspace costs a third of the processor time."""
+PATIENT = "connect_timeout=60"
+"""Of the URL of all tests: a node of a starved machine is there, although it does not answer for 5 s."""
 ENTRY_POINT = Path(__file__).parents[1] / "docker" / "cassandra.sh"
 
 _cleanup = pytest.StashKey[ExitStack]()
@@ -87,12 +89,14 @@ class Keyspace:
 @pytest.fixture(scope="session")
 def cassandra_url():
     """The URL of a running cluster. Its keyspace need not exist."""
-    url = os.environ.get(URL_VARIABLE)
-    if url:
-        return url
+    url = os.environ.get(URL_VARIABLE) or _started()
+    return f"{url}{'&' if '?' in url else '?'}{PATIENT}"
+
+
+def _started():
+    """The URL of a development node. Every worker calls this; the first starts it, the others wait for it."""
     from cqueue.dev import DevCluster, own_network
 
-    # Every worker does this; the first starts the node, the others wait for it.
     directory = Path(os.environ[DIRECTORY_VARIABLE])
     return DevCluster(directory, first_address=own_network(directory), jvm_options=BRIEF).start().url
 

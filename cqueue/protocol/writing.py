@@ -8,7 +8,7 @@ If the answer comes too late, the rows are written again under new ids, and then
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain
@@ -322,17 +322,20 @@ def bits_for(count: int) -> Proto[Bits]:
 
 def _stretches(entries: Sequence[Any], most: int) -> Iterator[tuple[int, int]]:
     """Split entries into stretches (start, end) that are each written within a fraction of W."""
+    sizes = [len(entry.body) + (_size(entry.headers) if entry.headers else 0) for entry in entries]
     start = size = 0
-    for index, entry in enumerate(entries):
-        its = len(entry.body)
-        if entry.headers:
-            its += sum(map(len, chain(*entry.headers.items())))
-        if index > start and (index - start == most or size + its > BYTES_IN_FLIGHT):
-            yield start, index
-            start, size = index, 0
-        size += its
+    if len(entries) > most or sum(sizes) > BYTES_IN_FLIGHT:
+        for index, its in enumerate(sizes):
+            if index > start and (index - start == most or size + its > BYTES_IN_FLIGHT):
+                yield start, index
+                start, size = index, 0
+            size += its
     if start < len(entries):
         yield start, len(entries)
+
+
+def _size(headers: Mapping[str, str]) -> int:
+    return sum(map(len, chain(*headers.items())))
 
 
 def worst(results: list[Any]) -> Failure | None:

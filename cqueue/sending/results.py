@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -81,8 +82,10 @@ def listed(entries: Iterable[Any], kind: type, call: str) -> list[Any]:
 
 def checked(
     entries: Sequence[Entry], check: Callable[[Entry], Checked]
-) -> tuple[list[Checked], list[int], Failed]:
+) -> tuple[list[Checked], Sequence[int], Failed]:
     """Check entries. Return the checked ones, their indexes, and the errors of the others."""
+    with suppress(BadInput):
+        return [check(entry) for entry in entries], range(len(entries)), []
     good: list[Checked] = []
     places: list[int] = []
     failed: Failed = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent import futures
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -216,7 +216,7 @@ def _of(error: BaseException, id_: MessageId) -> BaseException:
 
 
 def _result(
-    size: int, places: list[int], good: list[Spooled], failed: Failed, error: BaseException | None
+    size: int, places: Sequence[int], good: list[Spooled], failed: Failed, error: BaseException | None
 ) -> SpooledResult:
     """Return the result of all entries, with those that were refused before anything was spooled."""
     ids: list[MessageId | None] = [None] * size

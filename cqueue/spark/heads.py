@@ -69,18 +69,12 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     schema = arrow_schema(view, columns)
     for wide_row, priorities in part.rows:
-        rows = _rows(side, part.spec, view, wide_row, priorities)
+        head = patient(side.driver.ask)(ReadHead(wide_row))
+        if view == INFLIGHT:
+            rows = list(_in_flight(side, part.spec, wide_row, head, priorities))
+        else:
+            rows = [_shard(side, part.spec, wide_row, head, priorities)]
         yield pa.RecordBatch.from_pylist([{name: row[name] for name in columns} for row in rows], schema)
-
-
-@patient
-def _rows(
-    side: SparkSide, spec: QueueSpec, view: str, wide_row: WideRow, priorities: frozenset[int]
-) -> list[dict[str, Any]]:
-    head = side.driver.ask(ReadHead(wide_row))
-    if view == INFLIGHT:
-        return list(_in_flight(side, spec, wide_row, head, priorities))
-    return [_shard(side, spec, wide_row, head, priorities)]
 
 
 def _in_flight(
@@ -106,7 +100,7 @@ def _live(side: SparkSide, wide_row: WideRow, slot: SlotRow) -> list[int]:
     return [
         row.id
         for some in parts(slot.ids, IDS_A_READ)
-        for row in side.driver.ask(ReadMessages(wide_row, slot.priority, some))
+        for row in patient(side.driver.ask)(ReadMessages(wide_row, slot.priority, some))
     ]
 
 
@@ -117,12 +111,13 @@ def _shard(
     listed = {
         (slot.priority, id_) for slot in head.slots if slot.state is not SlotState.FREE for id_ in slot.ids
     }
+    next_page = patient(lambda walk: side.driver.run(walk.next_ids()))
     messages = in_flight = 0
     oldest: int | None = None
     for priority in sorted(priorities):
         walk = Walk(spec, wide_row, priority)
         while not walk.done:
-            page = side.driver.run(walk.next_ids())
+            page = next_page(walk)
             messages += len(page.ids)
             in_flight += sum((priority, id_) in listed for id_ in page.ids)
             oldest = min(filter(None, (oldest, *page.ids[:1])), default=None)

@@ -23,7 +23,7 @@ from cqueue import ids
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.inspection import END
 from cqueue.spark.records import existing, pages, within
-from cqueue.spark.session import SparkSide
+from cqueue.spark.session import SparkSide, patient
 from cqueue.store.cells import pairs
 from cqueue.store.log_operations import AppendRecords, LogShard, RecordRow
 from cqueue.store.record_page import ReadRecordPage, RecordPage
@@ -84,12 +84,12 @@ def note(side: SparkSide, shard: LogShard, name: str, kept_s: int) -> RecordRow:
     """
     id_ = ids.from_ticks(side.driver.clock.now_us() * 10, secrets.randbits(62))
     row = RecordRow(id_, name, None, None, b"")
-    side.driver.ask(AppendRecords(shard, (row,), kept_s))
+    patient(side.driver.ask)(AppendRecords(shard, (row,), kept_s))  # the same row, as the earliest one counts
     return row
 
 
 def _earliest(side: SparkSide, shard: LogShard) -> RecordRow | None:
-    found = side.driver.ask(ReadRecordPage(shard, ids.START, END, 1))
+    found = patient(side.driver.ask)(ReadRecordPage(shard, ids.START, END, 1))
     return next(found.rows(), None)
 
 

@@ -155,6 +155,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end if count else None
 
     @brief
+    @patient
     def reportLatestOffset(self) -> Offsets:  # noqa: N802
         """Return what is stable now, for the query's progress."""
         spec = self._spec

@@ -85,11 +85,12 @@ def at_instruction(number, one, other):
             meanwhile.join(0.01)  # it may wait for a lock
         return look
 
+    before = sys.gettrace()
     sys.settrace(look)
     try:
         found.append(one())
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     if number > 0:
         return None
     meanwhile.join(SOON_S)

@@ -13,6 +13,7 @@ import pytest
 from cqueue.settings import load
 from tests.acceptance.daemons import Site, at, cpu_s
 from tests.faults.proxy import Proxy
+from tests.fix_cassandra import PATIENT
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(400)]
 
@@ -33,9 +34,10 @@ def site(tmp_path, keyspace):
 def proxied(keyspace):
     """A proxy before the node, and the URL of the keyspace through it."""
     parts = urlsplit(keyspace.url)
+    query = parts.query.replace(PATIENT, "connect_timeout=5")  # the default, by which clients try again
     proxy = Proxy(load(keyspace.url).hosts[0], ("127.0.0.1", 0))
     there = f"{proxy.address[0]}:{proxy.address[1]}"
-    yield proxy, f"{parts.scheme}://{there}{parts.path}?{parts.query}&request_timeout=3"
+    yield proxy, f"{parts.scheme}://{there}{parts.path}?{query}&request_timeout=3"
     proxy.close()
 
 

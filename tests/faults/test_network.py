@@ -13,6 +13,7 @@ from cqueue.settings import load
 from tests.faults.clusters import sends_of
 from tests.faults.proxy import Proxy
 from tests.faults.worker import NAME
+from tests.fix_cassandra import PATIENT
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(300)]
 
@@ -24,9 +25,10 @@ CUT_S = 60
 def proxied(keyspace):
     """A proxy before the node, and the URL of the keyspace through it."""
     parts = urlsplit(keyspace.url)
+    query = parts.query.replace(PATIENT, "connect_timeout=5")  # the default, by which clients try again
     proxy = Proxy(load(keyspace.url).hosts[0], ("127.0.0.1", 0))
     at = f"{proxy.address[0]}:{proxy.address[1]}"
-    yield proxy, f"{parts.scheme}://{at}{parts.path}?{parts.query}&request_timeout=3"
+    yield proxy, f"{parts.scheme}://{at}{parts.path}?{query}&request_timeout=3"
     proxy.close()
 
 

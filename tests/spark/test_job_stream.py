@@ -76,9 +76,11 @@ def test_each_run_goes_on_where_the_last_one_ended(spark, put, job, tmp_path):
     assert spark.conf.get("spark.sql.streaming.numRecentProgressUpdates") == "100"
 
 
-def test_all_batches_are_counted_of_which_spark_remembers_the_last():
+@pytest.mark.parametrize("waits", [0, 1, 7, 400])
+def test_all_batches_are_counted_of_which_spark_remembers_the_last(waits):
     """Trap: Spark was told to remember 100,000, which are 500 MB, and no more were counted."""
-    counts, recent = stream._Counts(), deque(maxlen=100)
+    now_s, recent = [0.0], deque(maxlen=99)
+    counts = stream._Counts(lambda: now_s[0])
     query = SimpleNamespace(recentProgress=recent, lastProgress=None)
 
     def done(number, rows):
@@ -87,10 +89,13 @@ def test_all_batches_are_counted_of_which_spark_remembers_the_last():
         recent.append(query.lastProgress)
 
     for number in range(1000, 1260):
-        done(number, 0)  # while it waits for records, it tells of the batch to come
-        counts.look(query, 25)
+        for _ in range(waits):  # while it waits for records, it tells of the batch to come every 10 s
+            now_s[0] += 10
+            done(number, 0)
+            counts.look(query)
         done(number, 10)
-    counts.look(query, 1)
+        counts.look(query)
+    counts.look(query, at_end=True)
     assert (counts.read, counts.written, counts.batches) == (2600, 1300, 260)
 
 

@@ -466,7 +466,7 @@ def test_a_closed_pipe_acks_nothing_that_was_not_taken(cli, monkeypatch):
 
 
 def test_who_waits_for_more_ends_with_the_reader_of_its_output(monkeypatch):
-    """`cqueue log tail … | head -1` ends, and `receive --follow` takes no message that nobody would read."""
+    """`cqueue log tail … | head -1` ends, and `receive --follow` asks for no further message."""
     reader, writer = os.pipe()
     with os.fdopen(writer, "w") as out, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", out)

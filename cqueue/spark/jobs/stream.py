@@ -9,6 +9,7 @@ without which its own file sink shows them what broken batches left behind.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,7 +38,9 @@ OWNER = f"{CONTROL}/stream.json"
 COUNTED = "cqueue"
 LOOK_EVERY_S = 0.2
 COUNTED_AT_ONCE = 50
-"""Batches after which they are counted: half of those that Spark remembers, each with some 5 kB."""
+"""Batches after which they are counted: Spark remembers 100 reports, each of some 5 kB."""
+COUNTED_EVERY_S = 60.0
+"""Seconds after which fewer are counted, as Spark reports every 10 s that it waits for records."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,10 +133,10 @@ def _streamed(spark: SparkSession, job: Stream, stopped: Callable[[], bool]) -> 
         query = _writer(rows, job, sink).start()
         try:
             while not query.awaitTermination(LOOK_EVERY_S) and not stopped():
-                counts.look(query, COUNTED_AT_ONCE)
+                counts.look(query)
         finally:
             query.stop()
-        counts.look(query, 1)
+        counts.look(query, at_end=True)
     written = counts.written if sink is None else sink.written
     return Summary(
         job="stream",
@@ -200,13 +203,21 @@ class _Counts:
     """Counts records read from the log, rows written to a queue or log, and batches with records."""
 
     read = written = batches = 0
-    _last = -1
+    _last = _looked_at = -1
 
-    def look(self, query: StreamingQuery, least: int) -> None:
-        """Count the batches since the last look. least: of fewer none is counted yet."""
-        newest = query.lastProgress
-        if newest is None or newest.batchId < self._last + least:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._looked_s = clock()
+
+    def look(self, query: StreamingQuery, *, at_end: bool = False) -> None:
+        """Count the batches since the last look, at the end or if Spark may soon forget one."""
+        newest, now_s = query.lastProgress, self._clock()
+        if newest is None:
             return
+        is_due = now_s - self._looked_s >= COUNTED_EVERY_S
+        if not (at_end or is_due or newest.batchId >= self._looked_at + COUNTED_AT_ONCE):
+            return
+        self._looked_s, self._looked_at = now_s, newest.batchId
         for each in query.recentProgress:
             if each.batchId > self._last and each.numInputRows:  # a batch without records is told again
                 observed = each.observedMetrics.get(COUNTED)

@@ -172,7 +172,11 @@ class Producer:
     def _store_unique(self, spec: QueueSpec, one: Outgoing, message: Message, place: int) -> list[Flush]:
         """Store a message with `unique`. Return its flush, or raise why it was not stored."""
         rule = unique_rule(message)
-        found = self._states.run(lambda state: self._driver.run(send_unique(spec, state, one, rule)))
+        try:
+            found = self._states.run(lambda state: self._driver.run(send_unique(spec, state, one, rule)))
+        finally:
+            if rule.replace:
+                self.wakeups.deleted()
         if isinstance(found, Flush):
             found.indexes = [place]
             return [found]

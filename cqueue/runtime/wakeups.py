@@ -66,7 +66,7 @@ class Wakeups:
         self._mutex = Lock()
         self._inboxes: list[HintInbox] = []
         self._partition: str | None = None  # for which the doorbell takes hints from other processes
-        self.deletions = 0  # purges so far: after each, messages read ahead may be gone
+        self.deletions = 0  # purges and cancels so far: after each, messages read ahead may be gone
 
     def join(self, inbox: HintInbox, partition: str) -> None:
         """Tell a consumer that polls of messages from now on, also of those that other processes send.

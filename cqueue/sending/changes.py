@@ -96,7 +96,10 @@ class Changes:
 
     def cancel(self, places: Mapping[MessageId, Location]) -> ChangeResult:
         """Delete messages."""
-        return self._each(places, by_id.cancel)
+        try:
+            return self._each(places, by_id.cancel)
+        finally:
+            self._producer.wakeups.deleted()
 
     def extend(self, places: Mapping[MessageId, Location], duration_ms: int) -> ChangeResult:
         """Keep held messages invisible until `duration_ms` from now."""

@@ -772,16 +772,6 @@ def test_what_was_read_ahead_of_a_purge_is_not_received(queue):
         assert consumer.receive(10) == []
 
 
-def test_what_was_read_ahead_of_a_cancel_is_not_received(queue):
-    """A cancel moves the fence, so the next claim reads anew, in whichever process."""
-    ids = queue.send_many(messages(*[b"x"] * 40)).ids
-    with queue.consumer() as consumer:
-        consumer._mean_gap_s = 0.0
-        assert [message.id for message in consumer.receive(10, wait=SOON)] == ids[:10]
-        assert set(queue.cancel_many(ids[10:15]).done) == set(ids[10:15])
-        assert [message.id for message in consumer.receive(10, wait=SOON)] == ids[15:25]
-
-
 def test_a_receive_in_vain_frees_slots_whose_messages_are_acked(queue, monkeypatch):
     """But not at once: the next claim frees them on the way."""
     with queue.consumer() as consumer:

@@ -59,11 +59,13 @@ def claim(
     *,
     stay: bool = True,
     hint: Hint | None = None,
+    told: bool = False,
 ) -> Proto[Claim]:
     """Take up to `want` messages from one wide row; return an empty claim if there is nothing to take.
 
     stay: keep the lock briefly if there are more messages, because the next claim follows at once.
     hint: all that is known of the wide row; the claim may take what it names, and look no further.
+    told: a hint has said that there is something, perhaps beside other reasons to look.
 
     Raises:
         NotDone: a read failed, or the mutation was certainly not applied.
@@ -76,7 +78,7 @@ def claim(
         claimed = yield from _claim_named(memory, spec, gate, hint)
     for _ in range(TRIES):
         if claimed is None:
-            claimed = yield from _claim(memory, spec, gate, want, stay=stay)
+            claimed = yield from _claim(memory, spec, gate, want, stay=stay, told=told)
     return claimed or Claim(contended=True)
 
 
@@ -103,9 +105,9 @@ def _claim_named(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, hint: Hi
 
 
 def _claim(
-    memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool
+    memory: RowMemory, spec: QueueSpec, gate: SuspectGate, want: int, *, stay: bool, told: bool
 ) -> Proto[Claim | None]:
-    """Claim by the head, as it is remembered or as it is read; None if another consumer was quicker."""
+    """Claim by the head, as it is remembered or as it is read; None if it has to be read (again)."""
     remembered = memory.remembered
     if remembered.fence is None and not (yield from prepare_fence(memory, spec)):
         return Claim(contended=not memory.retired)
@@ -122,6 +124,9 @@ def _claim(
     try:
         yield from take_due_slots(draft)
         yield from unclaimed.take_unclaimed(draft)
+        if told and not (is_read or draft.grants):
+            remembered.read_us = 0  # a slot may have been moved to now since, which no fence shows
+            return None
         may_go = policy.retires(remembered.read_us, memory.retire_at_us(spec))
         if may_go and not (yield from retire.try_retire(draft)):
             return None

@@ -53,7 +53,7 @@ OTHERS_EVERY_US = 2_000_000
 TURNS = 4
 """Claims in a row from the wide row whose lock is held, while others wait.
 
-Each change of the wide row costs a read of its head; more than four would make the others wait too long.
+Each change of the wide row may cost a read of its head; more than four would make the others wait too long.
 """
 
 Share = Callable[[WideRow], bool]
@@ -281,7 +281,8 @@ class Poll:
         memory.rest_until_us = 0  # what the claim changes, or was told of, is looked at again
         try:
             stay = stay and not list_.is_last_turn
-            claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint)
+            told = work.reason is Reason.HINT
+            claimed = yield from claim(memory, spec, self.gate, want, stay=stay, hint=work.hint, told=told)
         except TooManyTombstones:  # whatever the size of the messages
             raise
         except (NotDone, OutcomeUnknown):

@@ -125,11 +125,11 @@ class ReadFloors:
 class RememberedHead:
     """The head of a wide row as this consumer remembers it, and messages read ahead under its fence."""
 
-    head: Head | None = None  # as last read, or as this consumer's last claim left it
+    head: Head | None = None  # as last read, or as this consumer's last claim or lock left it
     fence: int | None = None  # the next claim's condition: no claim was made while it stands
     locked: bool = False  # this consumer holds the lock
     read_ahead: ReadAhead | None = None  # messages read ahead of the next claim
-    read_us: int = 0  # when the head was last read
+    read_us: int = 0  # when the head was last read; 0: it has to be read
     rival_us: int = 0  # when another consumer claimed here, as far as is known
 
     def note_read(self, head: Head, now_us: int) -> None:
@@ -201,7 +201,7 @@ class RowMemory:
     assigned_elsewhere: bool = False  # another worker looks at this wide row first
     retired: bool = False
     probed_us: int = 0  # when a search last probed it
-    emptied_us: int = 0  # when the last claim read the head, if that claim left nothing; else 0
+    emptied_us: int = 0  # when the head of the last claim was read, if that claim left nothing; else 0
     rest_until_us: int = 0  # there is nothing to do before this time
 
     @property

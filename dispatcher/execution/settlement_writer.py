@@ -32,9 +32,9 @@ ALONE: Final = Bounds(at_a_time=2)
 SUSPECT: Final = "suspect"
 """Name of the batcher of suspects that are no dead letters: each is settled at once, as the next one waits
 for it."""
-MOST_AT_ONCE: Final = 10_000
-"""Settlements of one call. All that wait go together: batches of exactly `ack_batch` would cut claims of that
-size in two, and each part costs a request.
+MOST_ACKS: Final = 10_000
+"""Acks of one call. All that wait go together: batches of exactly `ack_batch` would cut claims of that size
+in two, and each part costs a request. Nacks cost a request for each claim anyhow.
 """
 CLOSE_S: Final = 4.0
 """Seconds that a close waits for calls under way, of all batchers."""
@@ -48,7 +48,7 @@ class SettlementWriter:
     """Stores settlements in the background.
 
     Args:
-        options: ack_batch and ack_interval bound the batches.
+        options: ack_batch and ack_interval say how long settlements are collected.
         middleware: hooks around acks.
         telemetry: counters and log events.
         history: told of each decision about a message of a queue that keeps a history.
@@ -70,9 +70,9 @@ class SettlementWriter:
         self._trouble = Trouble(telemetry, Event.SETTLE_FAILED, Event.SETTLE_RESUMED)
         self._before, self._after = hooks(middleware, "before_ack"), hooks(middleware, "after_ack")
         linger_s, enough = options.ack_interval.total_seconds(), options.ack_batch
-        many = Bounds(max(enough, MOST_AT_ONCE), linger_s=linger_s, enough=enough)
-        bounds: dict[str, Bounds] = dict.fromkeys(Verb, many)
-        bounds |= {Verb.DEAD: ALONE, SUSPECT: ALONE}
+        bounds: dict[str, Bounds] = dict.fromkeys(Verb, Bounds(enough, linger_s=linger_s))
+        acks = Bounds(MOST_ACKS, linger_s=linger_s, enough=enough)
+        bounds |= {Verb.ACK: acks, Verb.DEAD: ALONE, SUSPECT: ALONE}
         self._batchers: Final[dict[str, Batcher[Delivery, None]]] = {
             name: Batcher(
                 self.send,

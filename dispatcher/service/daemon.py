@@ -173,9 +173,7 @@ class Daemon:
         pause_s, launched = 0.0, None
         while self._next(pause_s) is None:
             try:
-                if (
-                    launched is None
-                ):  # an application that is made has a client of its own, and so has a launch
+                if launched is None:  # once: each launch, and each application made, has a client of its own
                     found = launch.made_by(found, self._settings)
                     hooks = [self._metrics, *self._hooks]
                     launched = self._attempt(partial(launch.launch, found, self._settings, hooks))
@@ -185,6 +183,8 @@ class Daemon:
             except (NotDone, OutcomeUnknown) as exc:
                 pause_s = min(2 * pause_s or FIRST_RETRY_S, LONGEST_RETRY_S)
                 self._tell_of(exc, pause_s)
+        if launched is not None:
+            launched.close()
         return None
 
     def _attempt(self, launch: Callable[[], Launched]) -> Launched:

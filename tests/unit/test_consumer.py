@@ -835,3 +835,18 @@ def test_a_send_succeeds_whatever_the_consumer_that_it_wakes_makes_of_it(queue, 
         queue.send(b"x")
         assert len(consumer.receive()) == 1
     assert caplog.text.count("wake_failed") == 1
+
+
+def test_a_message_that_was_moved_to_now_comes_with_the_next_receive(memory_client):
+    """Though a moment ago the consumer has read that its slot is due in an hour."""
+    now_us = memory_client._driver.clock.now_us()
+    memory_client._driver.clock._local_us = lambda: now_us
+    queue = memory_client.create_queue("q")
+    id_ = queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive()
+        consumer.nack(message, timedelta(hours=1))
+        assert consumer.receive() == []
+        queue.reschedule(id_, timedelta())
+        now_us += 100_000  # the step of due times
+        assert len(consumer.receive()) == 1

@@ -104,8 +104,9 @@ class Delivery(Interruptible):
     task: Task[Any] | None = None  # of a coroutine function, while it is called
     told_s: float | None = None  # when the handler was interrupted
     told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
+    is_abandoned = False  # the run was given up: another thread settles the message, nobody waits for the run
     _has_ended = False
-    _is_given_up = False
+    _is_doubtful = False  # whether the run is given up is being decided, or was
     end_span: Callable[..., None] | None = None  # ends the span of the run; None if nobody traces
 
     def __init__(self, message: ReceivedMessage, poller: Poller) -> None:
@@ -160,25 +161,19 @@ class Delivery(Interruptible):
         # The run takes no lock, as hardly any is given up. Here and in `give_up` a thread first writes, then
         # looks at what the other one writes: at least one of them sees the other.
         self._has_ended = True
-        return not self.is_abandoned
+        if not self._is_doubtful:
+            return True
+        with _GIVING_UP:
+            return not self.is_abandoned
 
     def give_up(self) -> bool:
         """Give the run up; return False if it has just ended, or was given up before."""
         with _GIVING_UP:
-            if self._is_given_up:
+            if self.is_abandoned:
                 return False
-            self._is_given_up = True
-            if self._has_ended:
-                self._is_given_up = False
-            return self._is_given_up
-
-    @property
-    def is_abandoned(self) -> bool:
-        """Whether the run was given up: another thread settles the message, and nobody waits for the run."""
-        if not self._is_given_up:
-            return False
-        with _GIVING_UP:  # `give_up` may be taking it back
-            return self._is_given_up
+            self._is_doubtful = True
+            self.is_abandoned = not self._has_ended
+            return self.is_abandoned
 
     def lose(self) -> None:
         """Mark the message as lost to another consumer, and tell the handler if one is running."""

@@ -78,12 +78,14 @@ class _Expected(NamedTuple, Generic[Entry]):
 
 
 class _Batch(NamedTuple, Generic[Entry]):
-    """Entries that are stored together: those from `put` bare, the others with futures.
+    """Entries that are stored together.
 
+    futures: those of entries that are not from `put`, by place.
     tries: how often storing these entries has failed already.
     """
 
-    items: list[Entry | _Expected[Entry]]
+    entries: list[Entry]
+    futures: dict[int, Future[Any]]
     tries: int = 0
 
 
@@ -103,7 +105,7 @@ class _RetryHeap(Generic[Entry]):
         self.dropped = 0
 
     def __len__(self) -> int:
-        return sum(len(batch.items) for *_, batch in self._heap)
+        return sum(len(batch.entries) for *_, batch in self._heap)
 
     def push(self, failed: list[Entry], tries: int) -> None:
         """Keep entries that have just failed, after `tries` earlier failures."""
@@ -112,7 +114,7 @@ class _RetryHeap(Generic[Entry]):
             return
         pause_s = min(self._longest_s, FIRST_PAUSE_S * 2 ** min(tries, 10))
         for entries in grouped((self._repeat(entry), entry) for entry in failed).values():
-            again = _Batch([*entries], tries + 1)
+            again = _Batch([*entries], {}, tries + 1)
             heapq.heappush(self._heap, (self._clock() + pause_s, next(self._numbers), again))
 
     def pop(self) -> _Batch[Entry] | None:
@@ -387,7 +389,7 @@ class Batcher(Generic[Entry, Outcome]):
                     if not self._waiting and not self._retries:
                         del self._workers[me]
                         return None
-            self._workers[me] = len(batch.items)
+            self._workers[me] = len(batch.entries)
             return batch
 
     def _next(self, *, new_first: bool) -> _Batch[Entry] | None:
@@ -398,30 +400,34 @@ class Batcher(Generic[Entry, Outcome]):
         """Return the queued entries as a batch, without withdrawn ones; None if nothing is left."""
         if self._waiting:
             self._entry_came.wait_for(self._is_batch, self._bounds.linger_s)
-        items = [self._waiting.popleft() for _ in range(min(len(self._waiting), self._bounds.most))]
-        kept = [
-            item
-            for item in items
-            if not isinstance(item, _Expected) or item.future.set_running_or_notify_cancel()
-        ]
-        return _Batch(kept) if kept else None
+        entries: list[Entry] = []
+        futures: dict[int, Future[Any]] = {}
+        for item in [self._waiting.popleft() for _ in range(min(len(self._waiting), self._bounds.most))]:
+            if not isinstance(item, _Expected):
+                entries.append(item)
+            elif item.future.set_running_or_notify_cancel():
+                futures[len(entries)] = item.future
+                entries.append(item.entry)
+        return _Batch(entries, futures) if entries else None
 
     def _run(self, batch: _Batch[Entry]) -> None:
         """Store a batch, and give each caller the outcome of its entry."""
-        entries = [item.entry if isinstance(item, _Expected) else item for item in batch.items]
+        entries = batch.entries
         try:
-            outcomes = list(zip(batch.items, self._store(entries), strict=True))
+            outcomes = list(zip(entries, self._store(entries), strict=True))
         except BaseException as exc:  # noqa: BLE001 - callers wait, and have to hear of it
-            outcomes = [(item, exc) for item in batch.items]
-        failed: list[Entry] = []
-        for item, outcome in outcomes:
-            if not isinstance(item, _Expected):
-                if isinstance(outcome, BaseException):
-                    failed.append(item)
-            elif isinstance(outcome, BaseException):
-                item.future.set_exception(outcome)
+            outcomes = [(entry, exc) for entry in entries]
+        for place, future in batch.futures.items():
+            _, outcome = outcomes[place]
+            if isinstance(outcome, BaseException):
+                future.set_exception(outcome)
             else:
-                item.future.set_result(outcome)
+                future.set_result(outcome)
+        failed = [
+            entry
+            for place, (entry, outcome) in enumerate(outcomes)
+            if isinstance(outcome, BaseException) and place not in batch.futures
+        ]
         if failed:
             with self._mutex:
                 self._retries.push(failed, batch.tries)

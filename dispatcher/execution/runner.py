@@ -161,7 +161,9 @@ class Runner:
             settlement = self._moved_on(delivery, context, settlement)
             if not (is_ours or settlement is SUCCEEDED):
                 return
-        self.telemetry.settled(delivery, settlement)
+        self.telemetry.count(delivery.poller.name, settlement.outcome)
+        if settlement is not SUCCEEDED:
+            self.telemetry.decided(delivery, settlement)
         if delivery.end_span is not None:
             _end_span(delivery, settlement)
         self._settle(delivery, settlement)

@@ -148,8 +148,9 @@ class SettlementWriter:
                 likeness: Hashable = (delivery.poller.sender, delivery.result is not None)
             else:
                 likeness = self._likeness(delivery, settlement.verb)
-            _, alike = groups.setdefault(likeness, (settlement, []))
-            alike.append(delivery)
+            if (group := groups.get(likeness)) is None:
+                groups[likeness] = group = settlement, []
+            group[1].append(delivery)
         failed: Failures = {}
         told = set[Verb]()
         for settlement, alike in groups.values():

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -104,13 +105,20 @@ class Stats:
     hints: HintCounts = field(default_factory=HintCounts)
 
 
-Counts = dict[tuple[str, str], int]
-"""By queue and name."""
+Counts = defaultdict[tuple[str, str], int]
+"""By queue and name; 0 if nothing was counted."""
 
 
 def _add(counts: Counts, sums: Counts) -> None:
     for key, count in counts.items():
-        sums[key] = sums.get(key, 0) + count
+        sums[key] += count
+
+
+class _Own(threading.local):
+    """The counters of the thread that asks; `begin` makes them when it asks first."""
+
+    def __init__(self, begin: Callable[[], Counts]) -> None:
+        self.counts = begin()
 
 
 class Telemetry(Events):
@@ -118,35 +126,27 @@ class Telemetry(Events):
 
     def __init__(self, on_event: OnEvent | None = None) -> None:
         super().__init__(on_event)
-        self._own = threading.local()
         self._mutex = threading.Lock()
         self._by_thread: dict[threading.Thread, Counts] = {}
-        self._of_ended: Counts = {}
+        self._of_ended: Counts = defaultdict(int)
+        self._own = _Own(self._begin)
         self.on_lost: Callable[[Delivery], None] | None = None  # the history of queues that keep one
 
     def count(self, queue: str, name: str, count: int = 1) -> None:
         """Add to a counter of the queue."""
-        try:
-            counts: Counts = self._own.counts
-        except AttributeError:
-            counts = self._begin()
-        key = (queue, name)
-        counts[key] = counts.get(key, 0) + count
+        self._own.counts[queue, name] += count
 
     def _begin(self) -> Counts:
         """Return counters for this thread; add up those of threads that have ended."""
-        counts: Counts = {}
+        counts: Counts = defaultdict(int)
         with self._mutex:
             for thread in [one for one in self._by_thread if not one.is_alive()]:
                 _add(self._by_thread.pop(thread), self._of_ended)
-            self._by_thread[threading.current_thread()] = self._own.counts = counts
+            self._by_thread[threading.current_thread()] = counts
         return counts
 
-    def settled(self, delivery: Delivery, settlement: Settlement) -> None:
-        """Count a decision about a message, and log it unless the handler succeeded."""
-        self.count(delivery.poller.name, settlement.outcome)
-        if settlement.outcome == "succeeded":
-            return
+    def decided(self, delivery: Delivery, settlement: Settlement) -> None:
+        """Log a decision about a message."""
         fields: dict[str, Any] = {}
         if settlement.reason:
             fields["reason"] = (settlement.log_reason or settlement.reason).partition("\n")[0]

@@ -189,7 +189,7 @@ def test_threads_end_when_there_is_nothing_to_store(storing):
 def test_what_comes_as_a_threads_wait_ends_is_stored(storing, monkeypatch):
     batches = by_hand(storing, Clock())
     monkeypatch.setattr(batches._entry_came, "wait", lambda _: batches._waiting.append(1))
-    assert batches._take(new_first=True).items == [1]
+    assert batches._take(new_first=True).entries == [1]
 
 
 def test_a_thread_that_ends_beside_a_put_leaves_the_next_put_to_wake_another(storing, monkeypatch):
@@ -502,7 +502,7 @@ def turn(batches, *, new_first=True):
     with batches._mutex:
         batch = batches._next(new_first=new_first)
     if batch is not None:
-        batches._workers[threading.current_thread()] = len(batch.items)
+        batches._workers[threading.current_thread()] = len(batch.entries)
         batches._run(batch)
         batches._workers.clear()
 
@@ -573,7 +573,7 @@ def test_its_thread_takes_what_is_new_and_what_failed_in_turn(storing, monkeypat
 
     def take(*, new_first):
         asked.append(new_first)
-        return None if len(asked) > 3 else type("Batch", (), {"items": [], "tries": len(asked) % 2})()
+        return None if len(asked) > 3 else type("Batch", (), {"entries": [], "futures": {}, "tries": len(asked) % 2})()
 
     monkeypatch.setattr(batches, "_take", take)
     batches._work()

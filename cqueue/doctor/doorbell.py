@@ -20,6 +20,7 @@ from cqueue.doctor.finding import Finding, Subject
 from cqueue.doorbell import Address, HintCounts, Ring
 from cqueue.doorbell.datagram import encode, short_name
 from cqueue.doorbell.listener import Listener
+from cqueue.doorbell.sender import sockaddr
 from cqueue.runtime.urls import is_loopback
 from cqueue.store.control import ListenerRow, ReadDigests, ReadListeners
 
@@ -72,9 +73,9 @@ def own(address: Address) -> Finding:
         )
     try:
         where = f"{listener.host} port {listener.port}"
-        family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+        family, to = sockaddr(listener.host, listener.port)
         with socket.socket(family, socket.SOCK_DGRAM) as sender:
-            sender.sendto(encode(TO_NOBODY, listener.key), (listener.host, listener.port))
+            sender.sendto(encode(TO_NOBODY, listener.key), to)
             if arrived.wait(OWN_S):
                 return SUBJECT.ok(f"this process is reached at {where}")
     except OSError as exc:
@@ -99,10 +100,10 @@ def refusals(rows: Sequence[ListenerRow]) -> Mapping[str, str]:
         sockets: dict[str, socket.socket] = {}
         for row in rows:
             try:
-                family = socket.AF_INET6 if ":" in row.address else socket.AF_INET
+                family, to = sockaddr(row.address, row.port)
                 one = stack.enter_context(socket.socket(family, socket.SOCK_DGRAM))
                 one.setblocking(False)
-                one.connect((row.address, row.port))  # a refusal is told only to a connected socket
+                one.connect(to)  # a refusal is told only to a connected socket
                 one.send(encode(TO_NOBODY, row.key))
                 sockets[row.listener] = one
             except OSError as exc:

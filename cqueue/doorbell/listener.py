@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from errno import EADDRINUSE, EADDRNOTAVAIL
 from threading import Thread
-from typing import Final
+from typing import Any, Final
 
 from cqueue.doorbell.datagram import LONGEST, HintCounts, Ring, decode
 from cqueue.doorbell.limiter import Limiter
+from cqueue.doorbell.sender import sockaddr
 from cqueue.runtime.logs import describe, logger
 from cqueue.runtime.urls import is_loopback
 from cqueue.store.decode import KEY_BYTES
@@ -48,7 +49,7 @@ class Address:
             OSError: no route leads to any server.
         """
         if self.host is not None:
-            return str(socket.getaddrinfo(self.host, None, type=socket.SOCK_DGRAM)[0][4][0])
+            return _text(socket.getaddrinfo(self.host, None, type=socket.SOCK_DGRAM)[0][4])
         routes = [route for server in self.servers if (route := _route_to(server)) is not None]
         far = [route for route in routes if not is_loopback(route)]
         if not routes:
@@ -62,9 +63,13 @@ def _route_to(server: tuple[str, int]) -> str | None:
         family, kind, _, _, address = socket.getaddrinfo(*server, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
             probe.connect(address)
-            own: str = probe.getsockname()[0]
-            return own
+            return _text(probe.getsockname())
     return None
+
+
+def _text(address: Any) -> str:
+    """Return the host of a socket's address. In the address itself, the scope is a number of this machine."""
+    return socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0]
 
 
 class Listener:
@@ -156,7 +161,7 @@ def _bound(host: str, ports: tuple[int, int]) -> socket.socket:
 
     If the address is forwarded to this machine, the socket is bound to all of the machine's addresses.
     """
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    made = socket.socket(sockaddr(host, 0)[0], socket.SOCK_DGRAM)
     first, last = ports
     try:
         for port in range(first, last + 1):
@@ -175,7 +180,7 @@ def _bound(host: str, ports: tuple[int, int]) -> socket.socket:
 
 def _bind(made: socket.socket, host: str, port: int) -> None:
     try:
-        made.bind((host, port))
+        made.bind(sockaddr(host, port)[1])
     except OSError as exc:
         if exc.errno != EADDRNOTAVAIL:
             raise

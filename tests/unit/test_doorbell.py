@@ -1,5 +1,6 @@
 """Test the doorbell: datagrams, which process is notified, how often, and that failures reach no caller."""
 
+import ipaddress
 import os
 import socket
 import threading
@@ -9,6 +10,7 @@ from functools import partial, reduce
 from hashlib import blake2b
 from itertools import pairwise
 from operator import or_
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -34,8 +36,8 @@ from cqueue.doorbell.datagram import (
 )
 from cqueue.doorbell.directory import Directory, encode_names, names_contain
 from cqueue.doorbell.limiter import BURST, RATE, Limiter
-from cqueue.doorbell.listener import Listener, _bound
-from cqueue.doorbell.sender import Sender
+from cqueue.doorbell.listener import Listener, _bound, _text
+from cqueue.doorbell.sender import Sender, sockaddr
 from cqueue.errors import Refused, Unavailable
 from cqueue.protocol.hint import MAX_NAMED, Hint
 from cqueue.runtime import rendezvous
@@ -455,6 +457,34 @@ def test_the_address_is_that_by_which_the_servers_are_reached():
     assert Address("localhost").own() in {"127.0.0.1", "::1"}
     with pytest.raises(OSError, match="no route"):
         Address(servers=(("no.such.name.invalid", 9042),)).own()
+
+
+def test_a_link_local_address_keeps_its_scope():
+    """Without its interface, no socket is bound to it, and no datagram leaves for it."""
+    number = socket.if_nametoindex("lo")
+    assert Address("fe80::1%lo").own() == "fe80::1%lo"
+    assert _text(("fe80::1", 7400, 0, number)) == "fe80::1%lo"  # as a socket on the way to a server says
+    assert sockaddr("fe80::1%lo", 7400) == (socket.AF_INET6, ("fe80::1", 7400, 0, number))
+    with pytest.raises(OSError, match="not known"):
+        sockaddr("fe80::1%nosuch", 7400)
+
+
+def test_datagrams_reach_a_link_local_address(heard):
+    """A send of another process of this machine arrives there."""
+    found = [line.split() for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines()]
+    own = [(parts[0], parts[5]) for parts in found if parts[3] == "20"]  # of a link
+    if not own:
+        pytest.skip("this machine has no link-local address")
+    address = f"{ipaddress.IPv6Address(int(own[0][0], 16))}%{own[0][1]}"
+    listener = Listener(Address(address), heard, HintCounts())
+    try:
+        sender = Sender(HintCounts(), lambda *_: None)
+        sender.send(RING, [ListenerRow("other", listener.host, listener.port, listener.key, None)])
+        assert heard.wait()
+        assert listener._socket.getsockname()[3]
+    finally:
+        sender.close()
+        listener.close()
 
 
 def test_nodes_are_asked_for_as_they_know_themselves():

@@ -20,12 +20,12 @@ from cassandra.query import SimpleStatement
 from cqueue.doctor import statements as cql
 from cqueue.doctor.finding import Finding, brief, not_checked
 from cqueue.doctor.node_values import NodeSettings
-from cqueue.errors import CqueueError, SchemaMismatch, Unavailable
+from cqueue.errors import CqueueError, Unavailable
 from cqueue.runtime.sequences import grouped
 from cqueue.schema import Deployment, State, read_state
 from cqueue.schema.deployment import read_deployment
 from cqueue.store import outcome
-from cqueue.store.connection import DRIVER_ERRORS, Connection, open_session
+from cqueue.store.connection import DRIVER_ERRORS, Connection, no_keyspace, open_session
 from cqueue.store.statements import Kind
 
 if TYPE_CHECKING:
@@ -217,10 +217,7 @@ class Site:
     def _read_replication(self) -> Replication:
         rows = self.read(cql.SELECT_KEYSPACE, self.settings.keyspace)
         if not rows:
-            raise SchemaMismatch(
-                f"There is no keyspace {self.settings.keyspace!r} in this cluster. Correct the URL, or run "
-                "`cqueue schema apply`."
-            )
+            raise no_keyspace(self.settings)
         copies = dict(rows[0].replication)
         strategy = copies.pop("class").rpartition(".")[2]
         numbers = {dc: int(number.partition("/")[0]) for dc, number in copies.items()}

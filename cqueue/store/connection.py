@@ -153,12 +153,17 @@ def _use_keyspace(session: Session, settings: Settings) -> None:
     except InvalidRequest as exc:
         if not outcome.is_absent(exc):
             raise outcome.error(exc, Kind.READ) from exc
-        raise SchemaMismatch(
-            f"There is no keyspace {settings.keyspace!r} in this cluster. Correct the URL, or run "
-            "`cqueue schema apply`."
-        ) from exc
+        raise no_keyspace(settings) from exc
     except DRIVER_ERRORS as exc:
         raise outcome.refusal(exc) or Unavailable(f"{settings.address} did not answer: {exc}.") from exc
+
+
+def no_keyspace(settings: Settings) -> SchemaMismatch:
+    """Return the error that says what to do where the keyspace of these settings is missing."""
+    return SchemaMismatch(
+        f"There is no keyspace {settings.keyspace!r} ({settings.address}). Correct the URL, or run "
+        "`cqueue schema apply`."
+    )
 
 
 def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueError:

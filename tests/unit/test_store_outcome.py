@@ -176,7 +176,10 @@ def test_a_keyspace_that_is_not_there_may_be_a_misspelt_url():
         def set_keyspace(self, name):
             raise invalid(f"Keyspace '{name}' does not exist")
 
-    with pytest.raises(SchemaMismatch, match=r"'cqueu' .* Correct the URL, or run `cqueue schema apply`"):
+    with pytest.raises(
+        SchemaMismatch,
+        match=r"'cqueu' \(cassandra://db:9042/cqueu\)\. Correct the URL, or run `cqueue schema apply`",
+    ):
         _use_keyspace(Session(), load("cassandra://db/cqueu?local_dc=dc1"))
 
 

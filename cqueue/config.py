@@ -79,7 +79,7 @@ class QueueConfig:
                     "it takes 1 minute to 10 years, or None (0s on the command line)"
                 )
         self._check_int("max_shards", 1, 1000)
-        self._check_int("shards", 1, self.max_shards)
+        self._check_int("shards", 1, self.max_shards, ", the queue's max_shards (--max-shards)")
         self._check_int("open_shards", 1, 64)
         self._check_int("max_attempts", 0, 1_000_000)
         for name in _ONCE_TRUE:
@@ -99,10 +99,10 @@ class QueueConfig:
         if value % timedelta(milliseconds=1):
             raise ConfigError(f"{name} is {given(value)}; it takes whole milliseconds")
 
-    def _check_int(self, name: str, low: int, high: int) -> None:
+    def _check_int(self, name: str, low: int, high: int, why: str = "") -> None:
         value = getattr(self, name)
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise ConfigError(f"{name} is {value!r}; it takes a whole number from {low} to {high}")
+            raise ConfigError(f"{name} is {value!r}; it takes a whole number from {low} to {high}{why}")
 
     def _check_fit(self) -> None:
         check_width(self.time_shard)

@@ -575,7 +575,8 @@ class Queue:
         spec = self._catalog.entry(self.name).spec
         if not spec.keyed:
             raise NotKeyed(
-                f"queue {self.name!r} keeps no keys; alter it with keyed=True, for messages sent from then on"
+                f"queue {self.name!r} keeps no keys; alter it with keyed=True (--keyed), "
+                "for messages sent from then on"
             )
         if spec.is_dead_letter:
             return [spec]

@@ -65,6 +65,12 @@ def test_ends_of_ranges_are_accepted(name: str, value: object):
     assert getattr(QueueConfig(**{name: value}), name) == value
 
 
+def test_too_many_shards_are_told_what_limits_them():
+    """A limit of one queue is chosen with the queue."""
+    with pytest.raises(ConfigError, match=r"from 1 to 100, the queue's max_shards \(--max-shards\)"):
+        QueueConfig(shards=1000, max_shards=100)
+
+
 def test_lease_is_never_above_the_visibility():
     """A lock is not held longer than the messages it was taken for."""
     assert QueueConfig(lease=60 * SECOND, visibility=10 * SECOND).lease_ms == 10_000

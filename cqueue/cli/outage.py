@@ -6,12 +6,13 @@ import errno
 import io
 import select
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Event, Lock, Thread
 from typing import TypeVar
 
 from cqueue.cli.context import CliContext, output
-from cqueue.errors import LASTING, NotDone, OutcomeUnknown
+from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown
 
 T = TypeVar("T")
 
@@ -30,14 +31,14 @@ class Outage:
         """Return what `read` returns; nothing, after a pause, if Cassandra does not answer.
 
         Raises:
-            Refused, DamagedRow, WrongDataCentre: at once, because waiting does not help.
+            Closed, Refused, DamagedRow, WrongDataCentre: at once, because waiting does not help.
             BrokenPipeError: nobody reads standard output any more, so that nothing is to be read for it.
         """
         _check_reader()
         try:
             found = read()
         except (NotDone, OutcomeUnknown) as exc:
-            if isinstance(exc, LASTING):
+            if isinstance(exc, (Closed, *LASTING)):
                 raise
             if not self._lasts:
                 self._cli.remark(f"{exc}. Trying again until Cassandra answers, or Ctrl-C.")
@@ -48,6 +49,38 @@ class Outage:
             self._cli.remark("Cassandra answers again.")
         self._lasts = False
         return found
+
+
+@contextmanager
+def closed_when_unread(close: Callable[[], object], step: Lock) -> Iterator[None]:
+    """Close what waits at the end of the block, or as soon as nobody reads standard output any more.
+
+    step: held by what must not be cut in two.
+
+    Raises:
+        BrokenPipeError: nobody reads it any more.
+    """
+    ended = Event()
+
+    def watch() -> None:
+        while not ended.wait(PAUSE_S):
+            try:
+                _check_reader()
+            except OSError:
+                with step:
+                    close()
+                return
+
+    try:
+        _check_reader()
+        Thread(target=watch, name="cqueue-unread", daemon=True).start()
+        yield
+    except Closed:
+        _check_reader()  # by `watch`
+        raise
+    finally:
+        ended.set()
+        close()
 
 
 def _check_reader() -> None:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from enum import Enum
 from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ from cqueue.cli.interrupts import Interrupts, accounted
 from cqueue.cli.messages import message_fields
 from cqueue.cli.opening import open_queue
 from cqueue.cli.options import QueueName, number
-from cqueue.cli.outage import Outage
+from cqueue.cli.outage import Outage, closed_when_unread
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import counted, show_moment
 from cqueue.errors import BadInput, LeaseLost
@@ -49,6 +50,7 @@ class Receiving:
         self._printer = printer
         self._how = how
         self._settled = 0
+        self.step = Lock()  # held from the printing to the ack
         # Printed under --nack: given back after the last receive, or the next one would get them again.
         self._held: dict[MessageId, ReceivedMessage] = {}
 
@@ -79,7 +81,7 @@ class Receiving:
             if any(message.id in self._held for message in messages):
                 break  # a slow reader of a pipe let the first ones' timeout pass
             if messages:
-                with interrupts.step():
+                with interrupts.step(), self.step:
                     self._print_and_settle(consumer, messages)
             elif not follow:
                 break
@@ -142,10 +144,9 @@ def receive(
         if is_paused := queue.paused:
             cli.remark(f"Queue {name} is paused; `cqueue queue resume {name}` lets its messages be received.")
         consumer = queue.consumer()
-        try:
+        close = partial(consumer.close, give_back=how is not Settle.LEAVE)
+        with closed_when_unread(close, receiving.step):
             receiving.run(consumer, interrupts, limit, patience, Outage(cli) if follow else None)
-        finally:  # with --no-ack, messages that it holds are not given back
-            consumer.close(give_back=how is not Settle.LEAVE)
     if not printer.printed and not is_paused:
         cli.remark(f"Queue {name} has nothing that is due.")
 

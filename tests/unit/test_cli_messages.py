@@ -16,6 +16,7 @@ from cqueue.cli import receive as receive_command
 from cqueue.cli import send as send_command
 from cqueue.cli import send_lines
 from cqueue.cli.context import CliContext
+from cqueue.cli.main import main
 from cqueue.cli.outage import Outage
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import counted
@@ -475,6 +476,23 @@ def test_who_waits_for_more_ends_with_the_reader_of_its_output(monkeypatch):
         os.close(reader)
         with pytest.raises(BrokenPipeError):
             outage.outlive(lambda: [2])
+
+
+def test_follow_ends_while_it_waits_for_more(cli_url, monkeypatch):
+    """Its reader goes while the queue is empty, and it polls no further."""
+    reader, writer = os.pipe()
+    gone = []
+
+    def wait(consumer, _left_s):
+        gone.append(os.close(reader))
+        assert consumer._receiver.inbox.sleep(20), "nobody ended the wait"
+
+    monkeypatch.setattr("cqueue.cli.outage.PAUSE_S", 0.01)
+    monkeypatch.setattr(Consumer, "_wait", wait)
+    with os.fdopen(writer, "w") as out, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        assert main(["--url", cli_url, "receive", "q", "--follow"]) == 1
+    assert len(gone) == 1
 
 
 class Full(io.StringIO):

@@ -28,6 +28,8 @@ from cqueue.store.operations import (
 _CURSOR, _LOCK, _SLOT = 0, 1, 2
 _MOST_SLOTS = 1 << 20
 """Slot numbers lie below this. A claim reuses free slots, so a higher number is damage."""
+_MOST_ATTEMPTS = (1 << 31) - 1
+"""The attempt of a slot lies below this, so that the next one fits an int."""
 BEYOND_ALL_IDS = 1 << 124
 """Cursor and boundary of a damaged cursor row: beyond every id. A TimeUUID cannot hold it, so it is never
 stored."""
@@ -171,7 +173,7 @@ def _slot(place: tuple[int, int, Any, Any], slot: Sequence[Any], spare: int) -> 
         number, reason = spare, "the slot has no number"
     elif state not in _SLOT_STATES:
         reason = f"the slot has the state {state}; perhaps a newer version of cqueue wrote it"
-    elif due is None or rev is None or attempt is None or attempt < 0:
+    elif due is None or rev is None or attempt is None or not 0 <= attempt < _MOST_ATTEMPTS:
         reason = f"the slot has due {due}, revision {rev}, attempt {attempt}"
     elif listed is None and state != SlotState.FREE:
         reason = "the slot does not say which messages it holds"

@@ -397,6 +397,16 @@ def test_whatever_stands_in_a_slot_its_timeout_is_a_date(rows):
         assert to_datetime(row.due_ms).year <= 9999
 
 
+def test_an_attempt_that_cannot_grow_stops_nobody():
+    """A queue without a limit of attempts writes one more at each claim, and the column is an int."""
+    table = Table(max_attempts=0)
+    held, other = table.put(NOON_US, NOON_US)
+    row = (2, 0, ids.slot_id(0), *[None] * 2, 2, b"x", *[None] * 2, (held,), 0, 2**31 - 1, 7, *[None] * 2)
+    write(table, slots=codec.head([row], lambda *_: None).slots)
+    assert other in ids_of(table.poll(table.view()))
+    assert all(each.attempt < 2**31 for each in table.head().slots)
+
+
 @pytest.mark.parametrize("key", [(1, 0, 1), (1, 3, 0), (0, 0, 1), (-1, 0, 0)])
 def test_a_row_of_a_head_under_a_key_that_no_claim_writes_is_ignored(key):
     """In place of the lock it would make all claims fail, as they write, and find, the lock elsewhere."""

@@ -251,10 +251,10 @@ class CassandraStore:
         after: int = ids.START,
         upto: int = packs.EVERY,
     ) -> packs.Read:
-        for row in rows:
-            if row[12]:
-                self._known.learn(wide_row, priority, row[1], packs.gone_mask(row[12]))
         found = packs.messages(codec.rows(rows), after, upto)
+        for row in rows:
+            if row[12] and row[1] not in found.damaged:
+                self._known.learn(wide_row, priority, row[1], packs.gone_mask(row[12]))
         for id_, reason in found.damaged.items():
             self._set_aside(wide_row, (MESSAGE_KIND, priority, id_), reason)
         return found

@@ -69,6 +69,19 @@ def test_a_row_of_which_several_deleted_all_is_deleted_by_a_reader(
     assert live(cassandra_store, wide_row) == [others[9].id]
 
 
+def test_marks_of_a_damaged_row_are_forgotten_once_it_is_mended(cassandra_store, store_connection, wide_row):
+    """A client that met them does not take the row for one whose last message it deletes."""
+    rows = pack(4)
+    insert(cassandra_store, wide_row, rows)
+    mend = f"UPDATE messages SET gone = gone - {{7}} {WHERE} AND priority = 0 AND id = %s"
+    place = (*wide_row, ids.to_uuid(rows[0].id))
+    store_connection.session.execute(mend.replace("-", "+"), place)
+    assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 100)).damaged == (rows[3].id,)
+    store_connection.session.execute(mend, place)
+    delete(cassandra_store, wide_row, rows[0].id)
+    assert cassandra_store.execute(ReadSlice(wide_row, 0, ids.START, END, 100)).rows == rows[1:]
+
+
 def test_many_rows_without_messages_are_crossed(cassandra_store, store_connection, wide_row):
     """In few requests, each of which asks for more."""
     start = now_us()

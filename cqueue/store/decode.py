@@ -356,12 +356,11 @@ results: Final = Table(
 
 
 def is_place(value: Any) -> bool:
-    """Return whether the value is the packed place of a message."""
-    return (
-        isinstance(value, bytes)
-        and len(value) == PLACE_BYTES
-        and Place.unpacked(value).priority in PRIORITIES
-    )
+    """Return whether the value is the packed place of a message, so that a condition can name it again."""
+    if not isinstance(value, bytes) or len(value) != PLACE_BYTES:
+        return False
+    place = Place.unpacked(value)
+    return place.priority in PRIORITIES and place.packed() == value
 
 
 def _reservation(row: Row) -> ReservationRow:

@@ -488,6 +488,7 @@ BROKEN_RESERVATIONS = {
     "message null": {"message": "null"},
     "message too short": {"message": "0x00"},
     "message of no priority": {"message": "0x" + "ff" * 29},
+    "message with an id of no time": {"message": "0x" + "00" * 29},
     "replaces null": {"replaces": "null"},
     "replaces too short": {"replaces": "0x00"},
     "made null": {"made": "null"},

@@ -481,26 +481,25 @@ def subscription(op: ReadSubscription, rows: Iterable[Row]) -> Decoded:
     for kind, partition, member, *rest in rows:
         version, state, config, position, fence, owner, generation, info, seen = rest
         key = (op.key.log, op.key.name, kind, partition, member)
-        reason = ""
-        if kind == DEFINITION:
+        if (kind, partition, member) == (DEFINITION, 0, ""):
             reason = fault((version, state, config), _DEFINITION)
             if reason:
                 broken = (Damage("subscriptions", op.key.log, key, reason), version)
             else:
                 definition = DefinitionRow(version, state, config)
-        elif kind == POSITION:
+        elif (kind, member) == (POSITION, ""):
             row = PositionRow(partition, position, fence, owner or "", generation or 0)
             reason = _wrong_position(op, row)
             if reason:
                 lost[partition] = fence
             else:
                 positions[partition] = row
-        elif kind == MEMBER:
+        elif (kind, partition) == (MEMBER, 0):
             reason = _wrong_member(op, member, info, seen)
             if not reason:
                 members.append(MemberRow(member, info, seen))
         else:
-            reason = f"kind is {kind}, which this version does not know; a newer one may have written it"
+            reason = "no definition, position or member has such a key; a newer version may have written it"
         if reason:
             damages.append(Damage("subscriptions", op.key.log, key, reason))
     return Decoded(SubscriptionRows(definition, positions, tuple(members), broken, lost), damages)

@@ -134,6 +134,20 @@ def test_any_row_of_subscriptions(rows):
     assert all(damage.reason for damage in damages)
 
 
+@pytest.mark.parametrize("key", [(0, 0, "x"), (0, 1, ""), (1, 3, "x"), (2, 1, "m")])
+def test_a_row_of_a_subscription_under_a_key_that_no_member_writes_is_ignored(key):
+    """No member could change it, as members write definition, positions and heartbeats under other keys."""
+    rows = [
+        (0, 0, "", 1, "active", "{}", *[None] * 6),
+        (1, 3, "", None, None, None, ids.lowest_at(9), 5, "m", 0, None, None),
+        (2, 0, "m", *[None] * 7, "{}", 7),
+    ]
+    stray = (*key, 2, "paused", "{}", ids.lowest_at(8), 6, "x", 0, '{"x": 1}', 8)
+    found, damages = decode.subscription(READ, sorted([*rows, stray], key=lambda row: row[:3]))
+    assert found == decode.subscription(READ, rows).values
+    assert [damage.key[2:] for damage in damages] == [key]
+
+
 @given(st.lists(st.tuples(BIGINT, st.integers(-32_768, 32_767))))
 def test_any_row_of_log_shards(rows):
     """Partitions that no log has are left out."""

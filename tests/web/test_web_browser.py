@@ -120,7 +120,7 @@ def everything(shop, site, settled, told):
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
+@pytest.mark.parametrize("width", [1280, 320])
 def test_every_page_can_be_read_fits_the_window_and_names_its_controls(look, everything, width, dark):
     app, pages = everything
     page = look(app=app, width=width, dark=dark)
@@ -502,6 +502,16 @@ def test_an_open_page_says_that_the_dashboard_is_away(look):
     page.until("Not up to date")
     assert "mails" in page.text
     assert page.forgive("ERR_") > 0
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_open_page_says_that_its_queue_was_deleted(look, shop):
+    page = look("/queue/idle")
+    shop.client.delete_queue("idle")
+    page.until("there is no queue 'idle'")
+    assert "Not up to date" in page.text
+    page.click("button", "Pause updates")  # so that no complaint comes after those that are forgiven
+    assert page.forgive("status of 404") > 0
 
 
 @pytest.mark.usefixtures("quick")

@@ -73,7 +73,7 @@ async function look() {
     }
     isOver = answer.status === 401;
     if (isOver) throw new Error("You are signed out: reload the page to sign in.");
-    if (!answer.ok) throw new Error(page.querySelector("main .box")?.textContent || `It answers ${answer.status}.`);
+    if (!answer.ok) throw new Error(page.querySelector("main [role=alert]")?.textContent || `It answers ${answer.status}.`);
     show(page);
   } catch (error) {
     if (mine.signal.aborted && !isLate) return;

@@ -111,11 +111,14 @@ def _grouped(pieces: Iterable[Piece[T]], target: int) -> list[tuple[Piece[T], ..
 def ahead(pages: Iterable[Any]) -> Iterable[Any]:
     """Yield the pages; read the next one on a thread while one is used."""
     iterator, end = iter(pages), object()
-    with ThreadPoolExecutor(1, thread_name_prefix="cqueue-read") as reads:
+    reads = ThreadPoolExecutor(1, thread_name_prefix="cqueue-read")
+    try:
         coming = reads.submit(next, iterator, end)
         while (page := coming.result()) is not end:
             coming = reads.submit(next, iterator, end)
             yield page
+    finally:
+        reads.shutdown(wait=False)  # a reader that has enough pages does not wait for one more
 
 
 def limited(batches: Iterable[pa.RecordBatch], limit: int | None) -> Iterator[pa.RecordBatch]:

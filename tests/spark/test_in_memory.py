@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from threading import Event, Thread
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -465,6 +466,25 @@ def test_a_stream_waits_in_an_outage(client, log, away, seconds):
         end = one.latestOffset(start, ReadAllAvailable())
         away(seconds)
         assert bodies(one, start, end) == [b"0", b"1"]
+
+
+def test_a_read_that_has_ended_waits_for_no_page():
+    """As one with a limit. Trap: while Cassandra was away it waited for a minute, for a page of no use."""
+    come = Event()
+
+    def pages():
+        yield 1
+        come.wait()
+
+    one = split.ahead(pages())
+    assert next(one) == 1
+    ending = Thread(target=one.close)
+    ending.start()
+    ending.join(10)
+    is_waiting = ending.is_alive()
+    come.set()
+    ending.join()
+    assert not is_waiting
 
 
 # ── writing ──

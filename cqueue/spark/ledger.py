@@ -20,6 +20,7 @@ from typing import Final
 from pyspark import TaskContext
 
 from cqueue import ids
+from cqueue.errors import OwnershipLost
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.inspection import END
 from cqueue.spark.records import existing, pages, within
@@ -59,15 +60,46 @@ def first_try(side: SparkSide, target: str, work: str, run: str) -> FirstTry:
     return FirstTry(ids.time_us(known.id), repeated=known.topic != run)
 
 
-def is_repeated(side: SparkSide, target: str, task: str, run: str, context: TaskContext) -> bool:
-    """Note that a task begins; return whether an attempt of it has begun before, in this run or another.
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt of a task, noted so that it can tell others of the same task. repeated: one was before it.
 
-    Spark's number of the attempt does not tell: it begins anew when Spark runs a whole stage again.
+    Two are under way where two drivers have one checkpoint, where Spark speculates, or where it has given up
+    an executor that lives on.
+    """
+
+    side: SparkSide
+    shard: LogShard
+    noted: int
+    repeated: bool
+
+    def check(self) -> None:
+        """Look whether no other attempt has begun since: it knows only what was stored before it began.
+
+        Raises:
+            OwnershipLost: one has, so this one must store nothing more.
+            NotDone: Cassandra does not answer.
+        """
+        if patient(self.side.driver.ask)(ReadRecordPage(self.shard, self.noted, END, 1)):
+            raise OwnershipLost(
+                "another run with this checkpoint, or another attempt of this task, has begun since and "
+                "stores these rows; let one run at a time have the checkpoint"
+            )
+
+
+def begin(side: SparkSide, target: str, task: str, run: str, context: TaskContext) -> Attempt:
+    """Note that a task begins. target: its name in partition keys.
+
+    Spark's number of the attempt does not tell whether there was another: it begins anew when Spark runs a
+    whole stage again.
 
     Raises:
         NotDone, OutcomeUnknown: the note may not be stored; the task must store nothing.
     """
-    return first_try(side, target, task, f"{run} {context.taskAttemptId()}").repeated
+    shard = hidden(target, f"{target} {task}")
+    mine = note(side, shard, f"{run} {context.taskAttemptId()}", REMEMBERED_S)
+    first = _earliest(side, shard) or mine
+    return Attempt(side, shard, mine.id, repeated=first.topic != mine.topic)
 
 
 def hidden(target: str, text: str) -> LogShard:

@@ -22,6 +22,7 @@ from cqueue.errors import (
     DelayOutOfRange,
     HeadersTooLarge,
     NotDone,
+    OutcomeUnknown,
     PriorityOutOfRange,
     SendUnknown,
 )
@@ -32,8 +33,8 @@ from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.writing import WriterState
-from cqueue.spark import rows
-from cqueue.spark.ledger import MARK, digest_of
+from cqueue.spark import ledger, rows
+from cqueue.spark.ledger import MARK, Attempt, digest_of
 from cqueue.spark.options import WriteOptions
 from cqueue.spark.pace import Pace
 from cqueue.spark.session import SparkSide, again, patient
@@ -45,17 +46,18 @@ STEP_US: Final = 5
 """µs between the due times of two rows of a task: rows are written more slowly, so none is late."""
 SPREAD_US: Final = 1_000_000
 
+Failed = tuple[Any, CqueueError]
+"""An entry that is not stored, or perhaps not, and why."""
+
 
 class Sink(ABC):
     """Turns batches into entries, and stores those. One a task.
 
     Attributes:
         state: the kind of what storing one part leaves to the next.
-        repeatable: whether storing an entry again makes no copy.
     """
 
     state: type[WriterState] = WriterState
-    repeatable = False
 
     def __init__(self, side: SparkSide, options: WriteOptions) -> None:
         self.side = side
@@ -76,7 +78,25 @@ class Sink(ABC):
 
     @abstractmethod
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
-        """Store entries; return (place, error) of those that are not stored, or perhaps not."""
+        """Store entries; return (place, error) of those that are not stored, or perhaps not.
+
+        Raises:
+            OwnershipLost: another attempt of the task stores them.
+        """
+
+    def absent(self, left: Sequence[Failed], since_us: int) -> Sequence[Failed]:
+        """Return those that can be stored again without a copy. since_us: when they were tried first.
+
+        Raises:
+            SendUnknown: it is not known of some, and cannot be found out: a copy must not be made silently.
+        """
+        unknown = [error for _, error in left if not isinstance(error, NotDone)]
+        if unknown:
+            raise SendUnknown(
+                f"of {len(unknown):,} rows it is not known whether they are stored, and this task cannot "
+                f"tell a copy: {unknown[0]}"
+            ) from unknown[0]
+        return left
 
 
 class QueueSink(Sink):
@@ -96,9 +116,9 @@ class QueueSink(Sink):
         super().__init__(side, options)
         self._work = work
         self._base_us = due_us
-        self.repeatable = options.id_column is not None or work is not None  # ids are derived
+        self._is_derived = options.id_column is not None or work is not None
         spec = self._spec  # raises if there is no such queue: while Spark plans, not in a task
-        if self.repeatable and not spec.has_open_rows:
+        if self._is_derived and not spec.has_open_rows:
             raise BadInput(f"queue {options.name!r} takes no derived ids; alter it first: derived_sends=True")
 
     @property
@@ -145,7 +165,7 @@ class QueueSink(Sink):
         columns.refuse_any(
             [each is not None and each > far for each in due], DelayOutOfRange, "is due in 10 years"
         )
-        if self.repeatable:
+        if self._is_derived:
             self._check_derived(columns, due, now_us)
         return due
 
@@ -155,7 +175,7 @@ class QueueSink(Sink):
         Consumers go through a wide row in steps of time: what is due at the same microsecond is never split,
         and a hundred thousand acked messages there would stop them.
         """
-        if base_us is None or not self.repeatable:
+        if base_us is None or not self._is_derived:
             return [base_us] * len(columns)
         name = self.options.id_column
         if name is None:
@@ -184,7 +204,7 @@ class QueueSink(Sink):
             BadInput,
             "expires in more than 10 years; null is never",
         )
-        if not self.repeatable:  # the first try may have stored the row in time, so a repeat must not fail
+        if not self._is_derived:  # the first try may have stored the row in time, so a repeat must not fail
             past = [each is not None and each < now_us + 1000 for each in expires]
             columns.refuse_any(past, BadInput, "has expired already")
         return [None if each is None else each // 1000 for each in expires]
@@ -211,24 +231,26 @@ class QueueSink(Sink):
         flushes: list[Flush] = self.side.driver.run(send(self._spec, state, messages))
         return [(index, flush.error) for flush in flushes if flush.error for index in flush.indexes]
 
+    def absent(self, left: Sequence[Failed], since_us: int) -> Sequence[Failed]:
+        """Return all, if their ids are derived: the same message twice is one."""
+        return left if self._is_derived else super().absent(left, since_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What a task knows of records with its marks. seen: digests of those that are in the log already."""
+
+    prefix: str
+    attempt: Attempt
+    seen: frozenset[bytes]
+
 
 class LogSink(Sink):
-    """Records, which are not repeatable: readers may have seen the first copy.
+    """Records. Without marks nobody can tell whether one is stored: readers may have seen the first copy."""
 
-    prefix: of marks, where rows have some; seen: digests of marks that are in the log already.
-    """
-
-    def __init__(
-        self,
-        side: SparkSide,
-        options: WriteOptions,
-        *,
-        prefix: str | None = None,
-        seen: frozenset[bytes] = frozenset(),
-    ) -> None:
+    def __init__(self, side: SparkSide, options: WriteOptions, *, marks: Marks | None = None) -> None:
         super().__init__(side, options)
-        self._prefix = prefix
-        self._seen = seen
+        self._marks = marks
         _ = self._spec  # raises if there is no such log: while Spark plans, not in a task
 
     @property
@@ -250,18 +272,18 @@ class LogSink(Sink):
             columns.headers() or none,
         ]
         entries = list(map(Entry._make, zip(*found, strict=True)))
-        return entries if self._prefix is None else self._marked(entries, columns, first)
+        return entries if self._marks is None else self._marked(entries, columns, first, self._marks)
 
-    def _marked(self, entries: list[Entry], columns: rows.Columns, first: int) -> list[Entry]:
+    def _marked(self, entries: list[Entry], columns: rows.Columns, first: int, known: Marks) -> list[Entry]:
         name = self.options.id_column
         numbers = range(first, first + len(columns)) if name is None else columns.sources(name)
-        marks = [f"{self._prefix}{number}" for number in numbers]
+        marks = [f"{known.prefix}{number}" for number in numbers]
         full = [entry.headers is not None and len(entry.headers) >= MAX_HEADERS for entry in entries]
         columns.refuse_any(full, HeadersTooLarge, f"has {MAX_HEADERS} headers, and its mark needs one more")
         return [
             entry._replace(headers={**(entry.headers or {}), MARK: mark})
             for entry, mark in zip(entries, marks, strict=True)
-            if not self._seen or digest_of(mark) not in self._seen
+            if not known.seen or digest_of(mark) not in known.seen
         ]
 
     def lanes(self, entries: Sequence[Entry]) -> list[list[Entry]]:
@@ -274,9 +296,19 @@ class LogSink(Sink):
 
     def store(self, entries: Sequence[Any], state: Any) -> list[tuple[int, CqueueError]]:
         """Append entries; return those that failed."""
-        has_marks = self._prefix is not None  # a repeated task must find what this one leaves if it dies
+        if has_marks := self._marks is not None:
+            self._marks.attempt.check()
+        # With marks, a repeated task must find what this one leaves if it dies.
         writes = self.side.driver.run(append(self._spec, state, entries, register_first=has_marks))
         return [(index, write.error) for write in writes if write.error for index in write.indexes]
+
+    def absent(self, left: Sequence[Failed], since_us: int) -> Sequence[Failed]:
+        """Return those whose marks are not in the log, once all that was sent has arrived or never counts."""
+        if self._marks is None:
+            return super().absent(left, since_us)
+        until_us = ledger.settle(self.side, self._spec, self.side.driver.clock.now_us())
+        found = ledger.marks(self.side, self._spec, since_us, until_us, self._marks.prefix)
+        return [each for each in left if digest_of(each[0].headers[MARK]) not in found]
 
 
 @dataclass
@@ -298,6 +330,7 @@ def write(make: Callable[[], Sink], batches: Iterable[pa.RecordBatch], job: str)
         BadInput: a row is wrong; what came before its batch is stored.
         NotDone: Cassandra does not answer; a part of the rows is stored.
         SendUnknown: the same, and of some rows it is not known.
+        OwnershipLost: another attempt of the task has begun, and stores what is missing.
     """
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
@@ -344,13 +377,14 @@ def _parts(lanes: list[list[Any]], pace: Pace | None) -> Iterator[tuple[int, lis
 
 def _store(sink: Sink, state: WriterState, part: list[Any]) -> None:
     """Store a part, with a state that no other thread uses; try again what was not stored."""
-    left: list[tuple[Any, CqueueError]] = [(entry, NotDone("not tried")) for entry in part]
+    left: list[Failed] = [(entry, NotDone("not tried")) for entry in part]
+    since_us = sink.side.driver.clock.now_us()
 
     def store() -> bool:
         entries = [entry for entry, _ in left]
         left[:] = [(entries[place], error) for place, error in sink.store(entries, state)]
-        if not sink.repeatable:
-            _refuse_unknown([error for _, error in left])
+        if any(isinstance(error, OutcomeUnknown) for _, error in left):
+            left[:] = sink.absent(left, since_us)
         if any(isinstance(error, LASTING) for _, error in left):
             _give_up(left)
         return bool(left)
@@ -358,17 +392,7 @@ def _store(sink: Sink, state: WriterState, part: list[Any]) -> None:
     again(tenacity.retry_if_result(bool), retry_error_callback=lambda _: _give_up(left))(store)
 
 
-def _refuse_unknown(errors: list[CqueueError]) -> None:
-    """Refuse to store entries again that may be stored already: a copy must not be made silently."""
-    unknown = [error for error in errors if not isinstance(error, NotDone)]
-    if unknown:
-        raise SendUnknown(
-            f"of {len(unknown):,} rows it is not known whether they are stored, and this task cannot tell a "
-            f"copy: {unknown[0]}"
-        ) from unknown[0]
-
-
-def _give_up(left: list[tuple[Any, CqueueError]]) -> None:
+def _give_up(left: list[Failed]) -> None:
     errors = [error for _, error in left]
     unknown = [error for error in errors if not isinstance(error, NotDone)]
     lasting = [error for error in errors if isinstance(error, LASTING)]

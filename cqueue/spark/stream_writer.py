@@ -22,7 +22,7 @@ from cqueue.spark.ledger import FirstTry
 from cqueue.spark.options import RESEND, WriteOptions, check_use
 from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
-from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, write
+from cqueue.spark.sink import LogSink, Marks, QueueSink, Sink, Written, stored_by, write
 
 QUERY = "sql.streaming.queryId"
 BATCH = "streaming.sql.batchId"
@@ -73,10 +73,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
         prefix = f"{task}/" if self._options.id_column is None else f"{work}/"
         seen: set[bytes] = set()
         spec = side.logs.entry(self._options.name).spec
-        if ledger.is_repeated(side, spec.partition, task, self._run, context) or begun.repeated:
+        attempt = ledger.begin(side, spec.partition, task, self._run, context)
+        if attempt.repeated or begun.repeated:
             until_us = ledger.settle(side, spec, side.driver.clock.now_us())
             seen = ledger.marks(side, spec, begun.at_us - spec.skew_us, until_us, prefix)
-        return LogSink(side, self._options, prefix=prefix, seen=frozenset(seen))
+        return LogSink(side, self._options, marks=Marks(prefix, attempt, frozenset(seen)))
 
     def _queue_sink(self, side: SparkSide, work: str, begun: FirstTry) -> Sink:
         """Make a sink of messages whose times and ids follow from when the batch was tried first."""

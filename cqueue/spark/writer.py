@@ -21,7 +21,7 @@ from cqueue.spark import ledger
 from cqueue.spark.options import WriteOptions, check_use
 from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
-from cqueue.spark.sink import LogSink, QueueSink, Sink, Written, stored_by, write
+from cqueue.spark.sink import LogSink, Marks, QueueSink, Sink, Written, stored_by, write
 
 _log = logs.logger("cqueue.spark")
 
@@ -59,20 +59,21 @@ class Writer(DataSourceArrowWriter):
             return QueueSink(side, options)
         if options.id_column is None:
             return LogSink(side, options)
-        return LogSink(side, options, prefix="", seen=self._seen(side))
+        return LogSink(side, options, marks=self._marks(side))
 
-    def _seen(self, side: SparkSide) -> frozenset[bytes]:
-        """Return marks of earlier runs; for a repeated task, those of this run as well."""
+    def _marks(self, side: SparkSide) -> Marks | None:
+        """Look for marks of earlier runs, and in a repeated task of this run. None where Spark plans."""
         context = TaskContext.get()
         if context is None:
-            return frozenset()
+            return None
         spec = side.logs.entry(self._options.name).spec
         task = f"{self._job}/{context.partitionId()}"
-        found = _marks_before(self._options, self._began_us)
-        if ledger.is_repeated(side, spec.partition, task, self._job, context):
+        seen = _marks_before(self._options, self._began_us)
+        attempt = ledger.begin(side, spec.partition, task, self._job, context)
+        if attempt.repeated:
             until_us = ledger.settle(side, spec, side.driver.clock.now_us())
-            found |= ledger.marks(side, spec, self._began_us, until_us, "")
-        return found
+            seen |= ledger.marks(side, spec, self._began_us, until_us, "")
+        return Marks("", attempt, seen)
 
     def commit(self, messages: list[Written | None]) -> None:
         """Log how many rows all tasks have stored."""

@@ -390,6 +390,66 @@ def test_a_rerun_waits_for_what_tasks_of_the_run_before_have_sent(client, log, m
     assert len(reads) == 1
 
 
+@pytest.mark.parametrize("options", [{}, {"idColumn": "id"}], ids=["numbers", "ids"])
+def test_of_two_runs_that_have_one_checkpoint_one_stores_a_batch(client, log, monkeypatch, options):
+    """As where a timetable starts a run before the last one has ended: the later one goes on.
+
+    Trap: it looked once for what the other had stored, which went on; the log had rows of both.
+    """
+    monkeypatch.setattr(TaskContext, "get", partial(Context, 0))
+    monkeypatch.setattr(ledger.time, "sleep", client.clock.pause)
+    stored, store = Event(), LogSink.store
+    monkeypatch.setattr(LogSink, "store", lambda *args: (store(*args), stored.set())[0])
+    source = DefaultSource(CaseInsensitiveDict({"url": URL, "log": log.name, "topic": "t", **options}))
+    schema = T.StructType().add("body", "string")
+    schema = schema.add("id", "string") if options else schema
+    first, second = (source.streamWriter(schema, overwrite=False) for _ in range(2))
+
+    def rows(*numbers):
+        texts = [str(number) for number in numbers]
+        return pa.RecordBatch.from_pydict(dict.fromkeys(schema.names, texts))
+
+    def overtaken():
+        yield rows(0)
+        stored.wait()
+        client.advance(S)
+        assert second.write(iter([rows(0), rows(1)])) == Written(2, 1)
+        yield rows(1)
+
+    with pytest.raises(cqueue.OwnershipLost, match="one run at a time"):
+        first.write(overtaken())
+    client.advance(3 * S)
+    assert [record.body for record in log.scan()] == [b"0", b"1"]
+
+
+def test_rows_with_marks_whose_outcome_is_unknown_are_looked_for(client, log, monkeypatch):
+    """What is in the log counts as stored, and the others are stored.
+
+    Trap: the task failed, and said that it cannot tell a copy; the next run could.
+    """
+    monkeypatch.setattr(TaskContext, "get", partial(Context, 0))
+    monkeypatch.setattr(ledger.time, "sleep", client.clock.pause)
+    monkeypatch.setattr(tenacity.nap, "time", SimpleNamespace(sleep=client.clock.pause))
+    unknown, store = iter([True]), LogSink.store
+
+    def unanswered(self, entries, state):
+        if not next(unknown, False):
+            return store(self, entries, state)
+        store(self, entries[::2], state)
+        return [(place, cqueue.OutcomeUnknown("as if")) for place in range(len(entries))]
+
+    monkeypatch.setattr(LogSink, "store", unanswered)
+    source = DefaultSource(CaseInsensitiveDict({"url": URL, "log": log.name, "topic": "t"}))
+    schema, rows = T.StructType().add("body", "string"), {"body": [str(number) for number in range(9)]}
+    writer = source.streamWriter(schema, overwrite=False)
+    assert writer.write(iter([pa.RecordBatch.from_pydict(rows)])) == Written(9, 9)
+    client.advance(3 * S)
+    assert sorted(int(record.body) for record in log.scan()) == list(range(9))
+    unknown = iter([True])
+    with pytest.raises(cqueue.SendUnknown, match="cannot tell a copy"):  # without marks, as before
+        source.writer(schema, overwrite=False).write(iter([pa.RecordBatch.from_pydict(rows)]))
+
+
 # ── an outage ──
 
 

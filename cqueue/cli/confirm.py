@@ -11,8 +11,17 @@ from cqueue.cli.failures import ExitCode
 from cqueue.errors import BadInput
 
 
-def confirm(cli: CliContext, question: str, *, yes: bool, otherwise: str = "Nothing was deleted.") -> None:
+def confirm(
+    cli: CliContext,
+    question: str,
+    *,
+    yes: bool,
+    otherwise: str = "Nothing was deleted.",
+    connects: bool = True,
+) -> None:
     """Ask on the terminal; leave if the answer is no, or if there is nobody to ask.
+
+    connects: the command goes to a cluster, which is named before the question.
 
     Raises:
         BadInput: there is nobody to ask.
@@ -20,7 +29,8 @@ def confirm(cli: CliContext, question: str, *, yes: bool, otherwise: str = "Noth
     """
     if yes:
         return
-    cli.settings()  # says where the command goes, if nobody has named a cluster
+    if connects:
+        cli.settings()  # says where the command goes, if nobody has named a cluster
     if cli.json or sys.stdin is None or not sys.stdin.isatty():
         raise BadInput(f"{question} This is not a terminal, so there is no prompt. Add --yes to confirm.")
     try:

@@ -8,8 +8,9 @@ from typing import Annotated, Literal
 import typer
 
 from cqueue.cli.commands import command
+from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.options import number
+from cqueue.cli.options import Yes, number
 from cqueue.cli.table import print_table
 from cqueue.dev import ClusterState, DevCluster, Status, ensure_jars
 from cqueue.settings import DEFAULT_URL
@@ -84,9 +85,10 @@ def stop(cli: CliContext, *, directory: Directory = None) -> None:
 
 
 @command(app)
-def wipe(cli: CliContext, *, directory: Directory = None) -> None:
+def wipe(cli: CliContext, *, directory: Directory = None, yes: Yes = False) -> None:
     """Stop all nodes and delete their data."""
     cluster = DevCluster(directory)
+    confirm(cli, f"Delete the Cassandra in {cluster.directory} and all its data?", yes=yes, connects=False)
     with cli.status("Deleting the cluster"):
         cluster.wipe()
     _show(cli, cluster.status())

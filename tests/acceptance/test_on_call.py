@@ -124,4 +124,4 @@ def test_a_newcomer_finds_out_why(desk):
     desk.ticks_on()
     until(lambda: "nodes: all answer: 3 in" in desk.run(doctor, code=None))
     assert "shop:count  active" in desk.run(schedules)
-    desk.run(["dev", "wipe"])
+    desk.run(["dev", "wipe", "--yes"])

@@ -42,7 +42,7 @@ from cqueue.dev.paths import node_home
 from cqueue.dev.record import Record
 from cqueue.dev.settings import Settings
 from cqueue.dev.status import cluster_url, known_server, summarize
-from cqueue.errors import ConfigError, DevError
+from cqueue.errors import BadInput, ConfigError, DevError
 from cqueue.settings import DEFAULT_URL, load
 
 RECORD = Record("cqueue-dev-test", ("127.99.0.1",), Settings(), formed=True)
@@ -479,7 +479,16 @@ def test_status_as_json(tmp_path):
 
 def test_commands_work_without_the_main_program(tmp_path):
     """Each command runs on an empty directory with no context object, and says what is there."""
-    for command in ("status", "stop", "wipe"):
-        result = CliRunner().invoke(app, [command, "--dir", str(tmp_path)])
+    for command in (["status"], ["stop"], ["wipe", "--yes"]):
+        result = CliRunner().invoke(app, [*command, "--dir", str(tmp_path)])
         assert result.exit_code == 0, result.output
         assert "Cassandra: stopped" in result.stdout
+
+
+def test_a_wipe_asks_first(tmp_path, monkeypatch):
+    """A script that forgot --yes deletes nothing. Where other commands connect to does not matter."""
+    monkeypatch.setenv("CQUEUE_URL", "nonsense")
+    record.save(tmp_path, RECORD)
+    with pytest.raises(BadInput, match=f"Delete the Cassandra in {tmp_path} .*--yes"):
+        CliRunner().invoke(app, ["wipe", "--dir", str(tmp_path)], catch_exceptions=False)
+    assert record.load(tmp_path) == RECORD

@@ -573,7 +573,7 @@ def test_its_thread_takes_what_is_new_and_what_failed_in_turn(storing, monkeypat
 
     def take(*, new_first):
         asked.append(new_first)
-        return None if len(asked) > 3 else type("Batch", (), {"entries": [], "futures": {}, "tries": len(asked) % 2})()
+        return None if len(asked) > 3 else SimpleNamespace(entries=[], futures={}, tries=len(asked) % 2)
 
     monkeypatch.setattr(batches, "_take", take)
     batches._work()

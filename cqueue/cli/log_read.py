@@ -84,7 +84,7 @@ def tail(
         ) as follower,
     ):
         while True:
-            found = outage.outlive(partial(follower.poll, POLL_WAIT))
+            found = outage.outlive(follower.poll, POLL_WAIT)
             with interrupts.step():
                 printer.print_all(found)
 

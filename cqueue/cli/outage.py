@@ -8,6 +8,7 @@ import select
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from threading import Event, Lock, Thread
 from typing import TypeVar
 
@@ -27,8 +28,8 @@ class Outage:
         self._cli = cli
         self._lasts = False
 
-    def outlive(self, read: Callable[[], list[T]]) -> list[T]:
-        """Return what `read` returns; nothing, after a pause, if Cassandra does not answer.
+    def outlive(self, read: Callable[[timedelta], list[T]], wait: timedelta) -> list[T]:
+        """Return what `read` returns within `wait`; nothing, after a pause, if Cassandra does not answer.
 
         Raises:
             Closed, Refused, DamagedRow, WrongDataCentre: at once, because waiting does not help.
@@ -36,7 +37,7 @@ class Outage:
         """
         _check_reader()
         try:
-            found = read()
+            found = read(timedelta() if self._lasts else wait)
         except (NotDone, OutcomeUnknown) as exc:
             if isinstance(exc, (Closed, *LASTING)):
                 raise

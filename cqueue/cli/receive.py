@@ -76,8 +76,8 @@ class Receiving:
         """
         while limit is None or self._printer.printed < limit:
             want = BATCH if limit is None else min(BATCH, limit - self._printer.printed)
-            receive = partial(consumer.receive, want, wait=wait)
-            messages = follow.outlive(receive) if follow else receive()
+            receive = partial(consumer.receive, want)
+            messages = follow.outlive(receive, wait) if follow else receive(wait)
             if any(message.id in self._held for message in messages):
                 break  # a slow reader of a pipe let the first ones' timeout pass
             if messages:

@@ -431,6 +431,22 @@ def test_follow_outlives_an_outage_and_says_so_once(cli, monkeypatch):
     assert said.code == 3
 
 
+def test_the_end_of_an_outage_is_said_before_the_next_message(capsys, monkeypatch):
+    """Nobody waits out a whole receive to learn that Cassandra answers."""
+    monkeypatch.setattr("cqueue.cli.outage.PAUSE_S", 0)
+    errors, outage = [Unavailable("no host is up")], Outage(CliContext())
+
+    def read(wait):
+        assert errors or not wait
+        if errors:
+            raise errors.pop()
+        return []
+
+    for _ in range(2):
+        assert outage.outlive(read, timedelta(hours=1)) == []
+    assert "Cassandra answers again." in capsys.readouterr().err
+
+
 def test_ctrl_c_between_printing_and_acking_waits_for_the_ack(cli, monkeypatch):
     """Nothing is printed and yet delivered again."""
     interrupt_in(monkeypatch, BodyPrinter, "print", times=1)
@@ -472,10 +488,10 @@ def test_who_waits_for_more_ends_with_the_reader_of_its_output(monkeypatch):
     with os.fdopen(writer, "w") as out, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", out)
         outage = Outage(CliContext())
-        assert outage.outlive(lambda: [1]) == [1]
+        assert outage.outlive(lambda _wait: [1], timedelta()) == [1]
         os.close(reader)
         with pytest.raises(BrokenPipeError):
-            outage.outlive(lambda: [2])
+            outage.outlive(lambda _wait: [2], timedelta())
 
 
 def test_follow_ends_while_it_waits_for_more(cli_url, monkeypatch):

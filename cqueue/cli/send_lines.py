@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from io import BufferedReader, BytesIO
 from typing import BinaryIO
@@ -70,7 +71,10 @@ def send_each(cli: CliContext, target: Target, source: BinaryIO) -> None:
 
 def _send_all(cli: CliContext, target: Target, source: BinaryIO, tally: Tally) -> None:
     read = 0
-    with held_back() as interrupts, cli.bar("0 lines", _size(source)) as tell:
+    # A bar would be drawn over lines that are typed.
+    no_bar = nullcontext[Callable[..., None]](lambda *_, **__: None)
+    bar = no_bar if source.isatty() else cli.bar("0 lines", _size(source))
+    with held_back() as interrupts, bar as tell:
         for bodies in batches(source):
             with interrupts.step():
                 _send_batch(target, bodies, tally)

@@ -58,6 +58,23 @@ def test_send_prints_the_id(cli, cli_url):
     assert cli("--json", "send", "q", "x").json.keys() == {"queue", "id"}
 
 
+class Typed(io.BytesIO):
+    """Standard input of a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("source", "bars"), [(io.BytesIO, 1), (Typed, 0)])
+def test_no_bar_is_drawn_over_lines_that_are_typed(cli_url, capsys, monkeypatch, source, bars):
+    """Where they come from a file or a pipe, there is one."""
+    drawn, bar = [], CliContext.bar
+    monkeypatch.setattr(CliContext, "bar", lambda *args: drawn.append(args) or bar(*args))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(source(b"one\n")))
+    assert main(["--url", cli_url, "send", "q", "--lines"]) == 0
+    assert (len(drawn), capsys.readouterr().out) == (bars, "1 message sent to q.\n")
+
+
 def test_send_reads_standard_input_or_a_file(cli, tmp_path):
     """Whole, as bytes, to the last newline."""
     (tmp_path / "body").write_bytes(b"\xff\x00")

@@ -18,7 +18,6 @@ from pyspark.sql.types import StructType
 from cqueue.errors import BadInput
 from cqueue.runtime import logs
 from cqueue.spark import ledger
-from cqueue.spark.ledger import FirstTry
 from cqueue.spark.options import RESEND, WriteOptions, check_use
 from cqueue.spark.rows import check_schema
 from cqueue.spark.session import SparkSide, session
@@ -64,30 +63,31 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write(lambda: self._sink(work, context), iterator, f"{self._run}/{batch}")
 
     def _sink(self, work: str, context: TaskContext) -> Sink:
-        side = session(self._options.settings)
-        begun = ledger.first_try(side, _target(side, self._options), work, self._run)
+        options, side = self._options, session(self._options.settings)
         task = f"{work}/{context.partitionId()}"
-        if self._options.kind == "queue":
-            return self._queue_sink(side, task, begun)
+        if options.kind == "queue":
+            return self._queue_sink(side, work, task)
+        spec = side.logs.entry(options.name).spec
+        begun = ledger.first_try(side, spec.partition, work, self._run)
         # A row that a column names may be in another task when the batch is repeated.
-        prefix = f"{task}/" if self._options.id_column is None else f"{work}/"
+        prefix = f"{task}/" if options.id_column is None else f"{work}/"
         seen: set[bytes] = set()
-        spec = side.logs.entry(self._options.name).spec
         attempt = ledger.begin(side, spec.partition, task, self._run, context)
         if attempt.repeated or begun.repeated:
             until_us = ledger.settle(side, spec, side.driver.clock.now_us())
             seen = ledger.marks(side, spec, begun.at_us - spec.skew_us, until_us, prefix)
-        return LogSink(side, self._options, marks=Marks(prefix, attempt, frozenset(seen)))
+        return LogSink(side, options, marks=Marks(prefix, attempt, frozenset(seen)))
 
-    def _queue_sink(self, side: SparkSide, work: str, begun: FirstTry) -> Sink:
+    def _queue_sink(self, side: SparkSide, work: str, task: str) -> Sink:
         """Make a sink of messages whose times and ids follow from when the batch was tried first."""
-        spec, now_us = side.queues.entry(self._options.name).spec, side.driver.clock.now_us()
-        due_us = begun.at_us
+        spec = side.queues.entry(self._options.name).spec
+        due_us = ledger.first_try(side, spec.partition, work, self._run).at_us
+        now_us = side.driver.clock.now_us()
         stale = now_us + 4 * spec.settle_us > due_us + spec.gc_grace_us
         if stale and self._options.stale_batch == RESEND:
-            _log.warning("spark_batch_resent", queue=spec.name, work=work)
+            _log.warning("spark_batch_resent", queue=spec.name, work=task)
             due_us = now_us
-        return QueueSink(side, self._options, work=work, due_us=due_us)
+        return QueueSink(side, self._options, work=task, due_us=due_us)
 
     def commit(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log how many rows the batch has stored."""
@@ -96,10 +96,3 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[Written | None], batchId: int) -> None:  # noqa: N803
         """Log what the batch has stored, which stays: the batch is repeated, and stores what is missing."""
         _log.warning("spark_batch_aborted", batch=batchId, stored_at_least=stored_by(messages))
-
-
-def _target(side: SparkSide, options: WriteOptions) -> str:
-    """Return the target's name in partition keys, which differs once the target is made again."""
-    if options.kind == "queue":
-        return side.queues.entry(options.name).spec.partition
-    return side.logs.entry(options.name).spec.partition

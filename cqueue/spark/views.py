@@ -31,77 +31,35 @@ INFLIGHT: Final = "inflight"
 SHARDS: Final = "shards"
 LOG: Final = "log"
 
-_TEXTS: Final = MapType(StringType(), StringType())
-_ARROW: Final[dict[str, pa.DataType]] = {
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "boolean": pa.bool_(),
-    "binary": pa.binary(),
-    "timestamp": pa.timestamp("us", tz="UTC"),
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
+_TYPES: Final[dict[str, tuple[DataType, pa.DataType]]] = {
+    "string": (StringType(), pa.string()),
+    "int": (IntegerType(), pa.int32()),
+    "bigint": (LongType(), pa.int64()),
+    "boolean": (BooleanType(), pa.bool_()),
+    "binary": (BinaryType(), pa.binary()),
+    "timestamp": (TimestampType(), pa.timestamp("us", tz="UTC")),
+    "map<string,string>": (MapType(StringType(), StringType()), pa.map_(pa.string(), pa.string())),
 }
 
-Columns = dict[str, DataType]
-
-_MESSAGE: Final[Columns] = {
-    "id": StringType(),
-    "queue": StringType(),
-    "priority": IntegerType(),
-    "due": TimestampType(),
-    "body": BinaryType(),
-    "headers": _TEXTS,
-    "codec": StringType(),
-    "task": StringType(),
-    "key": StringType(),
-    "trigger": StringType(),
-    "sent_at": TimestampType(),
-    "expires": TimestampType(),
-}
-VIEWS: Final[dict[str, Columns]] = {
+_MESSAGE: Final = (
+    "id string, queue string, priority int, due timestamp, body binary, headers map<string,string>, "
+    "codec string, task string, key string, trigger string, sent_at timestamp, expires timestamp"
+)
+_COLUMNS: Final = {
     MESSAGES: _MESSAGE,
-    DEAD: {
-        **_MESSAGE,
-        "reason": StringType(),
-        "attempts": IntegerType(),
-        "original_id": StringType(),
-        "traceback": StringType(),
-        "redrives": IntegerType(),
-        "holder": StringType(),
-        "fence": LongType(),
-        "holder_lost": BooleanType(),
-    },
-    INFLIGHT: {
-        "id": StringType(),
-        "queue": StringType(),
-        "priority": IntegerType(),
-        "attempt": IntegerType(),
-        "state": StringType(),
-        "due": TimestampType(),
-        "owner": StringType(),
-    },
-    SHARDS: {
-        "queue": StringType(),
-        "time_shard": TimestampType(),
-        "shard": IntegerType(),
-        "open": BooleanType(),
-        "messages": LongType(),
-        "in_flight": LongType(),
-        "oldest_due": TimestampType(),
-        "lock": StringType(),
-        "fence": LongType(),
-    },
-    LOG: {
-        "id": StringType(),
-        "log": StringType(),
-        "partition": IntegerType(),
-        "time": TimestampType(),
-        "topic": StringType(),
-        "key": StringType(),
-        "body": BinaryType(),
-        "headers": _TEXTS,
-    },
+    DEAD: f"{_MESSAGE}, reason string, attempts int, original_id string, traceback string, redrives int, "
+    "holder string, fence bigint, holder_lost boolean",
+    INFLIGHT: "id string, queue string, priority int, attempt int, state string, due timestamp, owner string",
+    SHARDS: "queue string, time_shard timestamp, shard int, open boolean, messages bigint, in_flight bigint, "
+    "oldest_due timestamp, lock string, fence bigint",
+    LOG: "id string, log string, partition int, time timestamp, topic string, key string, body binary, "
+    "headers map<string,string>",
 }
+VIEWS: Final = {
+    view: {name: _TYPES[kind] for name, kind in map(str.split, columns.split(", "))}
+    for view, columns in _COLUMNS.items()
+}
+"""Types of columns in Spark and in Arrow, by view and name."""
 QUEUE_VIEWS: Final = (MESSAGES, DEAD, INFLIGHT, SHARDS)
 
 
@@ -131,11 +89,11 @@ def columns_of(view: str, schema: StructType) -> tuple[str, ...]:
 
 def arrow_schema(view: str, columns: Sequence[str]) -> pa.Schema:
     """Return columns of a view in Arrow: times in µs and UTC, whatever the session's time zone."""
-    return pa.schema([pa.field(name, _ARROW[VIEWS[view][name].simpleString()]) for name in columns])
+    return pa.schema([pa.field(name, VIEWS[view][name][1]) for name in columns])
 
 
 def _type(view: str, name: str) -> DataType:
     known = VIEWS[view]
     if name not in known:
         raise ConfigError(f"view {view!r} has no column {name!r}; it has {', '.join(known)}")
-    return known[name]
+    return known[name][0]

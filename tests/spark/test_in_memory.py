@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 import tenacity
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import types as T  # noqa: N812 - its usual name
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable
@@ -27,7 +28,7 @@ from cqueue.log import Record
 from cqueue.message import datetime_us
 from cqueue.spark import ledger, pace, split
 from cqueue.spark import session as sessions
-from cqueue.spark.jobs import archive, manifest, report_log, report_queue
+from cqueue.spark.jobs import archive, failures, manifest, report_log, report_queue
 from cqueue.spark.jobs import target as targets
 from cqueue.spark.jobs.files import Files
 from cqueue.spark.jobs.report import Report
@@ -803,6 +804,14 @@ def test_a_value_that_is_none_of_its_type_is_told(spark, ansi, columns):
             checked(spark, columns, {})
     finally:
         spark.conf.set("spark.sql.ansi.enabled", True)
+
+
+def test_a_job_that_broke_off_says_so_in_sentences():
+    """Trap: what broke it and what to do ran into one another where the first ended without a full stop."""
+    broken = PySparkException("…\ncqueue.errors.OwnershipLost: another run has begun\n…")
+    told = pytest.raises(cqueue.OutcomeUnknown, match=r"begun\. Part of it may be stored\. Run it again\.")
+    with told, failures.writing("the stream", "Run it again."):
+        raise broken
 
 
 # ── reports ──

@@ -48,7 +48,8 @@ def writing(what: str, again: str) -> Iterator[None]:
         yield
     except SPARK_ERRORS as exc:
         cause = ours(exc)
-        text = f"{what} did not end: {cause or gist(exc)} Part of it may be stored. {again}"
+        why = str(cause or gist(exc)).rstrip(".")
+        text = f"{what} did not end: {why}. Part of it may be stored. {again}"
         raise (type(cause)(text) if isinstance(cause, BadInput) else OutcomeUnknown(text)) from exc
 
 

@@ -27,14 +27,14 @@ ERROR, RESEND = "error", "resend"
 
 READ_OPTIONS: Final = (
     "url", "queue", "log", "view", "since", "until", "topics", "priorities", "columns", "limit", "asOf",
-    "partitionRows", "maxRowsPerBatch", "failOnDataLoss", "pushFilters",
+    "partitionRows", "maxRowsPerBatch", "failOnDataLoss",
 )  # fmt: skip
 WRITE_OPTIONS: Final = (
     "url", "queue", "log", "topic", "due", "idColumn", "rate", "rerunSince", "staleBatch",
 )  # fmt: skip
 SPARK_OPTIONS: Final = ("checkpointLocation", "queryName", "outputMode", "mergeSchema")
 """Options that Spark itself adds to those of a source or sink."""
-OF_BATCHES: Final = ("until", "asOf", "limit", "partitionRows", "pushFilters", "rerunSince")
+OF_BATCHES: Final = ("until", "asOf", "limit", "partitionRows", "rerunSince")
 OF_STREAMS: Final = ("maxRowsPerBatch", "failOnDataLoss", "staleBatch")
 """Options that have an effect in batches only, and in streams only."""
 _ONLY_OF: Final = {
@@ -62,14 +62,12 @@ class ReadOptions:
     as_of_us: int | None = None
     topics: frozenset[str] | None = None
     priorities: frozenset[int] | None = None
-    partitions: frozenset[int] | None = None  # of a log; only by a filter
     columns: tuple[str, ...] | None = None
     limit: int | None = None
     partition_rows: int = PARTITION_ROWS
     start: str | None = None
     max_rows_per_batch: int | None = None
     fail_on_data_loss: bool = True
-    push_filters: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +181,6 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         start=since if since in {EARLIEST, LATEST} else None,
         max_rows_per_batch=texts.whole("maxRowsPerBatch"),
         fail_on_data_loss=texts.choice("failOnDataLoss", ("true", "false"), "true") == "true",
-        push_filters=texts.choice("pushFilters", ("true", "false"), "false") == "true",
     )
     if found.since_us is not None and found.until_us is not None and found.since_us > found.until_us:
         raise ConfigError(f"since={since!r} is later than until={texts.text('until')!r}; exchange them")

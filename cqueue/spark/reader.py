@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.spark import heads, messages, records
 from cqueue.spark.brief import brief
-from cqueue.spark.filters import narrowed
 from cqueue.spark.options import ReadOptions, check_batch
 from cqueue.spark.session import patient, session
 from cqueue.spark.views import DEAD, LOG, MESSAGES
 
 
 class Reader(DataSourceReader):
-    """Reads one view. Without `pushFilters`, which Spark refuses where it does not push filters."""
+    """Reads one view.
+
+    Takes no filters from Spark, which reads a data frame for the second time with the filters of the first.
+    """
 
     def __init__(self, options: ReadOptions, columns: tuple[str, ...]) -> None:
         self._options = options
@@ -58,15 +60,6 @@ class Reader(DataSourceReader):
             case records.LogPart():
                 return records.read(side, partition, self._columns)
         return iter(())
-
-
-class PushdownReader(Reader):
-    """A reader for sessions that push filters: ranges of time, priorities, topics and partitions."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take the filters that narrow what is read; leave the others to Spark."""
-        self._options, left = narrowed(self._options, filters)
-        return left
 
 
 def _queue_name(options: ReadOptions) -> str:

@@ -50,11 +50,9 @@ def plan(side: SparkSide, spec: LogSpec, options: ReadOptions, as_of_us: int) ->
     since_us = spec.oldest_us(now_us)
     if options.since_us is not None:
         since_us = max(since_us, options.since_us)
-    wanted = options.partitions
     whole = [
         piece
         for shard in existing(side, spec, since_us, ids.time_us(last))
-        if wanted is None or shard.partition in wanted
         for piece in within(spec, shard, ids.lowest_at(since_us) - 1, last)
     ]
 

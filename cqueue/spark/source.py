@@ -5,8 +5,6 @@ Spark makes a new data source for each step, in short-lived processes; so the da
 
 from __future__ import annotations
 
-import sys
-
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -18,13 +16,11 @@ from pyspark.sql.types import StructType
 
 from cqueue.spark.brief import brief
 from cqueue.spark.options import read_options, write_options
-from cqueue.spark.reader import PushdownReader, Reader
+from cqueue.spark.reader import Reader
 from cqueue.spark.stream import LogStreamReader
 from cqueue.spark.stream_writer import StreamWriter
 from cqueue.spark.views import columns_of, spark_schema
 from cqueue.spark.writer import Writer
-
-_PUSHDOWN = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class DefaultSource(DataSource):
@@ -50,19 +46,13 @@ class DefaultSource(DataSource):
 
     @brief
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Make a reader; one that takes filters only with `pushFilters`, and where Spark pushes them.
-
-        Spark refuses a reader that takes filters where it pushes none. No setting tells whether Spark does,
-        so the caller's module tells. Where Spark pushes filters, it reads the same data frame again as it was
-        filtered first, without asking for a reader: `pushFilters` is for frames that are read once.
+        """Make a reader.
 
         Raises:
             ConfigError: an option is wrong, or the schema has other columns than the view.
         """
         options = read_options(self.options)
-        caller = sys._getframe(2).f_globals.get("__spec__")  # noqa: SLF001 - see above; 1 is `brief`
-        pushed = options.push_filters and getattr(caller, "name", None) == _PUSHDOWN
-        return (PushdownReader if pushed else Reader)(options, columns_of(options.view, schema))
+        return Reader(options, columns_of(options.view, schema))
 
     @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's

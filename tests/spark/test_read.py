@@ -255,40 +255,17 @@ def test_rows_come_with_numpy_2(frame):
     assert frame(queue="full").count() == 1208
 
 
-@pytest.fixture
-def pushdown(spark):
-    """A function that switches the pushing of filters."""
-    name = "spark.sql.python.filterPushdown.enabled"
-    before = spark.conf.get(name)
-    yield lambda on: spark.conf.set(name, str(on).lower())
-    spark.conf.set(name, before)
-
-
-@ON_EVENTS
-def test_filters_are_pushed_only_where_spark_pushes_them(frame, full, pushdown):
-    """Trap: a reader with pushFilters is an error while the setting is off. The rows are the same."""
-    soon = full.now + timedelta(hours=1)
-    cases = [
-        ({"queue": "full"}, F.col("due") > F.lit(soon), 3),
-        ({"queue": "full"}, F.col("priority").isin(1) & F.col("key").isNotNull(), 57),
-        ({"log": "events"}, (F.col("topic") == "topic-1") & (F.col("key") == "k1"), 20),
-        ({"log": "events"}, F.col("partition") > 99, 0),
-    ]
-    for which, condition, expected in cases:
-        for on in (False, True):
-            pushdown(on)
-            assert frame(**which, pushFilters="true").where(condition).count() == expected
-    rows = frame(queue="full", partitionRows=50, pushFilters="true")
-    assert rows.where(F.col("due") > F.lit(soon)).rdd.getNumPartitions() < 4
-    assert frame(queue="full", partitionRows=50).rdd.getNumPartitions() > 6
-
-
-def test_a_frame_that_is_read_again_is_read_anew(frame, full, pushdown):
+def test_a_frame_that_is_read_again_is_read_anew(spark, frame, full):
     """Trap: Spark reads a frame the second time with the filters that it pushed the first time."""
-    pushdown(on=True)
-    rows = frame(queue="full")
-    assert rows.where(F.col("due") > F.lit(full.now + timedelta(hours=1))).count() == 3
-    assert rows.count() == 1208
+    pushes = "spark.sql.python.filterPushdown.enabled"
+    before = spark.conf.get(pushes)
+    spark.conf.set(pushes, "true")
+    try:
+        rows = frame(queue="full")
+        assert rows.where(F.col("due") > F.lit(full.now + timedelta(hours=1))).count() == 3
+        assert rows.count() == 1208
+    finally:
+        spark.conf.set(pushes, before)
 
 
 @ON_FULL

@@ -54,7 +54,7 @@ class _Partition:
 
     def retire(self, at_us: int) -> None:
         """Delete everything but the lock and the bodies."""
-        self.floor_us = max(self.floor_us, at_us)
+        self.floor_us = at_us
         self.slots.clear()
         self.cursors.clear()
         for rows in self.messages.values():

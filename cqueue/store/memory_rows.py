@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from cqueue import ids
+from cqueue.store import cells
 from cqueue.store.operations import MessageRow
 
 Key = TypeVar("Key")
@@ -26,8 +27,7 @@ def merge(old: MessageRow, new: MessageRow) -> MessageRow:
     def larger(a: Any, b: Any) -> Any:
         if a is None or b is None:
             return b if a is None else a
-        order = (lambda value: sorted(value.items())) if isinstance(a, dict) else (lambda value: value)
-        return max(a, b, key=order)
+        return max(a, b, key=cells.text_map if isinstance(a, dict) else None)
 
     return MessageRow._make(larger(a, b) for a, b in zip(old, new, strict=True))
 

@@ -78,6 +78,17 @@ def test_an_insert_without_a_value_erases_none(store, wide_row):
     ]
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_inserts_of_one_id_the_larger_values_stay(store, wide_row, order):
+    """In whichever order they come, as their timestamps are the same; more headers are larger."""
+    id_ = new_id()
+    first = message(id_, b"b", codec="a", headers={"z": "1"})
+    for row in (first, message(id_, b"a", headers={"a": "1", "b": "1"}))[::order]:
+        store.execute(InsertMessages(wide_row, (row,)))
+    merged = first._replace(headers={"a": "1", "b": "1"})
+    assert store.execute(ReadMessages(wide_row, 0, (id_,))) == [merged]
+
+
 def test_one_batch_takes_many_messages_of_several_priorities(store, wide_row):
     """A flush of 500 rows is one operation; priorities are read apart."""
     some = new_ids(500)
@@ -284,6 +295,7 @@ def test_dropping_bodies_covers_what_is_not_later(store, wide_row):
     bodies = tuple((id_, b"body") for id_ in (early, exact, late))
     store.execute(InsertBodies(wide_row, bodies))
     store.execute(DropBodies(wide_row, at_us))
+    store.execute(DropBodies(wide_row, at_us - 1))
     store.execute(InsertBodies(wide_row, bodies))
     assert store.execute(ReadBodies(wide_row, (early, exact, late))) == {late: b"body"}
 

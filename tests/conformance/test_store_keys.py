@@ -66,6 +66,18 @@ def test_the_later_write_wins_and_a_delete_wins_a_tie(store, place):
     assert read(store, place) == [again, row(2)], "an insert that comes late changes nothing"
 
 
+def test_writes_count_by_their_timestamps_in_whatever_order_they_come(store, place):
+    """An older insert changes no newer row, and an older delete makes no room for what a newer one covers."""
+    first, second, third = (row(1, at_us=NOON_US + at) for at in range(3))
+    insert(store, place, second)
+    insert(store, place, first)
+    assert read(store, place) == [second]
+    delete(store, place, third)
+    delete(store, place, first)
+    insert(store, place, second)
+    assert read(store, place) == []
+
+
 def test_rows_expire(store, place, eventually):
     """With their time to live, counted from the write."""
     insert(store, place, row(1), ttl_s=3)

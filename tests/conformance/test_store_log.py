@@ -97,7 +97,8 @@ def test_a_peek_tells_which_partitions_have_something(store, shard):
 
 def test_partitions_are_registered_and_gone(store, shard):
     other = shard._replace(time_shard=shard.time_shard - 600_000, partition=0)
-    for each in (shard, shard, shard._replace(partition=5), other):
+    others = (shard._replace(log=f"{shard.log}x"), shard._replace(time_shard=shard.time_shard + 600_000))
+    for each in (shard, shard, shard._replace(partition=5), other, *others):
         store.execute(RegisterLogShard(each, DAY_S))
     asked = (shard.time_shard, other.time_shard, other.time_shard - 600_000)
     found = store.execute(ReadLogShards(shard.log, asked))

@@ -3,8 +3,11 @@
 import pytest
 
 from cqueue import ids
+from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
+    RETIRED_TTL_S,
     CursorRow,
+    HasMessages,
     InsertMessages,
     LockState,
     Mutate,
@@ -14,7 +17,7 @@ from cqueue.store.operations import (
     SlotRow,
     SlotState,
 )
-from tests.fix_store import lock, message, new_id, new_ids, now_us
+from tests.fix_store import MovableClock, lock, message, new_id, new_ids, now_us
 
 END = ids.highest_at(now_us() + 86_400_000_000)
 
@@ -197,7 +200,29 @@ def test_retirement_leaves_the_marker_only(store, wide_row):
     assert (dict(head.cursors), head.slots) == ({}, ())
     assert store.execute(ReadIds(wide_row, 0, ids.START, END, 10)).ids == []
     store.execute(insert)
-    assert store.execute(ReadIds(wide_row, 0, ids.START, END, 10)).ids == []
+    store.execute(InsertMessages(wide_row, tuple(row._replace(priority=3) for row in insert.rows)))
+    assert not store.execute(HasMessages(wide_row))
+
+
+def test_the_marker_of_retirement_expires_in_memory(wide_row):
+    """As Cassandra's does; a lock that was taken after it stays."""
+    store = MemoryStore(MovableClock())
+    take(store, wide_row, None, 1)
+    retire(store, wide_row, 1, 2)
+    store._clock_us.added_us += RETIRED_TTL_S * 1_000_000 - 1_000_000
+    assert store.execute(ReadHead(wide_row)).lock is not None
+    store._clock_us.added_us += 1_000_000
+    assert store.execute(ReadHead(wide_row)).lock is None
+    take(store, wide_row, None, 3)
+    store._clock_us.added_us += RETIRED_TTL_S * 1_000_000
+    assert store.execute(ReadHead(wide_row)).lock == lock(3)
+
+
+@pytest.mark.parametrize("parts", [{}, {"cursors": (CursorRow(0, 0, 0),)}, {"retire": True}])
+def test_a_mutation_without_a_condition_is_refused(wide_row, parts):
+    """Cassandra would apply it beside another client's claim."""
+    with pytest.raises(ValueError, match="without a condition"):
+        Mutate(wide_row, slots=(SlotChange(None, slot()),) if parts else (), **parts)
 
 
 def test_retirement_needs_the_fence(store, wide_row):

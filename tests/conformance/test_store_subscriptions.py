@@ -65,12 +65,16 @@ def test_a_definition_is_made_once_and_changes_from_the_version_seen(store, key)
 def test_a_subscription_is_removed_whole_from_the_version_seen(store, key):
     row = DefinitionRow(1, "active", "{}")
     store.execute(DefineSubscription(key, row))
-    store.execute(BeatMember(key, MemberRow("a", "{}", 1), 60))
+    other = key._replace(name="other")
+    for each in (key, other):
+        store.execute(BeatMember(each, MemberRow("a", "{}", 1), 60))
     change(store, key, (None, position(3)), (None, position(4)))
+    assert len(read(store, key).members) == 1
     assert store.execute(RemoveSubscription(key, 2)) is False
     assert read(store, key).definition == row
     assert store.execute(RemoveSubscription(key, 1)) is True
     assert read(store, key, serial=True) == SubscriptionRows()
+    assert len(read(store, other).members) == 1
     assert store.execute(RemoveSubscription(key, 1)) is False
     assert change(store, key, (None, position(3))) is False
     assert read(store, key, serial=True) == SubscriptionRows()

@@ -63,6 +63,19 @@ def test_ids_of_damaged_rows_are_listed(rows):
     assert all(any(ids.is_any_of_row(id_, [one]) for one in listed) for id_ in set(found.damaged) - gone)
 
 
+@given(damaged_rows)
+def test_a_plain_row_is_not_damaged(row):
+    """Most rows are read without a look at each column; none of them may have something wrong."""
+    plain = (0, ids.from_ticks(7, 7), b"body", *[None] * 6, 7, None, packs.SINGLE, None)
+    assert packs._is_plain(plain)
+    for column in range(1, 13):
+        one = (*plain[:column], row[column], *plain[column + 1 :])
+        if packs._is_plain(one):
+            assert not packs.is_partial(one)
+            assert packs.damage(one) is None
+            assert not ids.is_packed(one[1])
+
+
 @pytest.mark.parametrize("column", ["body", "sent_at", "format"])
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_row_that_lacks_one_column_is_set_aside(packed, column):

@@ -66,6 +66,12 @@ def test_any_row_of_queues(rows):
         assert row.oldest_open_epoch < 0
 
 
+def test_json_that_is_nested_too_deep_is_a_damage():
+    """As other JSON that cannot be read."""
+    row = ("q", "1", 1, "active", '{"a": ' + "[" * 100_000, 3_600_000, decode.FIRST_MS, -1)
+    assert [damage.reason for damage in decode.queues([row]).damages] == ["config is no JSON object"]
+
+
 @given(columns(KEY, TEXT, BIGINT, TEXT, TEXT, BIGINT))
 def test_any_row_of_logs(rows):
     """And a configuration that is JSON and no log's is a DamagedRow."""

@@ -109,7 +109,7 @@ class Prefetch(Generic[T]):
         blocked take wants count as taken, so that the next fetch starts before they are handled.
         """
         left = len(self._waiting) - self._wanted
-        if self._last_claim and not self._claiming and not self._closed and 2 * left <= self._last_claim:
+        if self._last_claim and 2 * left <= self._last_claim:
             self._wake()
             self._claiming = self._thread is not None
 

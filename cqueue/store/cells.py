@@ -63,7 +63,7 @@ def is_text_map(data: bytes) -> bool:
             at += 4 + size
     except struct.error:
         return False
-    return count >= 0 and at == len(data)
+    return at == len(data)
 
 
 def shown(data: bytes) -> str:

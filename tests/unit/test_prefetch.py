@@ -410,6 +410,42 @@ def test_a_full_buffer_is_not_added_to():
     ahead.close()
 
 
+def test_what_has_waited_too_long_is_not_received():
+    """Though the thread that gives it back is busy with a fetch."""
+    given, begun, done = [], threading.Event(), threading.Event()
+
+    def fetch(_size):
+        begun.set()
+        done.wait(SOON_S)
+        return [], False
+
+    prefetch = Prefetch(10, fetch, lambda some: given.extend(some) or [], lambda: 0.0)
+    prefetch.put([], 10, more=True)
+    assert begun.wait(SOON_S)
+    prefetch.put([1], 1, more=False)
+    assert prefetch.take(1) == []
+    done.set()
+    prefetch.close()
+    assert given == [1]
+
+
+def test_a_close_gives_back_what_a_fetch_under_way_brings():
+    """It waits for the fetch: later nobody would give those messages back."""
+    given, begun = [], threading.Event()
+
+    def fetch(_size):
+        begun.set()
+        with prefetch._changed:
+            prefetch._changed.wait_for(lambda: prefetch._closed, SOON_S)
+        return [1, 2], False
+
+    prefetch = Prefetch(10, fetch, lambda some: given.extend(some) or [], lambda: SOON_S)
+    prefetch.put([], 10, more=True)
+    assert begun.wait(SOON_S)
+    prefetch.close()
+    assert given == [1, 2]
+
+
 def test_what_a_receive_waits_for_counts_as_gone():
     """The thread goes on to the next fetch, and does not wait until the receive has come and asked."""
     asked_by = []

@@ -171,8 +171,7 @@ def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:
     size = AT_ONCE if rate is None else max(1, min(AT_ONCE, math.floor(rate * PACE_S)))
     at_s = time.monotonic()
     for chunk in parts(wanted, size):
-        left_s = 0.0 if rate is None else max(0.0, at_s - time.monotonic())
-        waiting.sleep(left_s, cancellable=True)
+        waiting.sleep(max(0.0, at_s - time.monotonic()), cancellable=True)
         if rate is not None:
             at_s = max(at_s, time.monotonic()) + len(chunk) / rate
         yield chunk

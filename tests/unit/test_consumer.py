@@ -289,6 +289,29 @@ def test_a_consumer_that_has_never_polled_takes_no_hints(queue):
         assert consumer._receiver.inbox.hints
 
 
+def test_a_second_close_gives_nothing_back(queue):
+    """What the first one left to be settled stays held, as where the first stands inside a `with`."""
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        (received,) = consumer.receive()
+        consumer.close(give_back=False)
+    received.extend(timedelta(minutes=1))
+    assert received.is_held
+
+
+@pytest.mark.usefixtures("brief_pauses")
+def test_messages_whose_bodies_cannot_be_read_are_given_back_with_no_attempt_used(store, queue):
+    """They come again as soon as bodies can be read, and not after the visibility timeout."""
+    queue.send(b"x" * 20_000)
+    store.trouble = lambda operation: Unavailable("no quorum") if isinstance(operation, ReadBodies) else None
+    with queue.consumer() as consumer:
+        with pytest.raises(Unavailable, match="no quorum"):
+            consumer.receive()
+        store.trouble = lambda _: None
+        (received,) = consumer.receive(wait=SOON)
+    assert received.attempt == 1
+
+
 def test_a_close_that_a_ctrl_c_ends_can_be_repeated(queue, client):
     """The second one removes the consumer from those that are told of messages, if the first one had not."""
     consumers = []

@@ -37,6 +37,7 @@ from cqueue.store.operations import (
     SlotState,
     WideRow,
 )
+from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey
 from tests.fix_store import lock, message, new_id, new_ids, now_us
 
 pytestmark = pytest.mark.cassandra
@@ -252,12 +253,16 @@ def test_the_store_says_at_which_consistency_it_asks(cassandra_store, session, w
 
     session.add_request_init_listener(note)
     try:
-        for operation in (ReadHead(wide_row), ReadHead(wide_row, serial=True), Mutate(wide_row, lock(1))):
+        key = SubscriptionKey("l@1", "s")
+        for operation in (
+            ReadHead(wide_row), ReadHead(wide_row, serial=True), Mutate(wide_row, lock(1)),
+            ReadSubscription(key), ReadSubscription(key, serial=True),
+        ):  # fmt: skip
             cassandra_store.execute(operation)
     finally:
         session.remove_request_init_listener(note)
     serial, quorum = ConsistencyLevel.LOCAL_SERIAL, ConsistencyLevel.LOCAL_QUORUM
-    assert sent == [(quorum, serial), (serial, serial), (quorum, serial)]
+    assert sent == [(quorum, serial), (serial, serial), (quorum, serial), (quorum, serial), (serial, serial)]
     assert isinstance(cassandra_store._requests.profile.retry_policy, FallthroughRetryPolicy)
 
 

@@ -14,6 +14,7 @@ from cqueue.log.config import LogConfig
 from cqueue.log.protocol.members import assigned
 from cqueue.log.protocol.subscription_definition import Origin
 from cqueue.store import cells, decode
+from cqueue.store.cassandra_log import _page as _page_of
 from cqueue.store.operations import ReadShards
 from cqueue.store.quarantine import Damage, Quarantine, parse_address
 from cqueue.store.record_page import RecordPage, parse
@@ -210,6 +211,24 @@ def test_records_without_topic_or_body_are_cut_out_of_a_page(records):
     assert (page.data, page.starts, page.bodies) == (alone.data, alone.starts, alone.bodies)
     found = [(row.id, row.topic.encode(), row.body) for row in page.rows()]
     assert found == [(each[0], each[1], each[4]) for each in kept]
+
+
+@given(st.lists(RECORD, max_size=8))
+def test_rows_that_the_driver_has_decoded_give_the_same_page(records):
+    """Where cqueue's own reading of the bytes does not fit the driver, it goes by the driver's rows."""
+
+    def read(decode, data):
+        return None if data is None else decode(data)
+
+    found = _page_of(
+        [
+            (id_, read(bytes.decode, topic), read(cells.shown, key), read(cells.pairs, headers), body)
+            for id_, topic, key, headers, body in records
+        ]
+    )
+    page = parse(_page(records))
+    assert list(found.rows()) == list(page.rows())
+    assert found.broken == page.broken
 
 
 def _page(records):

@@ -7,10 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.store.cassandra import _portions
+from cqueue.store.operations import ReadIds, WideRow
+from cqueue.store.ranges import Density, joined_items, ranged
 from cqueue.store.requests import ManyRequests, Request, Window, collected, results_of, sent_or_error
 from cqueue.store.statements import Kind
+from cqueue.store.waiting import within
 
 
 class Part:
@@ -105,6 +109,29 @@ def test_what_cannot_be_sent_is_an_error_in_its_place():
     first, second, third = some.results()
     assert (first, str(second), third) == (0, "no table yet", 2)
     assert isinstance(sent_or_error(refuse), Unavailable)
+
+
+def test_a_part_that_cannot_be_read_fails_the_whole():
+    """It must not pass for a part without messages."""
+    log = []
+    jobs = [
+        (1, Part(log, name, outcome).send) for name, outcome in enumerate([[1], Unavailable("away"), [3]])
+    ]
+    with pytest.raises(Unavailable, match="away"):
+        ManyRequests(joined_items(jobs, 2, 0)).result()
+
+
+def test_a_range_that_cannot_be_read_to_its_end_in_time_is_not_done():
+    """It must not pass for a shorter one, though each request succeeds."""
+    asked, log = ReadIds(WideRow("q", 0, 0), 0, ids.START, 1 << 123, 10), []
+
+    def send(after, rows):
+        part = Part(log, after, ([after + at + 1 for at in range(rows)], [], []))
+        part.warnings = None
+        return part.send()
+
+    with within(0.0), pytest.raises(NotDone, match="in time"):
+        ManyRequests(ranged(asked, send, Density())).result()
 
 
 def test_portions_have_so_many_bytes_or_one_body():

@@ -111,7 +111,7 @@ def together(parts: Mapping[str, Health]) -> Health:
     Alive in any case: the parent replaces a child that is not.
     """
     ready = any(part.ready for part in parts.values())
-    reason = ", ".join(f"{name} {part.reason}" for name, part in parts.items())
+    reason = "; ".join(f"child {name}: {part.reason}" for name, part in parts.items())
     return Health(alive=True, ready=ready, reason=reason or "no process")
 
 

@@ -49,8 +49,6 @@ BEYOND_GRACE_S: Final = 14.0
 """Seconds beyond the grace after which a child that has not ended by itself is killed. If Cassandra does not
 answer, a child that has nothing to run any more takes up to 13 s to settle and to close what it has open.
 """
-SETTLED_AFTER_S: Final = 30.0
-"""Seconds that a reload waits for a new child to be ready before it replaces the next."""
 TICK_S: Final = 1.0
 """Seconds between two reports of a child, and between two checks of the parent."""
 LAST_WORDS_S: Final = 1.0
@@ -151,9 +149,10 @@ class Child:
     replaced: bool = False
     health: Health | None = None
 
-    def is_up(self, now_s: float) -> bool:
-        """Return whether the child is ready, or has had so much time that a reload no longer waits for it."""
-        return not self.replaced and (self.was_ready or now_s - self.started_s > SETTLED_AFTER_S)
+    @property
+    def is_at_work(self) -> bool:
+        """Whether the child receives messages, and is to go on."""
+        return self.was_ready and not self.replaced
 
 
 @dataclass(slots=True, eq=False)
@@ -241,7 +240,7 @@ class Supervisor:
             self._log.warning(logs.DaemonEvent.LEFT, signal=notice.why)
             self._leave(128 + notice.number)
         else:
-            self._log.info(logs.DaemonEvent.STOPPING, signal=notice.why, grace_s=self._grace_s)
+            self._log.info(logs.DaemonEvent.STOPPING, why=notice.why, grace_s=self._grace_s)
             self._stop()
             for child in self._children():
                 self._tell_to_stop(child)
@@ -356,13 +355,13 @@ class Supervisor:
                 slot.start_at_s = self._clock()
 
     def _replace_next(self) -> None:
-        """Tell the next outdated child to stop, once all others are ready or had their time."""
-        now_s, children = self._clock(), self._children()
+        """Tell the next outdated child to stop, once all others are at work."""
+        children = self._children()
         old = next((child for child in children if child.outdated), None)
         is_one_to_come = any(slot.child is None and slot.start_at_s < math.inf for slot in self.slots)
         if old is None or self.stopping or is_one_to_come:
             return
-        if all(child.outdated or child.is_up(now_s) for child in children):
+        if all(child.outdated or child.is_at_work for child in children):
             old.outdated, old.replaced = False, True
             self._tell_to_stop(old)
 

@@ -717,6 +717,8 @@ def test_a_parent_that_does_not_move_is_not_alive():
     supervisor.slots[1].child = Child(
         None, 0.0, 0.0, health=daemon.Health(False, False, "ended: cqueue-lease-extender")
     )
-    assert fleet.health() == daemon.Health(alive=True, ready=False, reason="1 ended: cqueue-lease-extender")
+    assert fleet.health() == daemon.Health(
+        alive=True, ready=False, reason="child 1: ended: cqueue-lease-extender"
+    )
     supervisor.looked_s -= 61
     assert not fleet.health().alive

@@ -118,7 +118,7 @@ def test_several_processes_are_ready_if_one_is_and_the_parent_cares_for_the_rest
     health = together(
         {"0": Health(alive=False, ready=False, reason="ended"), "1": Health(True, True, "running")}
     )
-    assert health == Health(alive=True, ready=True, reason="0 ended, 1 running")
+    assert health == Health(alive=True, ready=True, reason="child 0: ended; child 1: running")
     assert together({}) == Health(alive=True, ready=False, reason="no process")
 
 

@@ -228,7 +228,9 @@ def test_a_signal_tells_all_to_stop_and_the_code_is_0_when_they_have():
     fleet = ParentProcess()
     children = fleet.up()
     fleet.signal(signal.SIGTERM)
-    fleet.step()
+    with capture_logs() as lines:
+        fleet.step()
+    assert [(line["event"], line["why"]) for line in lines] == [("daemon_stopping", "SIGTERM")]
     assert [child.orders for child in children] == [["stop"], ["stop"]]
     for child in children:
         fleet.end(child, 0)
@@ -349,9 +351,15 @@ def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():
     fleet.step()
     fleet.end(first, 0)
     fleet.step()
-    for _ in range(4):
+    for _ in range(60):  # it imports a large application on a busy machine
+        fleet.say(second)
+        fleet.step()
         fleet.wait()
     assert second.orders == []
+    new = next(child for child in fleet.alive if child is not second)
+    fleet.say(new)
+    fleet.step()
+    assert second.orders == ["stop"]
 
 
 def test_a_reload_under_drain_replaces_the_rest_when_one_has_ended():

@@ -1,1 +1,1 @@
-"""The application: tasks, their payloads and options, periodic tasks, and the outbox."""
+"""The application: tasks, their payloads and options, periodic tasks, and what sends their messages."""

@@ -18,11 +18,11 @@ from cqueue import client as clients
 from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.application.outbox import Outbox
 from cqueue.dispatcher.application.payload import DEFAULT_CODEC
 from cqueue.dispatcher.application.payload import codec as codec_of
 from cqueue.dispatcher.application.periodic import Declared, PeriodicTask, declare, trigger_of
 from cqueue.dispatcher.application.registry import TaskRegistry, task_name
+from cqueue.dispatcher.application.sender import Sender
 from cqueue.dispatcher.application.tasks import CronOptions, PeriodicOptions, Task, TaskOptions, checked_retry
 from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Retry
 from cqueue.dispatcher.execution.context import Binding
@@ -128,7 +128,7 @@ class App:
         self._registry = TaskRegistry()
         self._declared: list[Declared] = []
         self.middleware = checked_middleware(middleware)
-        self._outbox = Outbox(self._queue, self.middleware)
+        self._sender = Sender(self._queue, self.middleware)
         self._defaults: dict[str, Any] = {
             "queue": check_queue_name(queue),
             "retry": checked_retry(retry),
@@ -167,7 +167,7 @@ class App:
         check_known("App.task", options, TaskOptions.__annotations__)
 
         def decorate(function: Callable[..., Any]) -> Task[..., Any]:
-            task = Task(function, self._outbox, **self._completed(function, options))
+            task = Task(function, self._sender, **self._completed(function, options))
             self._registry.add(task)
             return task
 
@@ -201,7 +201,7 @@ class App:
         trigger = trigger_of(when, {name: given.pop(name, None) for name in CronOptions.__annotations__})
 
         def decorate(function: Callable[P, R]) -> PeriodicTask[P, R]:
-            task = PeriodicTask(function, self._outbox, **self._completed(function, given))
+            task = PeriodicTask(function, self._sender, **self._completed(function, given))
             declared = Declared(task.name if key is None else key, trigger, task)
             self._registry.add(task)
             self._declared.append(declared)
@@ -239,11 +239,11 @@ class App:
 
     def send(self, queue: str, message: Message) -> MessageId:
         """Store any message, through the middleware; as `Queue.send`."""
-        return self._outbox.send(queue, message)
+        return self._sender.send(queue, message)
 
     def send_many(self, queue: str, messages: Iterable[Message]) -> SendResult:
         """Store up to 10,000 messages, through the middleware; as `Queue.send_many`."""
-        return self._outbox.send_many(queue, messages)
+        return self._sender.send_many(queue, messages)
 
     # ── Running ──
 

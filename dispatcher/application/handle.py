@@ -114,7 +114,7 @@ class TaskHandle(MessageId, Generic[R]):
 
     @property
     def _queue(self) -> Queue:
-        return self._task._outbox.queue(self._task.queue)  # noqa: SLF001 - the same package
+        return self._task._sender.queue(self._task.queue)  # noqa: SLF001 - the same package
 
     def _look(self) -> TaskResult | str:
         """Return what became of the message, or the state that it has now.

@@ -41,7 +41,7 @@ from cqueue.sending.results import listed
 from cqueue.unique import Unique
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.application.outbox import Outbox
+    from cqueue.dispatcher.application.sender import Sender
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -103,7 +103,7 @@ class Task(Generic[P, R_co]):
 
     Args:
         function: a function, or a coroutine function.
-        outbox: sends the messages.
+        sender: sends the messages.
         name: 1 to 1,000 characters.
         queue: name of the queue.
         retry: policy after a failure.
@@ -126,7 +126,7 @@ class Task(Generic[P, R_co]):
     def __init__(
         self,
         function: Callable[P, R_co],
-        outbox: Outbox,
+        sender: Sender,
         *,
         name: str,
         queue: str,
@@ -154,7 +154,7 @@ class Task(Generic[P, R_co]):
         self.log_errors = log_errors
         self.result_ttl = result_ttl
         self.is_async = is_async(function)
-        self._outbox = outbox
+        self._sender = sender
         self._options: dict[str, Any] = {}
         self._codec = codec_of(codec)
         self._signature = inspect.signature(function)
@@ -191,7 +191,7 @@ class Task(Generic[P, R_co]):
             Duplicate: a message of the same unique key is in the way; nothing was sent.
             SendUnknown: the message may be stored; enqueueing again may make a second copy.
         """
-        return self.handle(self._outbox.send(self.queue, self.message(*args, **kwargs)))
+        return self.handle(self._sender.send(self.queue, self.message(*args, **kwargs)))
 
     def handle(self, message_id: str) -> TaskHandle[Any]:
         """Return the handle of a message of this task, such as one of `enqueue_many`, by its stored id.
@@ -246,7 +246,7 @@ class Task(Generic[P, R_co]):
         for index, call in enumerate(calls):
             if not isinstance(call, Message) or call.task != self.name:
                 raise BadInput(f"entry {index} is not a message of task {self.name!r}; use .message()")
-        return self._outbox.send_many(self.queue, calls)
+        return self._sender.send_many(self.queue, calls)
 
     def options(self, **options: Unpack[SendOptions]) -> Task[P, R_co]:
         """Return this task with other options for its messages; see `Message`. The task itself stays.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cqueue.queue import Queue
 
 
-class Outbox:
+class Sender:
     """Sends messages to queues by name. Thread-safe.
 
     Args:

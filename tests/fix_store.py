@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cqueue import ids
-from cqueue.runtime import driver
-from cqueue.store import memory
+from cqueue.runtime.driver import BlockingDriver
+from cqueue.store import memory, waiting
 from cqueue.store.cassandra import CassandraStore
 from cqueue.store.connection import Connection, open_session
 from cqueue.store.memory import MemoryStore
@@ -40,8 +40,9 @@ def brief_settling(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def brief_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations that failed are repeated as often as ever, after pauses a tenth as long."""
-    monkeypatch.setattr(driver, "WAITS_S", [(low_s / 10, high_s / 10) for low_s, high_s in driver.WAITS_S])
+    """Protocols pause, and operations that failed are repeated, as often as ever, each time for a tenth."""
+    defaults = BlockingDriver.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "pause", lambda seconds: waiting.sleep(seconds / 10))
 
 
 class MovableClock:

@@ -86,8 +86,9 @@ def test_acks_are_one_delete_for_each_wide_row(troubled, writer, poller, work):
     assert not any(delivery.message.is_held for delivery in held)
 
 
-def test_what_no_thread_could_store_is_stored_at_the_next_look(writer, poller, work, monkeypatch):
+def test_what_no_thread_could_store_is_stored_at_the_next_look(poller, work, monkeypatch):
     """Nobody else may settle a message soon, and a drain waits for this one."""
+    writer = writer_of()
     (delivery,) = deliveries(poller, work, 1)
 
     def refuse(_):
@@ -101,6 +102,7 @@ def test_what_no_thread_could_store_is_stored_at_the_next_look(writer, poller, w
     writer.watch()
     until(lambda: not writer.pending)
     assert not delivery.message.is_held
+    writer.close()
 
 
 def test_a_result_that_cannot_be_stored_holds_up_no_other_ack(troubled, writer, poller, work):

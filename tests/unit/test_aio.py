@@ -641,6 +641,7 @@ def test_ids_of_all_messages(on_queue):
     on_queue(story)
 
 
+@pytest.mark.usefixtures("brief_settling")
 def test_a_log(on_queue):
     """Append, follow, scan; a follower that waits ends when it is cancelled, and when it is closed."""
 
@@ -678,6 +679,7 @@ def test_a_log(on_queue):
     on_queue(story)
 
 
+@pytest.mark.usefixtures("brief_settling")
 def test_readers_of_a_log_lose_nothing_where_a_loop_or_call_ends():
     """A loop that is left and a call that is cancelled leave the records to the next one."""
 

@@ -570,6 +570,7 @@ def test_what_is_gone_is_not_changed(queue):
     assert not queue.cancel(id_)
 
 
+@pytest.mark.usefixtures("brief_settling", "brief_pauses")
 @pytest.mark.parametrize("client", ["memory"], indirect=True)
 @pytest.mark.parametrize("error", [NotDone, OutcomeUnknown])
 def test_a_change_says_what_is_known(queue, monkeypatch, error):

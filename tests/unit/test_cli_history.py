@@ -18,6 +18,7 @@ def app(cli_url):
         yield app
 
 
+@pytest.mark.usefixtures("brief_settling")
 def test_a_history_and_results_are_shown(app, cli):
     """By queue, message (whole and short id), key and time; a result by the whole id."""
 

@@ -101,6 +101,7 @@ def test_what_this_process_sends_keeps_nobody_else_waiting(store, queue):
             consumer.ack(received)
 
 
+@pytest.mark.usefixtures("brief_pauses")
 def test_failing_wide_rows_do_not_stop_the_others(store, queue):
     """One whose messages cannot be read at the moment keeps the others' waiting for no retry of its own."""
     spread(queue, 12)
@@ -734,6 +735,7 @@ def test_claims_that_are_answered_too_late_are_told(monkeypatch, caplog):
             assert f"messages={sum(late[1:])}" in told()[1]
 
 
+@pytest.mark.usefixtures("brief_pauses")
 def test_an_ack_stored_in_part_is_unknown(store, queue):
     """Some messages are deleted and some are not: neither done nor not done."""
     queue.send_many([cqueue.Message(b"a"), cqueue.Message(b"b", priority=1)])

@@ -629,6 +629,7 @@ def test_a_letter_that_cannot_be_deleted_is_told_and_repeated_without_a_copy(que
     assert len(received(queue, 3)) == 3
 
 
+@pytest.mark.usefixtures("brief_pauses")
 def test_when_cassandra_is_away_nothing_more_is_tried(queue, store, monkeypatch):
     """What was not tried is not done, and is told as well."""
     bury(queue, *map(task, range(5)))

@@ -387,6 +387,7 @@ def test_no_demo_runs_on_a_cassandra_that_another_one_stops(monkeypatch, tmp_pat
     """Any number run on one that was there before."""
     cluster = FakeCluster(ClusterState.STOPPED if started_by_demo else ClusterState.RUNNING, tmp_path)
     monkeypatch.setattr(dev, "DevCluster", lambda _directory: cluster)
+    monkeypatch.setattr(cassandra, "PATIENCE", timedelta(milliseconds=10))
     with embedded():
         cluster.state = ClusterState.RUNNING
         with pytest.raises(DevError, match="Wait for it") if started_by_demo else nullcontext(), embedded():

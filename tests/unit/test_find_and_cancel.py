@@ -132,6 +132,7 @@ def test_cancel_refuses_what_is_no_id_of_the_queue(client, queue):
     assert other.find(id_) is not None
 
 
+@pytest.mark.usefixtures("brief_settling", "brief_pauses")
 @pytest.mark.parametrize("client", ["memory_client"], indirect=True)
 def test_cancel_says_what_is_known(queue, monkeypatch):
     """An answer that is missing is an unknown outcome; a body that stays is none, its message is gone."""

@@ -21,7 +21,7 @@ SOON = timedelta(seconds=10)
 HOUR = timedelta(hours=1)
 OF_KEYS = InsertKeys | DeleteKeys | ReadKey | ScanKeys | DropKey
 
-pytestmark = pytest.mark.usefixtures("brief_settling")
+pytestmark = pytest.mark.usefixtures("brief_settling", "brief_pauses")
 
 
 @pytest.fixture

@@ -353,6 +353,7 @@ def test_sends_that_are_stored_together_have_each_their_own_span(traced, orders,
         )
 
 
+@pytest.mark.usefixtures("brief_settling")
 @pytest.mark.parametrize(("error", "name"), [(Unavailable, "Unavailable"), (OutcomeUnknown, "SendUnknown")])
 def test_a_send_that_fails(orders, spans, troubled, error, name):
     troubled.trouble = lambda op: error("away") if isinstance(op, InsertMessages) else None

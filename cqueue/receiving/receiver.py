@@ -205,11 +205,14 @@ class ClaimedMessages:
         settler.drop(claimed.expired)
         self._bury_spent(claimed.dead, spec)
         some = self._still_held(claimed.taken, spec)
-        try:
-            messages = self._with_bodies(some, spec)
-        except (NotDone, OutcomeUnknown):
-            settler.release({taken.lease for taken in some}, spec)
-            raise
+        if None not in [taken.row.body for taken in some]:  # mostly; the other way takes twice as long
+            messages = [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in some]
+        else:
+            try:
+                messages = self._with_bodies(some, spec)
+            except (NotDone, OutcomeUnknown):
+                settler.release({taken.lease for taken in some}, spec)
+                raise
         if self._driver.meter is not None:
             self._driver.meter.count("claimed", settler.name, len(messages))
         return messages

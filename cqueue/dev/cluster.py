@@ -160,15 +160,17 @@ class DevCluster:
 
     def stop(self, grace: timedelta = STOP_GRACE) -> None:
         """Stop all nodes; those that take longer than `grace` are killed. The data stays."""
-        with record.locked(self.directory, LOCK_LIMIT):
-            processes.terminate(self._homes(), grace)
+        if self.directory.exists():  # which the lock would make
+            with record.locked(self.directory, LOCK_LIMIT):
+                processes.terminate(self._homes(), grace)
 
     def wipe(self) -> None:
         """Kill all nodes and delete their data. Other files in the directory stay, and so does a directory
         without a record: `start` writes it before it makes the first node.
         """
-        with record.locked(self.directory, LOCK_LIMIT):
-            self._kill_and_delete()
+        if self.directory.exists():  # as above
+            with record.locked(self.directory, LOCK_LIMIT):
+                self._kill_and_delete()
 
     def kill(self, number: int, sig: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to node `number`; after SIGKILL wait until it is gone.
@@ -194,8 +196,9 @@ class DevCluster:
         wanted = replace(known.settings, **self._given)
         if wanted.nodes != known.settings.nodes:
             raise DevError(
-                f"The cluster in {self.directory} has {known.settings.nodes} node(s), not {wanted.nodes}, "
-                "which cannot be changed. `cqueue dev wipe` deletes it; --dir makes another."
+                f"The cluster in {self.directory} was made with --nodes {known.settings.nodes}, "
+                f"not {wanted.nodes}, which cannot be changed. `cqueue dev wipe` deletes it; --dir makes "
+                "another."
             )
         return wanted
 

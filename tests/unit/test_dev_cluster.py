@@ -160,7 +160,7 @@ def test_wrong_options_fail_before_anything_starts(tmp_path):
 def test_number_of_nodes_is_fixed(tmp_path):
     """A cluster is not silently replaced by one of another size."""
     record.save(tmp_path, RECORD)
-    with pytest.raises(DevError, match=r"has 1 node.*wipe"):
+    with pytest.raises(DevError, match=r"with --nodes 1, not .*wipe"):
         DevCluster(tmp_path, nodes=3).start()
 
 
@@ -287,6 +287,13 @@ def test_a_pid_can_be_copied_behind_kill(tmp_path, monkeypatch):
     node = replace(node_status(NodeState.UP), pid=29650)
     monkeypatch.setattr(DevCluster, "status", lambda *_: Status(ClusterState.RUNNING, (node,), DEFAULT_URL))
     assert " 29650 " in CliRunner().invoke(app, ["status", "--dir", str(tmp_path)]).stdout
+
+
+def test_where_nothing_is_nothing_is_made(tmp_path):
+    """A mistyped --dir leaves no directory behind."""
+    for end in (DevCluster.stop, DevCluster.wipe):
+        end(DevCluster(tmp_path / "typo" / "dev"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_wipe_deletes_only_what_is_ours(tmp_path):

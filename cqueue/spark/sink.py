@@ -306,8 +306,9 @@ class LogSink(Sink):
         """Return those whose marks are not in the log, once all that was sent has arrived or never counts."""
         if self._marks is None:
             return super().absent(left, since_us)
-        until_us = ledger.settle(self.side, self._spec, self.side.driver.clock.now_us())
-        found = ledger.marks(self.side, self._spec, since_us, until_us, self._marks.prefix)
+        spec = self._spec
+        until_us = ledger.settle(self.side, spec, self.side.driver.clock.now_us())
+        found = ledger.marks(self.side, spec, since_us - spec.skew_us, until_us, self._marks.prefix)
         return [each for each in left if digest_of(each[0].headers[MARK]) not in found]
 
 

@@ -17,7 +17,9 @@ from cqueue.errors import DamagedRow, OutcomeUnknown, Refused, SchemaMismatch, U
 from cqueue.message import MessageId
 from cqueue.protocol import poll
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.protocol.lease import Holding
 from cqueue.receiving import receiver as receivers
+from cqueue.receiving import settler
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -644,6 +646,22 @@ def test_ack_async_after_close_says_closed(store):
     client.close()
     with pytest.raises(cqueue.Closed):
         consumer.ack_async(received)
+    assert not consumer._settler.acking
+
+
+def test_leases_that_were_given_back_are_forgotten_once_there_are_many(queue, monkeypatch):
+    """A consumer that lives for years keeps those that it holds."""
+    monkeypatch.setattr(settler, "MAX_LEASES", 1)
+    with queue.consumer() as consumer:
+        held = []
+        for number in range(5):
+            queue.send(b"%d" % number)
+            held += consumer.receive(wait=SOON)
+            if number != 3:
+                held.pop().lease.state = Holding.LOST
+        assert len(held) == 1
+        assert held[0].lease in consumer._settler._leases
+        assert len(consumer._settler._leases) <= 3
 
 
 @pytest.mark.parametrize("wrong", [None, "abc", 5, [b"x"]])

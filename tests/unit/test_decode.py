@@ -13,9 +13,17 @@ from cqueue.errors import DamagedRow, SchemaMismatch
 from cqueue.log.config import LogConfig
 from cqueue.log.protocol.members import assigned
 from cqueue.log.protocol.subscription_definition import Origin
-from cqueue.store import cells, decode
+from cqueue.store import cells, codec, decode
 from cqueue.store.cassandra_log import _page as _page_of
-from cqueue.store.operations import ReadShards
+from cqueue.store.operations import (
+    CursorRow,
+    Head,
+    LockRow,
+    LockState,
+    ReadShards,
+    SlotRow,
+    SlotState,
+)
 from cqueue.store.quarantine import Damage, Quarantine, parse_address
 from cqueue.store.record_page import RecordPage, parse
 from cqueue.store.statements import KEY_COLUMNS
@@ -187,6 +195,81 @@ def test_a_null_body_is_missing(rows):
 def _parsed(parse):
     with suppress(DamagedRow):
         decode.parsed(Damage("t", "o", ("k",), "column"), parse, Quarantine().report)
+
+
+# ── the head of a wide row ──
+
+COLUMNS = "kind priority id cursor boundary state owner until fence ids due attempt rev died_at tally"
+AT = {name: at for at, name in enumerate(COLUMNS.split())}
+LOCK = (1, 0, ids.START, None, None, 1, b"me", 5000, 70, *[None] * 5, 9)
+CURSOR = (0, 0, ids.START, 8 << 64, 9 << 64, *[None] * 9, -4)
+SLOT = (2, 0, ids.slot_id(3), None, None, 1, b"me", None, None, (5 << 64,), 6000, 2, 71, 5500, -5)
+SOUND = Head(
+    LockRow(LockState.LOCKED, b"me", 5000, 70, 9),
+    {0: CursorRow(0, 8 << 64, 9 << 64, -4)},
+    (SlotRow(0, 3, SlotState.CLAIMED, (5 << 64,), 6000, 2, b"me", 71, 5500, -5),),
+)
+
+
+def head_of(*rows):
+    """A head, and the places of its rows that cannot be read."""
+    told = []
+    return codec.head(rows, lambda place, _: told.append(place)), told
+
+
+def test_a_sound_head_is_read_whole():
+    """Columns that were never written count as nothing; a free slot lists nothing."""
+    assert head_of(CURSOR, LOCK, SLOT) == (SOUND, [])
+    free = (*SLOT[:5], 0, None, None, None, None, 6000, 0, 71, 0, None)
+    found, told = head_of((*LOCK[:6], None, *LOCK[7:14], None), free)
+    assert found.lock == LockRow(LockState.LOCKED, b"", 5000, 70)
+    assert found.slots == (SlotRow(0, 3, SlotState.FREE, (), 6000, 0, b"", 71),)
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    ("column", "value"), [("state", 7), ("state", None), ("until", None), ("fence", None)]
+)
+def test_a_damaged_lock_is_free_and_one_without_a_fence_is_none(column, value):
+    """The fence keeps claims apart: the next one overwrites the row."""
+    at = AT[column]
+    lock = None if column == "fence" else SOUND.lock._replace(state=LockState.FREE, until_ms=0)
+    assert head_of((*LOCK[:at], value, *LOCK[at + 1 :])) == (Head(lock), [LOCK[:3]])
+
+
+@pytest.mark.parametrize("column", ["cursor", "boundary"])
+def test_a_cursor_that_is_not_whole_lies_beyond_all_ids(column):
+    """Claims take it for lost, and sweep from the start."""
+    at = AT[column]
+    lost = CursorRow(0, codec.BEYOND_ALL_IDS, codec.BEYOND_ALL_IDS, -4)
+    assert head_of((*CURSOR[:at], None, *CURSOR[at + 1 :])) == (Head(None, {0: lost}), [CURSOR[:3]])
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("id", ids.slot_id(3) + 1), ("id", ids.slot_id(1 << 20)), ("ids", None), ("due", None), ("rev", None),
+        ("state", 7), ("state", None), ("state", -1),
+        ("attempt", None), ("attempt", -1), ("attempt", 2**31 - 1),
+    ],
+)  # fmt: skip
+def test_a_damaged_slot_is_set_aside_with_what_it_lists(column, value):
+    """Nobody may claim those messages, and no claim takes its number: it may not be one."""
+    at = AT[column]
+    row = (*SLOT[:at], value, *SLOT[at + 1 :])
+    found, told = head_of(row)
+    (slot,) = found.slots
+    assert (slot.state, slot.ids, slot.tally) == (SlotState.QUARANTINED, row[9] or (), -5)
+    assert slot.number == (-1 if column == "id" else 3)
+    assert told == [row[:3]]
+
+
+@pytest.mark.parametrize("due_ms", [-1, 253_402_300_800_000])
+def test_a_timeout_that_no_date_can_hold_is_shown_as_never(due_ms):
+    """It counts as passed; that of the last moment of the year 9999 is a date."""
+    last = 253_402_300_799_999
+    for stored, shown in ((due_ms, last), (last, last), (0, 0)):
+        assert head_of((*SLOT[:10], stored, *SLOT[11:]))[0].slots[0].due_ms == shown
 
 
 # ── records, as bytes ──

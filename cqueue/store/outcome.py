@@ -110,9 +110,8 @@ def refusal(exc: BaseException) -> Refused | Unavailable | None:
     `Unavailable`: the refusal is temporary. `Refused`: it stays until an operator does what the text says.
     """
     if isinstance(exc, NoHostAvailable):
-        causes = _causes(exc)
-        found = [refusal(cause) for cause in causes if isinstance(cause, Exception)]
-        return found[0] if found and len(found) == len(causes) and None not in found else None
+        found = [refusal(cause) for cause in _causes(exc)]
+        return found[0] if found and None not in found else None
     if not isinstance(exc, _REFUSED) or isinstance(exc, errors.PreparedQueryNotFound):
         return None
     return _refused(exc)

@@ -362,3 +362,13 @@ def test_a_row_is_counted_and_logged_once(caplog):
     assert quarantine.counts() == {"k": 1}
     assert [each.key for each in quarantine.of("queues")] == [("k",)]
     assert sum("row_quarantined" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_of_a_table_that_is_damaged_throughout_a_few_rows_are_remembered(caplog, monkeypatch):
+    """The others fill neither memory nor log."""
+    monkeypatch.setattr("cqueue.store.quarantine.REMEMBERED", 2)
+    quarantine = Quarantine()
+    for number in range(5):
+        quarantine.report(Damage("queues", f"q{number}", (f"q{number}",), "why"))
+    assert [each.owner for each in quarantine.of("queues")] == ["q0", "q1"]
+    assert sum("row_quarantined" in record.getMessage() for record in caplog.records) == 2

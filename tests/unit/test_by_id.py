@@ -65,6 +65,20 @@ def test_a_consumer_that_has_just_claimed_there_does_not_deliver_it(queue):
         assert held(consumer)[0].id == id_
 
 
+def test_a_consumer_is_told_of_what_is_due_sooner_now_and_of_nothing_else(queue):
+    """It may have seen that the message waits for longer, and look elsewhere until then."""
+    with queue.consumer() as consumer:
+        consumer.receive()
+        id_ = queue.send(b"x")
+        hints = consumer._receiver.inbox.hints
+        told = hints.pop()
+        queue.reschedule(id_, HOUR)
+        assert not hints
+        queue.reschedule(id_, NOW)
+        (again,) = hints
+    assert (again.wide_row, again.priorities) == (told.wide_row, told.priorities)
+
+
 def test_a_change_gets_its_turn_beside_a_consumer_that_always_claims_first(queue, monkeypatch):
     """Such as one that finds ever more messages, keeps the lock, and claims while a change reads."""
     store, *ids = queue._driver.store, *queue.send_many([cqueue.Message(b"%d" % n) for n in range(500)]).ids

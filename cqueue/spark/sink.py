@@ -22,7 +22,6 @@ from cqueue.errors import (
     DelayOutOfRange,
     HeadersTooLarge,
     NotDone,
-    OutcomeUnknown,
     PriorityOutOfRange,
     SendUnknown,
 )
@@ -33,7 +32,7 @@ from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.send import send
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.writing import WriterState
-from cqueue.spark import ledger, rows
+from cqueue.spark import rows
 from cqueue.spark.ledger import MARK, Attempt, digest_of
 from cqueue.spark.options import WriteOptions
 from cqueue.spark.pace import Pace
@@ -55,9 +54,11 @@ class Sink(ABC):
 
     Attributes:
         state: the kind of what storing one part leaves to the next.
+        repeatable: whether storing an entry again makes no copy.
     """
 
     state: type[WriterState] = WriterState
+    repeatable = False
 
     def __init__(self, side: SparkSide, options: WriteOptions) -> None:
         self.side = side
@@ -84,20 +85,6 @@ class Sink(ABC):
             OwnershipLost: another attempt of the task stores them.
         """
 
-    def absent(self, left: Sequence[Failed], since_us: int) -> Sequence[Failed]:
-        """Return those that can be stored again without a copy. since_us: when they were tried first.
-
-        Raises:
-            SendUnknown: it is not known of some, and cannot be found out: a copy must not be made silently.
-        """
-        unknown = [error for _, error in left if not isinstance(error, NotDone)]
-        if unknown:
-            raise SendUnknown(
-                f"of {len(unknown):,} rows it is not known whether they are stored, and this task cannot "
-                f"tell a copy: {unknown[0]}"
-            ) from unknown[0]
-        return left
-
 
 class QueueSink(Sink):
     """Messages. `source` of a row's number, where ids derive from that; due_us: for rows without one."""
@@ -116,9 +103,9 @@ class QueueSink(Sink):
         super().__init__(side, options)
         self._work = work
         self._base_us = due_us
-        self._is_derived = options.id_column is not None or work is not None
+        self.repeatable = options.id_column is not None or work is not None
         spec = self._spec  # raises if there is no such queue: while Spark plans, not in a task
-        if self._is_derived and not spec.has_open_rows:
+        if self.repeatable and not spec.has_open_rows:
             raise BadInput(f"queue {options.name!r} takes no derived ids; alter it first: derived_sends=True")
 
     @property
@@ -165,7 +152,7 @@ class QueueSink(Sink):
         columns.refuse_any(
             [each is not None and each > far for each in due], DelayOutOfRange, "is due in 10 years"
         )
-        if self._is_derived:
+        if self.repeatable:
             self._check_derived(columns, due, now_us)
         return due
 
@@ -175,7 +162,7 @@ class QueueSink(Sink):
         Consumers go through a wide row in steps of time: what is due at the same microsecond is never split,
         and a hundred thousand acked messages there would stop them.
         """
-        if base_us is None or not self._is_derived:
+        if base_us is None or not self.repeatable:
             return [base_us] * len(columns)
         name = self.options.id_column
         if name is None:
@@ -204,7 +191,7 @@ class QueueSink(Sink):
             BadInput,
             "expires in more than 10 years; null is never",
         )
-        if not self._is_derived:  # the first try may have stored the row in time, so a repeat must not fail
+        if not self.repeatable:  # the first try may have stored the row in time, so a repeat must not fail
             past = [each is not None and each < now_us + 1000 for each in expires]
             columns.refuse_any(past, BadInput, "has expired already")
         return [None if each is None else each // 1000 for each in expires]
@@ -230,10 +217,6 @@ class QueueSink(Sink):
         ]
         flushes: list[Flush] = self.side.driver.run(send(self._spec, state, messages))
         return [(index, flush.error) for flush in flushes if flush.error for index in flush.indexes]
-
-    def absent(self, left: Sequence[Failed], since_us: int) -> Sequence[Failed]:
-        """Return all, if their ids are derived: the same message twice is one."""
-        return left if self._is_derived else super().absent(left, since_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,15 +284,6 @@ class LogSink(Sink):
         # With marks, a repeated task must find what this one leaves if it dies.
         writes = self.side.driver.run(append(self._spec, state, entries, register_first=has_marks))
         return [(index, write.error) for write in writes if write.error for index in write.indexes]
-
-    def absent(self, left: Sequence[Failed], since_us: int) -> Sequence[Failed]:
-        """Return those whose marks are not in the log, once all that was sent has arrived or never counts."""
-        if self._marks is None:
-            return super().absent(left, since_us)
-        spec = self._spec
-        until_us = ledger.settle(self.side, spec, self.side.driver.clock.now_us())
-        found = ledger.marks(self.side, spec, since_us - spec.skew_us, until_us, self._marks.prefix)
-        return [each for each in left if digest_of(each[0].headers[MARK]) not in found]
 
 
 @dataclass
@@ -379,18 +353,27 @@ def _parts(lanes: list[list[Any]], pace: Pace | None) -> Iterator[tuple[int, lis
 def _store(sink: Sink, state: WriterState, part: list[Any]) -> None:
     """Store a part, with a state that no other thread uses; try again what was not stored."""
     left: list[Failed] = [(entry, NotDone("not tried")) for entry in part]
-    since_us = sink.side.driver.clock.now_us()
 
     def store() -> bool:
         entries = [entry for entry, _ in left]
         left[:] = [(entries[place], error) for place, error in sink.store(entries, state)]
-        if any(isinstance(error, OutcomeUnknown) for _, error in left):
-            left[:] = sink.absent(left, since_us)
+        if not sink.repeatable:
+            _refuse_unknown([error for _, error in left])
         if any(isinstance(error, LASTING) for _, error in left):
             _give_up(left)
         return bool(left)
 
     again(tenacity.retry_if_result(bool), retry_error_callback=lambda _: _give_up(left))(store)
+
+
+def _refuse_unknown(errors: list[CqueueError]) -> None:
+    """Refuse to store entries again that may be stored already: a copy must not be made silently."""
+    unknown = [error for error in errors if not isinstance(error, NotDone)]
+    if unknown:
+        raise SendUnknown(
+            f"of {len(unknown):,} rows it is not known whether they are stored, and this task cannot tell a "
+            f"copy: {unknown[0]}"
+        ) from unknown[0]
 
 
 def _give_up(left: list[Failed]) -> None:

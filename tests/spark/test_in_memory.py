@@ -423,34 +423,6 @@ def test_of_two_runs_that_have_one_checkpoint_one_stores_a_batch(client, log, mo
     assert [record.body for record in log.scan()] == [b"0", b"1"]
 
 
-def test_rows_with_marks_whose_outcome_is_unknown_are_looked_for(client, log, monkeypatch):
-    """What is in the log counts as stored, and the others are stored.
-
-    Trap: the task failed, and said that it cannot tell a copy; the next run could.
-    """
-    monkeypatch.setattr(TaskContext, "get", partial(Context, 0))
-    monkeypatch.setattr(ledger.time, "sleep", client.clock.pause)
-    monkeypatch.setattr(tenacity.nap, "time", SimpleNamespace(sleep=client.clock.pause))
-    unknown, store = iter([True]), LogSink.store
-
-    def unanswered(self, entries, state):
-        if not next(unknown, False):
-            return store(self, entries, state)
-        store(self, entries[::2], state)
-        return [(place, cqueue.OutcomeUnknown("as if")) for place in range(len(entries))]
-
-    monkeypatch.setattr(LogSink, "store", unanswered)
-    source = DefaultSource(CaseInsensitiveDict({"url": URL, "log": log.name, "topic": "t"}))
-    schema, rows = T.StructType().add("body", "string"), {"body": [str(number) for number in range(9)]}
-    writer = source.streamWriter(schema, overwrite=False)
-    assert writer.write(iter([pa.RecordBatch.from_pydict(rows)])) == Written(9, 9)
-    client.advance(3 * S)
-    assert sorted(int(record.body) for record in log.scan()) == list(range(9))
-    unknown = iter([True])
-    with pytest.raises(cqueue.SendUnknown, match="cannot tell a copy"):  # without marks, as before
-        source.writer(schema, overwrite=False).write(iter([pa.RecordBatch.from_pydict(rows)]))
-
-
 # ── an outage ──
 
 

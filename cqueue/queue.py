@@ -133,14 +133,12 @@ class QueueStats:
     Attributes:
         wide_rows: Cassandra partitions of the queue.
         future_wide_rows: those of them that lie in the future.
-        claimed: messages that consumers hold, until their visibility timeout passes. An estimate includes
-            acked ones whose slot is not yet freed.
+        claimed: messages that consumers hold. An estimate includes acked ones whose slot is not yet freed.
         waiting: messages that were nacked, snoozed or given back, and are not due again yet.
-        ready: messages that a consumer may claim now, retries and those of dead consumers included. Ones
-            that have outlived their ttl are included until a consumer claims them.
+        ready: messages that are due and unclaimed. Expired ones are included until a consumer claims them.
         delayed: messages that are due later.
         live: all messages.
-        oldest: since when the oldest ready message may be claimed, in UTC; None if there is none.
+        oldest: due time of the oldest ready message, in UTC; None if there is none.
         quarantined: stored rows that cannot be read. An estimate counts only timeout slots. An exact count
             also counts rows of messages, but not those whose damage shows only in the body, unless this
             client has met them. `cqueue quarantine list` finds all of them.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import policy, shards
-from cqueue.protocol.inspection import END, Counts, count_slots, count_unlisted, first_wide_rows
+from cqueue.protocol.inspection import END, Counts, count_one, count_slots, first_wide_rows
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
@@ -64,7 +64,7 @@ def estimate(spec: QueueSpec) -> Proto[Counts]:
         _leave(counts, due=not rows or _has_begun(rows[-1][0], now_us), slots=True)
     if len(rows) > MAX_ROWS:
         _leave(counts, due=_has_begun(rows[MAX_ROWS][0], now_us), slots=True)
-    scans = yield from _heads(spec, counts, rows[:MAX_ROWS], now_us)
+    scans = yield from _heads(counts, rows[:MAX_ROWS], now_us)
     yield from _ids(counts, scans, now_us)
     return counts
 
@@ -81,14 +81,12 @@ def _leave(counts: Counts, *, due: bool, slots: bool = False) -> None:
     counts.at_least |= names
 
 
-def _heads(
-    spec: QueueSpec, counts: Counts, rows: Sequence[tuple[WideRow, frozenset[int]]], now_us: int
-) -> Proto[list[_Scan]]:
+def _heads(counts: Counts, rows: Sequence[tuple[WideRow, frozenset[int]]], now_us: int) -> Proto[list[_Scan]]:
     scans: list[_Scan] = []
     for some in parts(rows, AT_ONCE):
         heads: list[Head] = yield from together(*(ReadHead(row) for row, _ in some))
         for (row, priorities), head in zip(some, heads, strict=True):
-            count_slots(spec, counts, head, now_us)
+            count_slots(counts, head)
             for priority in sorted(priorities):
                 after = _boundary(row, head, priority, now_us)
                 scans.append(_Scan(row, priority, after, head.listing(priority)))
@@ -127,4 +125,4 @@ def _count(counts: Counts, scan: _Scan, page: IdSlice, now_us: int) -> None:
     counts.quarantined += len(page.damaged)
     for id_ in page.ids:
         if id_ not in scan.listing and not ids.is_any_of_row(id_, page.damaged):
-            count_unlisted(counts, ids.time_us(id_), now_us)
+            count_one(counts, None, ids.time_us(id_), now_us)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import keys, policy, shards
+from cqueue.protocol import keys, shards
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
@@ -191,31 +191,17 @@ def count(spec: QueueSpec) -> Proto[Counts]:
     return counts
 
 
-def count_slots(spec: QueueSpec, counts: Counts, head: Head, now_us: int) -> None:
+def count_slots(counts: Counts, head: Head) -> None:
     """Add what slots list to `counts`. A message acked a moment ago may still be counted."""
     for slot in head.slots:
         if slot.state is SlotState.QUARANTINED:
             counts.quarantined += 1
         elif slot.in_use:
-            _count_listed(spec, counts, slot, len(slot.ids), now_us)
-
-
-def _count_listed(spec: QueueSpec, counts: Counts, slot: SlotRow, messages: int, now_us: int) -> None:
-    """Add messages that a slot lists: ready ones, once the slot may be taken over."""
-    counts.live += messages
-    if slot.state is SlotState.QUARANTINED:
-        return  # no consumer may claim them
-    if policy.is_slot_due(slot, spec, now_us):
-        _count_ready(counts, messages, min(now_us, policy.slot_due_at_us(slot, spec)))
-    elif slot.state is SlotState.CLAIMED:
-        counts.claimed += messages
-    else:
-        counts.waiting += messages
-
-
-def _count_ready(counts: Counts, messages: int, due_us: int) -> None:
-    counts.ready += messages
-    counts.oldest_us = min(counts.oldest_us or due_us, due_us)
+            counts.live += len(slot.ids)
+            if slot.state is SlotState.CLAIMED:
+                counts.claimed += len(slot.ids)
+            else:
+                counts.waiting += len(slot.ids)
 
 
 def _count_ids(
@@ -229,21 +215,21 @@ def _count_ids(
             page = yield from walk.next_ids()
             counts.quarantined += len(page.damaged)
             for id_ in page.ids:
-                if ids.is_any_of_row(id_, page.damaged):
-                    continue
-                if (slot := listing.get(id_)) is not None:
-                    _count_listed(spec, counts, slot, 1, now_us)
-                else:
-                    count_unlisted(counts, ids.time_us(id_), now_us)
+                if not ids.is_any_of_row(id_, page.damaged):
+                    count_one(counts, listing.get(id_), ids.time_us(id_), now_us)
 
 
-def count_unlisted(counts: Counts, due_us: int, now_us: int) -> None:
-    """Add one message that no slot lists to `counts`."""
+def count_one(counts: Counts, slot: SlotRow | None, due_us: int, now_us: int) -> None:
+    """Add one message to `counts`. slot: the one that lists it; None if no slot does."""
     counts.live += 1
-    if due_us > now_us:
+    if slot is not None:
+        counts.claimed += slot.state is SlotState.CLAIMED
+        counts.waiting += slot.state is SlotState.WAITING  # no consumer may claim a quarantined one
+    elif due_us > now_us:
         counts.delayed += 1
     else:
-        _count_ready(counts, 1, due_us)
+        counts.ready += 1
+        counts.oldest_us = min(counts.oldest_us or due_us, due_us)
 
 
 def peek(spec: QueueSpec, limit: int) -> Proto[list[Found]]:

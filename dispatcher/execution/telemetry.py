@@ -190,10 +190,10 @@ class Depth:
     """The content of a queue, as last estimated.
 
     Attributes:
-        ready: messages that consumers may claim now.
+        ready: messages that are due and not held.
         in_flight: messages that consumers of all processes hold.
         dead: letters in the dead-letter queue; None for a dead-letter queue.
-        oldest_age_s: for how long the oldest ready message could be claimed, in seconds; 0 if none is ready.
+        oldest_age_s: seconds since the oldest ready message was due; 0 if none is ready.
         delayed: messages that are due later.
         waiting: messages that were nacked or snoozed, and are not due again yet.
     """

@@ -8,8 +8,8 @@ import pytest
 
 import cqueue
 from cqueue.errors import NotDone
-from cqueue.protocol import ack, shards
 from cqueue.protocol import estimate as module
+from cqueue.protocol import shards
 from cqueue.protocol.inspection import count
 from cqueue.store.operations import ReadHead, ReadIds, ReadShards, Together, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, Table
@@ -63,31 +63,6 @@ def test_an_estimate_is_exact_where_nothing_lands_late_and_there_is_little(queue
         assert rough.claimed == exact.claimed == 4
         assert rough.oldest == exact.oldest
         assert not rough.at_least
-
-
-def test_what_a_dead_consumer_held_and_what_is_due_again_is_ready():
-    """Nobody else says that a queue falls behind whose workers are all gone."""
-    table = registered()
-    table.put(NOON_US, NOON_US + 1)
-    table.pass_time(SECOND_US)
-    held = table.poll(table.view()).taken
-    free_us = held[0].lease.due_ms * 1000 + table.spec.skew_us
-    for time_us, (claimed, ready) in ((free_us - 1, (2, 0)), (free_us, (0, 2))):
-        table.time_us = time_us
-        for kind in (module.estimate, count):
-            counts = table.run(kind(table.spec))
-            assert (counts.claimed, counts.ready, counts.live) == (claimed, ready, 2)
-            assert counts.oldest_us == (free_us if ready else None)
-
-
-def test_what_was_given_back_is_ready_again():
-    table = registered()
-    table.put(NOON_US)
-    table.pass_time(SECOND_US)
-    table.run(ack.release(table.poll(table.view()).taken[0].lease))
-    for kind in (module.estimate, count):
-        counts = table.run(kind(table.spec))
-        assert (counts.waiting, counts.ready, counts.oldest_us) == (0, 1, table.time_us)
 
 
 def test_what_waits_above_the_boundary_counts_once(queue):

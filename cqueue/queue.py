@@ -133,8 +133,9 @@ class QueueStats:
     Attributes:
         wide_rows: Cassandra partitions of the queue.
         future_wide_rows: those of them that lie in the future.
-        claimed: messages that consumers hold. An estimate includes acked ones whose slot is not yet freed.
-        waiting: messages that were nacked, snoozed or given back, and are not due again yet.
+        claimed: messages that consumers hold, or held when they died, until another one claims them. An
+            estimate includes acked ones whose slot is not yet freed.
+        waiting: messages that were nacked, snoozed or given back, until a consumer claims them again.
         ready: messages that are due and unclaimed. Expired ones are included until a consumer claims them.
         delayed: messages that are due later.
         live: all messages.

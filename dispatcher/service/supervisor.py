@@ -150,9 +150,9 @@ class Child:
     health: Health | None = None
 
     @property
-    def is_at_work(self) -> bool:
-        """Whether the child receives messages, and is to go on."""
-        return self.was_ready and not self.replaced
+    def is_up(self) -> bool:
+        """Whether the child has come up and is to go on. It need not be ready: one queue may be damaged."""
+        return self.came_up and not self.replaced
 
 
 @dataclass(slots=True, eq=False)
@@ -355,13 +355,15 @@ class Supervisor:
                 slot.start_at_s = self._clock()
 
     def _replace_next(self) -> None:
-        """Tell the next outdated child to stop, once all others are at work."""
+        """Tell the next outdated child to stop: one that is not up at once, others once all are up."""
         children = self._children()
-        old = next((child for child in children if child.outdated), None)
+        old = min(
+            (child for child in children if child.outdated), key=lambda child: child.is_up, default=None
+        )
         is_one_to_come = any(slot.child is None and slot.start_at_s < math.inf for slot in self.slots)
         if old is None or self.stopping or is_one_to_come:
             return
-        if all(child.outdated or child.is_at_work for child in children):
+        if not old.is_up or all(child.is_up for child in children):
             old.outdated, old.replaced = False, True
             self._tell_to_stop(old)
 

@@ -362,6 +362,34 @@ def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():
     assert second.orders == ["stop"]
 
 
+def test_a_replacement_that_has_come_up_is_enough_though_a_queue_cannot_be_received_from():
+    """Trap: one damaged queue of many kept half of the children at the old code for ever."""
+    fleet = ParentProcess()
+    first, second = fleet.up()
+    fleet.signal(signal.SIGHUP)
+    fleet.step()
+    fleet.end(first, 0)
+    fleet.step()
+    new = next(child for child in fleet.alive if child is not second)
+    fleet.say(new, READY | {"launched": True, "ready": False})
+    fleet.step()
+    assert second.orders == ["stop"]
+
+
+def test_a_second_reload_does_not_stop_the_only_child_at_work():
+    """Trap: a child that was starting counted as at work, as it was outdated as well."""
+    fleet = ParentProcess()
+    first, second = fleet.up()
+    fleet.signal(signal.SIGHUP)
+    fleet.step()
+    fleet.end(first, 0)
+    fleet.step()
+    starting = next(child for child in fleet.alive if child is not second)
+    fleet.signal(signal.SIGHUP)
+    fleet.step()
+    assert (second.orders, starting.orders) == ([], ["stop"])
+
+
 def test_a_reload_under_drain_replaces_the_rest_when_one_has_ended():
     """Nobody takes the place of a child that found nothing more to do: the others do not wait for that."""
     fleet = ParentProcess(3, drain=True)

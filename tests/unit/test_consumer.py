@@ -893,3 +893,18 @@ def test_a_message_that_was_moved_to_now_comes_with_the_next_receive(memory_clie
         queue.reschedule(id_, timedelta())
         now_us += 100_000  # the step of due times
         assert len(consumer.receive()) == 1
+
+
+def test_a_paused_queue_shows_once_nothing_is_held_any_more(queue):
+    """An operator pauses it and waits for that. Trap: acked messages counted as held until it went on."""
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=timedelta(seconds=5))
+        queue.pause()
+        message.ack()
+
+        def is_drained():
+            assert consumer.receive() == []
+            return queue.stats().claimed == 0
+
+        until(is_drained)

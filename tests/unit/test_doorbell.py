@@ -471,7 +471,10 @@ def test_a_link_local_address_keeps_its_scope():
 
 def test_datagrams_reach_a_link_local_address(heard):
     """A send of another process of this machine arrives there."""
-    found = [line.split() for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines()]
+    addresses = Path("/proc/net/if_inet6")
+    if not addresses.exists():
+        pytest.skip("this machine has no IPv6")
+    found = [line.split() for line in addresses.read_text(encoding="ascii").splitlines()]
     own = [(parts[0], parts[5]) for parts in found if parts[3] == "20"]  # of a link
     if not own:
         pytest.skip("this machine has no link-local address")

@@ -102,7 +102,7 @@ class Receiver:
         poll.gate, self.visibility_s = NO_SUSPECTS if ahead else self._gate, entry.spec.visibility_ms / 1000
         if entry.row.state == PAUSED:
             run(poll.let_go())
-            run(poll.tidy())  # whoever has paused it sees that nothing is held any more
+            run(poll.tidy())  # an operator who has paused it sees that nothing is held any more
             return []
         self.last = self.last._replace(told=False)
         hints = partial(self._hints, poll)

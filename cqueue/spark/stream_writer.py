@@ -53,7 +53,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """Store one task's rows of one batch; those that an earlier try has stored are not stored again.
 
         Raises:
-            BadInput, NotDone, SendUnknown: as `sink.write`; the batch can be repeated.
+            BadInput, NotDone, SendUnknown, OwnershipLost: as `sink.write`; the batch can be repeated.
         """
         context = TaskContext.get()
         batch = None if context is None else context.getLocalProperty(BATCH)

@@ -49,7 +49,7 @@ class Writer(DataSourceArrowWriter):
         """Store one task's rows.
 
         Raises:
-            BadInput, NotDone, SendUnknown: as `sink.write`.
+            BadInput, NotDone, SendUnknown, OwnershipLost: as `sink.write`.
         """
         return write(lambda: self._sink(session(self._options.settings)), iterator, self._job)
 

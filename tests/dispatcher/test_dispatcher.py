@@ -867,7 +867,7 @@ def test_messages_that_a_claim_could_not_deliver_are_waited_for(troubled, work, 
     dispatcher = dispatch(work, lambda message, _: handled.append(message.attempt), consumers=1)
     until(lambda: dispatcher.stats().total.receive_failures)
     troubled.around = lambda _, execute: execute()
-    assert not dispatcher.drain(timedelta(seconds=0.3))
+    assert not dispatcher.drain(timedelta(seconds=1))
     assert handled == []
     clock.advance(6)
     assert dispatcher.drain(SOON)

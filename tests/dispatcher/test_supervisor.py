@@ -344,19 +344,25 @@ def test_a_reload_replaces_one_after_the_other():
     assert fleet.supervisor.deaths == 0
 
 
-def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():
+def reloading():
+    """A reload of two children, of which one is at work with the old code, and a new one has just started."""
     fleet = ParentProcess()
     first, second = fleet.up()
     fleet.signal(signal.SIGHUP)
     fleet.step()
     fleet.end(first, 0)
     fleet.step()
+    (new,) = [child for child in fleet.alive if child is not second]
+    return fleet, second, new
+
+
+def test_a_replacement_that_has_not_come_up_holds_up_the_next():
+    fleet, second, new = reloading()
     for _ in range(60):  # it imports a large application on a busy machine
         fleet.say(second)
         fleet.step()
         fleet.wait()
     assert second.orders == []
-    new = next(child for child in fleet.alive if child is not second)
     fleet.say(new)
     fleet.step()
     assert second.orders == ["stop"]
@@ -364,13 +370,7 @@ def test_a_replacement_that_is_not_yet_at_work_holds_up_the_next():
 
 def test_a_replacement_that_has_come_up_is_enough_though_a_queue_cannot_be_received_from():
     """Trap: one damaged queue of many kept half of the children at the old code for ever."""
-    fleet = ParentProcess()
-    first, second = fleet.up()
-    fleet.signal(signal.SIGHUP)
-    fleet.step()
-    fleet.end(first, 0)
-    fleet.step()
-    new = next(child for child in fleet.alive if child is not second)
+    fleet, second, new = reloading()
     fleet.say(new, READY | {"launched": True, "ready": False})
     fleet.step()
     assert second.orders == ["stop"]
@@ -378,16 +378,10 @@ def test_a_replacement_that_has_come_up_is_enough_though_a_queue_cannot_be_recei
 
 def test_a_second_reload_does_not_stop_the_only_child_at_work():
     """Trap: a child that was starting counted as at work, as it was outdated as well."""
-    fleet = ParentProcess()
-    first, second = fleet.up()
+    fleet, second, new = reloading()
     fleet.signal(signal.SIGHUP)
     fleet.step()
-    fleet.end(first, 0)
-    fleet.step()
-    starting = next(child for child in fleet.alive if child is not second)
-    fleet.signal(signal.SIGHUP)
-    fleet.step()
-    assert (second.orders, starting.orders) == ([], ["stop"])
+    assert (second.orders, new.orders) == ([], ["stop"])
 
 
 def test_a_reload_under_drain_replaces_the_rest_when_one_has_ended():
@@ -430,14 +424,8 @@ def test_under_watch_it_waits_for_the_next_change():
 
 
 def test_after_a_reload_broken_code_is_tried_again_and_the_others_go_on():
-    fleet = ParentProcess()
-    first, second = fleet.up()
-    fleet.signal(signal.SIGHUP)
-    fleet.step()
-    fleet.end(first, 0)
-    fleet.step()
-    broken = next(child for child in fleet.alive if child is not second)
-    fleet.end(broken, 2)
+    fleet, second, new = reloading()
+    fleet.end(new, 2)
     fleet.step(1)
     assert second in fleet.alive
     assert len(fleet.alive) == 2

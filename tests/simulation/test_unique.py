@@ -15,11 +15,10 @@ from cqueue.protocol.unique import Rule, send_unique
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages, Now, Pause, RandomBits, Together
 from cqueue.store.reservations import Place, WriteReservation
-from tests.properties import examples
 from tests.simulation.hand import NOON_US, Table
 
 SPEC = Table().spec
-SEEDS = examples(400)
+SEEDS = 400
 SENDERS = 5
 STALL_US = SPEC.settle_us * 2
 

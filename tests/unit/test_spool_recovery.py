@@ -16,7 +16,6 @@ import pytest
 from cqueue.errors import NotDone, SpoolFull
 from cqueue.spool import Spool, segment
 from cqueue.spool.disk import Disk
-from tests.properties import examples
 from tests.spool.images import TOPIC, check, crashed, only_segment, payloads, read_back
 
 
@@ -44,11 +43,6 @@ def sealed(image):
     return target
 
 
-def cuts(size):
-    """Return every length below `size` in any order; in `make check` and `make test` a quarter of them."""
-    return random.Random(1).sample(range(size), examples(size))
-
-
 def test_a_killed_process_loses_nothing(image):
     """What was acknowledged is read after the process is gone, and the next offset follows."""
     reading = read_back(image)
@@ -64,7 +58,7 @@ def test_an_open_file_cut_at_every_byte_gives_every_whole_record(image):
     found, scan = segment.load(only_segment(image))
     stops = [*scan.positions[1:], found.end_position]
     padding = [-len(payload) % 8 for payload in written]
-    for length in cuts(found.end_position + 1):
+    for length in range(found.end_position + 1):
         target = copy(image)
         with only_segment(target).open("r+b") as file:
             file.truncate(length)
@@ -81,7 +75,7 @@ def test_a_sealed_file_cut_at_every_byte_reports_what_is_gone(image):
     with Spool(start, disk_reserve=0, segment_bytes=4096) as spool:
         spool.append(TOPIC, written[5]).result(10)
     path = min(start.glob("*/*/*.seg"))
-    for length in cuts(path.stat().st_size):
+    for length in range(path.stat().st_size):
         target = copy(start)
         with min(target.glob("*/*/*.seg")).open("r+b") as file:
             file.truncate(length)

@@ -139,7 +139,9 @@ class QueueStats:
         ready: messages that are due and unclaimed. Expired ones are included until a consumer claims them.
         delayed: messages that are due later.
         live: all messages.
-        oldest: due time of the oldest ready message, in UTC; None if there is none.
+        oldest: since when the oldest message that a consumer may claim has been due, in UTC: a retry since
+            its delay is over, a message of a dead consumer since its visibility timeout is. None if there
+            is none.
         quarantined: stored rows that cannot be read. An estimate counts only timeout slots. An exact count
             also counts rows of messages, but not those whose damage shows only in the body, unless this
             client has met them. `cqueue quarantine list` finds all of them.

@@ -1,20 +1,29 @@
 """Estimate what a queue holds, cheaply enough for a monitor that asks twice a minute.
 
 An estimate reads the head of each wide row, and the ids above the boundary of each priority. It misses late
-messages below a boundary until a consumer's sweep finds them. Reads and ids are bounded, the oldest come
-first, and a backlog of millions costs no more than one of ten thousand. `Counts.at_least` names the figures
-that may be higher.
+messages below a boundary until a consumer's sweep finds them. Of messages that may be claimed again it reads
+no more than tells since when the oldest may be. Reads and ids are bounded, the oldest come first, and a
+backlog of millions costs no more than one of ten thousand. `Counts.at_least` names the figures that may be
+higher.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone
 from cqueue.protocol import policy, shards
-from cqueue.protocol.inspection import END, Counts, count_one, count_slots, first_wide_rows
+from cqueue.protocol.inspection import (
+    END,
+    Counts,
+    Registered,
+    count_slots,
+    count_unlisted,
+    first_wide_rows,
+)
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
@@ -23,6 +32,7 @@ from cqueue.store.operations import (
     Now,
     ReadHead,
     ReadIds,
+    ReadMessages,
     SlotRow,
     Together,
     WideRow,
@@ -39,6 +49,8 @@ MAX_ROWS = 512
 """Wide rows whose heads are read: 32 rounds of 16 reads side by side."""
 MAX_EPOCHS = 64
 """Epochs read of the registry: more than two days, as each covers an hour at most."""
+MAX_DUE = 128
+"""Slots of which a message is looked for, as all those of a slot may be acked before it is freed."""
 AT_ONCE = 16
 """Reads side by side: as many as a consumer's search makes, so a monitor is no heavier than a consumer."""
 
@@ -64,8 +76,11 @@ def estimate(spec: QueueSpec) -> Proto[Counts]:
         _leave(counts, due=not rows or _has_begun(rows[-1][0], now_us), slots=True)
     if len(rows) > MAX_ROWS:
         _leave(counts, due=_has_begun(rows[MAX_ROWS][0], now_us), slots=True)
-    scans = yield from _heads(counts, rows[:MAX_ROWS], now_us)
-    yield from _ids(counts, scans, now_us)
+    heads = yield from _heads(rows[:MAX_ROWS])
+    for _, _, head in heads:
+        count_slots(counts, head)
+    yield from _ids(counts, [scan for each in heads for scan in _scans(*each, now_us)], now_us)
+    yield from _due_again(spec, counts, heads, now_us)
     return counts
 
 
@@ -81,16 +96,17 @@ def _leave(counts: Counts, *, due: bool, slots: bool = False) -> None:
     counts.at_least |= names
 
 
-def _heads(counts: Counts, rows: Sequence[tuple[WideRow, frozenset[int]]], now_us: int) -> Proto[list[_Scan]]:
-    scans: list[_Scan] = []
+def _heads(rows: Sequence[Registered]) -> Proto[list[tuple[WideRow, frozenset[int], Head]]]:
+    found: list[tuple[WideRow, frozenset[int], Head]] = []
     for some in parts(rows, AT_ONCE):
         heads: list[Head] = yield from together(*(ReadHead(row) for row, _ in some))
-        for (row, priorities), head in zip(some, heads, strict=True):
-            count_slots(counts, head)
-            for priority in sorted(priorities):
-                after = _boundary(row, head, priority, now_us)
-                scans.append(_Scan(row, priority, after, head.listing(priority)))
-    return scans
+        found += [(*each, head) for each, head in zip(some, heads, strict=True)]
+    return found
+
+
+def _scans(row: WideRow, priorities: frozenset[int], head: Head, now_us: int) -> Iterator[_Scan]:
+    for priority in sorted(priorities):
+        yield _Scan(row, priority, _boundary(row, head, priority, now_us), head.listing(priority))
 
 
 def _boundary(row: WideRow, head: Head, priority: int, now_us: int) -> int:
@@ -125,4 +141,24 @@ def _count(counts: Counts, scan: _Scan, page: IdSlice, now_us: int) -> None:
     counts.quarantined += len(page.damaged)
     for id_ in page.ids:
         if id_ not in scan.listing and not ids.is_any_of_row(id_, page.damaged):
-            count_one(counts, None, ids.time_us(id_), now_us)
+            count_unlisted(counts, ids.time_us(id_), now_us)
+
+
+def _due_again(
+    spec: QueueSpec, counts: Counts, heads: list[tuple[WideRow, frozenset[int], Head]], now_us: int
+) -> Proto[None]:
+    """Note since when the oldest retry, or message of a dead consumer, may be claimed."""
+    due = [
+        (min(now_us, policy.slot_due_at_us(slot, spec)), ReadMessages(row, slot.priority, slot.ids, 1))
+        for row, _, head in heads
+        for slot in head.slots
+        if policy.is_slot_due(slot, spec, now_us)
+    ]
+    due.sort(key=itemgetter(0))
+    for some in parts(due[:MAX_DUE], AT_ONCE):
+        if counts.oldest_us is not None and counts.oldest_us <= some[0][0]:
+            return
+        live = yield from together(*(read for _, read in some))
+        for (due_us, _), rows in zip(some, live, strict=True):
+            if rows:
+                counts.note_due(due_us)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import keys, shards
+from cqueue.protocol import keys, policy, shards
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
@@ -70,8 +70,12 @@ class Counts:
     ready: int = 0
     delayed: int = 0
     live: int = 0
-    oldest_us: int | None = None  # due time of the oldest message that is ready
+    oldest_us: int | None = None  # since when the oldest message that may be claimed may be
     at_least: set[str] = field(default_factory=set)
+
+    def note_due(self, due_us: int) -> None:
+        """Note since when a message may be claimed."""
+        self.oldest_us = due_us if self.oldest_us is None else min(self.oldest_us, due_us)
 
 
 class Found(NamedTuple):
@@ -215,21 +219,30 @@ def _count_ids(
             page = yield from walk.next_ids()
             counts.quarantined += len(page.damaged)
             for id_ in page.ids:
-                if not ids.is_any_of_row(id_, page.damaged):
-                    count_one(counts, listing.get(id_), ids.time_us(id_), now_us)
+                if ids.is_any_of_row(id_, page.damaged):
+                    continue
+                if (slot := listing.get(id_)) is None:
+                    count_unlisted(counts, ids.time_us(id_), now_us)
+                else:
+                    _count_listed(spec, counts, slot, now_us)
 
 
-def count_one(counts: Counts, slot: SlotRow | None, due_us: int, now_us: int) -> None:
-    """Add one message to `counts`. slot: the one that lists it; None if no slot does."""
+def _count_listed(spec: QueueSpec, counts: Counts, slot: SlotRow, now_us: int) -> None:
     counts.live += 1
-    if slot is not None:
-        counts.claimed += slot.state is SlotState.CLAIMED
-        counts.waiting += slot.state is SlotState.WAITING  # no consumer may claim a quarantined one
-    elif due_us > now_us:
+    counts.claimed += slot.state is SlotState.CLAIMED
+    counts.waiting += slot.state is SlotState.WAITING  # no consumer may claim a quarantined one
+    if policy.is_slot_due(slot, spec, now_us):
+        counts.note_due(min(now_us, policy.slot_due_at_us(slot, spec)))
+
+
+def count_unlisted(counts: Counts, due_us: int, now_us: int) -> None:
+    """Add one message that no slot lists to `counts`."""
+    counts.live += 1
+    if due_us > now_us:
         counts.delayed += 1
     else:
         counts.ready += 1
-        counts.oldest_us = min(counts.oldest_us or due_us, due_us)
+        counts.note_due(due_us)
 
 
 def peek(spec: QueueSpec, limit: int) -> Proto[list[Found]]:

@@ -193,7 +193,7 @@ class Depth:
         ready: messages that are due and not held.
         in_flight: messages that consumers of all processes hold.
         dead: letters in the dead-letter queue; None for a dead-letter queue.
-        oldest_age_s: seconds since the oldest ready message was due; 0 if none is ready.
+        oldest_age_s: seconds since the oldest message that a consumer may claim was due; 0 if there is none.
         delayed: messages that are due later.
         waiting: messages that were nacked or snoozed, and are not due again yet.
     """

@@ -33,7 +33,7 @@ FAILURES: Final = {"receive": "receive_failures", "ack": "ack_failures"}
 """Label and counter of calls that failed."""
 HELD: Final = (
     ("depth", "ready", "Messages that are due and held by nobody: an estimate."),
-    ("oldest_age_seconds", "oldest_age_s", "Seconds since the oldest one was due."),
+    ("oldest_age_seconds", "oldest_age_s", "Seconds since the oldest message that may be claimed was due."),
     ("in_flight", "in_flight", "Messages that consumers hold: an estimate."),
     ("dead", "dead", "Letters in the dead-letter queue: an estimate."),
     ("delayed", "delayed", "Messages that are due later: an estimate."),

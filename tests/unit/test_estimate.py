@@ -8,10 +8,10 @@ import pytest
 
 import cqueue
 from cqueue.errors import NotDone
+from cqueue.protocol import ack, shards
 from cqueue.protocol import estimate as module
-from cqueue.protocol import shards
 from cqueue.protocol.inspection import count
-from cqueue.store.operations import ReadHead, ReadIds, ReadShards, Together, WideRow
+from cqueue.store.operations import DeleteMessages, ReadHead, ReadIds, ReadShards, Together, WideRow
 from tests.simulation.hand import NOON_US, SECOND_US, Table
 
 
@@ -63,6 +63,45 @@ def test_an_estimate_is_exact_where_nothing_lands_late_and_there_is_little(queue
         assert rough.claimed == exact.claimed == 4
         assert rough.oldest == exact.oldest
         assert not rough.at_least
+
+
+def oldest(table):
+    """Since when the oldest message may be claimed: an estimate and an exact count say the same."""
+    rough, exact = (table.run(kind(table.spec)).oldest_us for kind in (module.estimate, count))
+    assert rough == exact
+    return rough
+
+
+def test_what_a_dead_consumer_held_has_an_age():
+    """Nobody else says that a queue falls behind whose workers are all gone."""
+    table = registered()
+    table.put(NOON_US, NOON_US + 1)
+    table.pass_time(SECOND_US)
+    assert oldest(table) == NOON_US
+    held = table.poll(table.view()).taken
+    free_us = held[0].lease.due_ms * 1000 + table.spec.skew_us
+    for time_us, since_us in ((free_us - 1, None), (free_us, free_us), (free_us + SECOND_US, free_us)):
+        table.time_us = time_us
+        assert oldest(table) == since_us
+
+
+def test_what_was_given_back_has_an_age_until_it_is_acked():
+    """Its slot may stand for longer than the message, with nobody at work who would free it."""
+    table = registered()
+    leases, memory = [], table.view()
+    for number in range(2):
+        table.put(NOON_US + number * SECOND_US)
+        table.pass_time(SECOND_US)
+        leases.append(table.poll(memory).taken[0].lease)
+    given_back = []
+    for lease in leases:
+        table.run(ack.release(lease))
+        given_back.append(table.time_us)
+        table.pass_time(SECOND_US)
+    for lease, since_us in zip(leases, given_back, strict=True):
+        assert oldest(table) == since_us
+        table.store.execute(DeleteMessages(table.row, 0, lease.slot.ids))
+    assert oldest(table) is None
 
 
 def test_what_waits_above_the_boundary_counts_once(queue):

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import socket
-import subprocess
-from contextlib import ExitStack
 
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile
 from cassandra.policies import RoundRobinPolicy
 
-from cqueue.dev import DevCluster, ensure_jars, own_network
-from cqueue.dev.java import find_java
-from cqueue.dev.jvm import _EXPORTS, _OPENS
+from cqueue.dev import DevCluster, own_network
+from tests.nodetool import free_ports, nodetool, prefixes
 
 TAG = "drill"
 NO_DATA = ("manifest.json", "schema.cql")
@@ -29,13 +25,13 @@ class Site:
     def __init__(self, directory, nodes):
         self.directory, self.nodes = directory, nodes
         self.copies = min(nodes, 3)
-        self._ports = _free_ports(nodes)
+        self._ports = free_ports(nodes)
         self.cluster = DevCluster(
             directory,
             nodes=nodes,
             heap="512m",
             first_address=own_network(directory),
-            prefixes=[("env", f"JDK_JAVA_OPTIONS=-Dcassandra.jmx.local.port={port}") for port in self._ports],
+            prefixes=prefixes(self._ports),
             jvm_options=["-XX:TieredStopAtLevel=1"],
         )
 
@@ -47,20 +43,7 @@ class Site:
     def nodetool(self, *arguments):
         """Run nodetool on each node, one after the other: snapshots are of different moments."""
         for port in self._ports:
-            command = [
-                str(find_java()),
-                *(f"--add-exports={module}=ALL-UNNAMED" for module in _EXPORTS),
-                *(f"--add-opens={module}=ALL-UNNAMED" for module in _OPENS),
-                f"-Duser.home={self.directory}",  # it writes its history there
-                "-XX:TieredStopAtLevel=1",
-                "-cp",
-                ":".join(map(str, ensure_jars())),
-                "org.apache.cassandra.tools.NodeTool",
-                *("-p", str(port)),
-                *arguments,
-            ]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+            nodetool(self.directory, port, *arguments)
 
     def data(self, number):
         """Where node `number` keeps the tables of the keyspace."""
@@ -102,12 +85,3 @@ class Site:
         self.cluster.start()
         if self.nodes > 1:
             self.nodetool("repair", "-full", "cqueue")
-
-
-def _free_ports(count):
-    """Ports of 127.0.0.1, where nodes listen for nodetool."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

@@ -8,19 +8,14 @@ from contextlib import contextmanager
 from cassandra import ConsistencyLevel
 from cassandra.query import SimpleStatement
 
-from cqueue.dev.jars import ensure_jars
-from cqueue.dev.java import find_java
-from cqueue.dev.jvm import LOGBACK
 from cqueue.schema import Options, apply
 from cqueue.settings import load
 from cqueue.store.connection import open_session
 from tests.faults.clusters import running_cluster
 from tests.faults.networks import inside_network
+from tests.nodetool import nodetool
 
 JMX_PORT = 7199
-REPAIR_LIMIT_S = 300
-TOOL_MODULES = ("java.base/sun.nio.ch", "java.base/jdk.internal.ref")
-"""What nodetool needs of the JVM."""
 COUNTS = [
     SimpleStatement(f"SELECT count(*) FROM {table}", consistency_level=ConsistencyLevel.LOCAL_ONE)  # noqa: S608
     for table in ("messages", "bodies", "shards")
@@ -59,31 +54,13 @@ class Centres:
         """`nodetool repair --full` of both nodes, once each finds the other alive."""
         self.cluster.start()
         for number in (1, 2):
-            self.nodetool(number, "repair", "--full", self.keyspace)
+            prefix = self.network.prefix(number)
+            nodetool(self.cluster.directory, JMX_PORT, "repair", "--full", self.keyspace, prefix=prefix)
 
     def stored(self, number):
         """How many rows one of them has, by table."""
         with open_session(load(self.url(number))) as connection:
             return [connection.session.execute(count).one()[0] for count in COUNTS]
-
-    def nodetool(self, number, *arguments):
-        command = [
-            *self.network.prefix(number),
-            str(find_java()),
-            *(f"--add-exports={module}=ALL-UNNAMED" for module in TOOL_MODULES),
-            f"-Duser.home={self.cluster.directory}",
-            f"-Dlogback.configurationFile={LOGBACK}",
-            f"-Dcassandra.storagedir={self.cluster.directory}",
-            "-cp",
-            ":".join(map(str, ensure_jars(lambda _: None))),
-            "org.apache.cassandra.tools.NodeTool",
-            "-p",
-            str(JMX_PORT),
-            *arguments,
-        ]
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=REPAIR_LIMIT_S)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
 
 
 @contextmanager

@@ -25,7 +25,6 @@ from cassandra.cluster import (
 )
 from cassandra.policies import (
     DCAwareRoundRobinPolicy,
-    ExponentialReconnectionPolicy,
     FallthroughRetryPolicy,
     NoSpeculativeExecutionPolicy,
     RoundRobinPolicy,
@@ -37,7 +36,7 @@ from cqueue.runtime import tls
 from cqueue.runtime.urls import is_loopback
 from cqueue.settings import Consistency, SerialConsistency, Settings
 from cqueue.store import driver, outcome
-from cqueue.store.driver import Login, LoginRefused
+from cqueue.store.driver import Login, LoginRefused, Reconnection
 from cqueue.store.driver.errors import ConnectionBusy, ConnectionException, ErrorMessage
 from cqueue.store.statements import Kind
 
@@ -115,23 +114,27 @@ def open_session(settings: Settings, *, use_keyspace: bool = True) -> Connection
 
 def make_cluster(settings: Settings) -> Cluster:
     """The driver's `Cluster`, not yet connected. Host names are looked up here."""
-    return Cluster(
+    used, reconnection = driver.used(), Reconnection(settings.hosts, *RECONNECT_S)
+    cluster = Cluster(
         contact_points=list(settings.hosts),
         execution_profiles=_profiles(settings),
         protocol_version=ProtocolVersion.V5,  # the newest that is no beta; explicit, so never negotiated down
         auth_provider=_auth(settings),
         ssl_context=tls.Context(settings) if settings.tls else None,
-        connection_class=driver.used().connection_class,
+        connection_class=used.connection_class,
         # Without it, small frames wait for the acknowledgement of the one before: 40 ms each.
         sockopts=[(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)],
         connect_timeout=settings.connect_timeout_s,
         control_connection_timeout=settings.connect_timeout_s,
-        reconnection_policy=ExponentialReconnectionPolicy(*RECONNECT_S),
+        reconnection_policy=reconnection,
         idle_heartbeat_interval=HEARTBEAT_S,
         idle_heartbeat_timeout=HEARTBEAT_S,
         monitor_reporting_enabled=False,
         application_name="cqueue",
     )
+    if used.finds_moved_nodes:
+        reconnection.look_up_for(cluster)
+    return cluster
 
 
 def _connect(cluster: Cluster, settings: Settings, *, use_keyspace: bool) -> Session:

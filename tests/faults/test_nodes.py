@@ -1,4 +1,4 @@
-"""Nodes that are stopped and killed: rows 5, 6, 7 and 15. Each test has a cluster of its own."""
+"""Nodes that are stopped and killed: rows 5, 6, 7, 15 and 28. Each test has a cluster of its own."""
 
 from __future__ import annotations
 
@@ -133,6 +133,29 @@ def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluste
         messages=report.sends,
         lost=len(report.lost),
         window=f"{lost_s:.1f} s",
+        sends_again_after=f"{resumed_s:.1f} s",
+    )
+
+
+@pytest.mark.row(28, "the only node down for six minutes")
+def test_clients_outwait_an_outage(start_run, cluster, row):
+    """A driver that is left to itself gives up after 64 attempts to reconnect, which take five minutes."""
+    own = cluster()
+    run = start_run(url_of(own, request_timeout=3), visibility=VISIBILITY)
+    run.start("consume", batch=70)
+    producer = run.start("produce", rate=300)
+    time.sleep(5)
+    own.kill(1)
+    time.sleep(360)
+    own.start()
+    up = time.monotonic()
+    _await_new_send([producer], up)
+    resumed_s = time.monotonic() - up
+    report = run.finish()
+    assert report.clean, str(report)
+    row(
+        messages=report.sends,
+        duplicates=len(report.duplicated),
         sends_again_after=f"{resumed_s:.1f} s",
     )
 

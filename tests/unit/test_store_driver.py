@@ -6,6 +6,7 @@ import logging
 import re
 import struct
 import types
+from itertools import islice
 from pathlib import Path
 
 import cassandra
@@ -13,8 +14,10 @@ import pytest
 from cassandra import cluster, connection, protocol, segment
 
 import cqueue
+from cqueue.settings import load
+from cqueue.store import connection as connections
 from cqueue.store import driver
-from cqueue.store.driver import errors, probe, sockets, wire
+from cqueue.store.driver import errors, probe, reconnection, sockets, wire
 from tests.unit import markdown_pages as markdown
 
 HERE = Path(cqueue.__file__).parent
@@ -98,6 +101,7 @@ CHANGES = {
         "recv_results_metadata",
         shifted(protocol.ResultMessage.recv_results_metadata),
     ),
+    reconnection.MOVED_NODES: (cluster.Cluster, "add_host", lambda _, host: host),
     wire.KNOWN_COLUMNS: (protocol.ExecuteMessage, "send_body", reordered(protocol.ExecuteMessage.send_body)),
     wire.ENCODED_BATCHES: (protocol.BatchMessage, "send_body", reordered(protocol.BatchMessage.send_body)),
 }
@@ -281,3 +285,10 @@ def test_the_driver_itself_loses_a_header_that_is_cut():
     one.arrive(sent[:3])
     with pytest.raises(connection.CrcMismatchException):
         one.arrive(sent[3:])
+
+
+def test_nobody_gives_up_a_node():
+    """The driver's own policy ends after 64 attempts: an outage of five minutes would be for good."""
+    with connections.make_cluster(load("cassandra://127.0.0.1/k?local_dc=dc")) as one:
+        pauses = list(islice(one.reconnection_policy.new_schedule(), 2000))
+    assert max(pauses) <= connections.RECONNECT_S[1]

@@ -22,13 +22,21 @@ from cassandra.query import BatchStatement, BoundStatement, PreparedStatement
 
 from cqueue import ids
 from cqueue.store import cells
-from cqueue.store.driver import errors, probe, sockets, wire
+from cqueue.store.driver import errors, probe, reconnection, sockets, wire
 from cqueue.store.driver.probe import Part
+from cqueue.store.driver.reconnection import Reconnection
 from cqueue.store.driver.sockets import Login, LoginRefused
 
-__all__ = ["PARTS", "Driver", "Login", "LoginRefused", "look", "used"]
+__all__ = ["PARTS", "Driver", "Login", "LoginRefused", "Reconnection", "look", "used"]
 
-PARTS: Final = (*sockets.MIXINS, wire.RESULTS, wire.KNOWN_COLUMNS, wire.ENCODED_BATCHES, errors.ERRORS)
+PARTS: Final = (
+    *sockets.MIXINS,
+    reconnection.MOVED_NODES,
+    wire.RESULTS,
+    wire.KNOWN_COLUMNS,
+    wire.ENCODED_BATCHES,
+    errors.ERRORS,
+)
 V5: Final = 5
 """The version of Cassandra's protocol that cqueue speaks."""
 
@@ -48,6 +56,11 @@ class Driver:
     def has_ids(self) -> bool:
         """Whether timeuuids are decoded as integers; otherwise they come as UUID objects."""
         return wire.RESULTS in self.parts
+
+    @property
+    def finds_moved_nodes(self) -> bool:
+        """Whether nodes are found again after all of them have got other addresses."""
+        return reconnection.MOVED_NODES in self.parts
 
     def configure(self, prepared: PreparedStatement, *, raw: bool) -> None:
         """Make a prepared statement take and return integers for timeuuids. raw: return rows as bytes."""

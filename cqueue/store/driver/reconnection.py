@@ -1,0 +1,66 @@
+"""Reconnecting to nodes for as long as it takes, also to nodes that have come back under other addresses."""
+
+from __future__ import annotations
+
+import inspect
+import socket
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from cassandra.cluster import Cluster
+from cassandra.policies import ExponentialReconnectionPolicy
+
+from cqueue.store.driver.probe import Part, find
+
+ENDPOINT: Final = "cassandra.connection:DefaultEndPoint"
+ADD_HOST: Final = "cassandra.cluster:Cluster.add_host"
+MOVED_NODES: Final = Part(
+    "moved nodes",
+    (ENDPOINT, ADD_HOST),
+    lambda: {"endpoint", "refresh_nodes"} <= set(inspect.signature(find(ADD_HOST)).parameters),
+    "once all nodes have other addresses, this process does not find them",
+)
+
+
+class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
+    """Pauses between attempts to reconnect to a node, without an end.
+
+    By default the driver gives up after 64 attempts, which took five minutes, and then needs another node to
+    tell it that the first one is back.
+
+    While no node is up, host names are looked up again before each pause: the driver looks them up once. If
+    all nodes have other addresses since, as pods of Kubernetes may have, it would try the old ones for good.
+    """
+
+    def __init__(self, hosts: Sequence[tuple[str, int]], shortest_s: float, longest_s: float) -> None:
+        """Take names or addresses and ports of nodes; shortest and longest pause in seconds."""
+        super().__init__(shortest_s, longest_s, max_attempts=None)
+        self._hosts = hosts
+        self._cluster: Any = lambda: None
+        self._looking_up = threading.Lock()
+
+    def look_up_for(self, cluster: Cluster) -> None:
+        """Add nodes to this cluster as their names get other addresses."""
+        self._cluster = weakref.ref(cluster)
+
+    def new_schedule(self) -> Iterator[float]:
+        """Return pauses in seconds. The driver takes the next one, on a thread of its own, as it needs it."""
+        for pause_s in super().new_schedule():
+            cluster = self._cluster()
+            if cluster is not None and not any(host.is_up for host in cluster.metadata.all_hosts()):
+                with suppress(Exception):  # of any kind it would end the attempts to reconnect
+                    self._look_up(cluster)
+            yield pause_s
+
+    def _look_up(self, cluster: Any) -> None:
+        if self._looking_up.acquire(blocking=False):  # one thread: a look-up may take seconds
+            try:
+                for host, port in self._hosts:
+                    with suppress(OSError):  # no address at present
+                        for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                            cluster.add_host(find(ENDPOINT)(*address[:2]), refresh_nodes=False)
+            finally:
+                self._looking_up.release()

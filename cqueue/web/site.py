@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -36,6 +37,24 @@ TOLD: Final = {
 """What a page says after a change, by the word in its address; no other text can be put there."""
 
 
+@cache
+def _templates() -> jinja2.Environment:
+    """Return the templates of all dashboards of a process: each is compiled once."""
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader("cqueue.web"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters |= {
+        "age": shown.age, "ago": shown.ago, "utc": shown.utc, "count": shown.count,
+        "setting": shown.duration, "short": short,
+    }  # fmt: skip
+    templates.globals |= {"version": __version__, "age": shown.age, "number": shown.number}
+    return templates
+
+
 class Site:
     """What the pages of one dashboard share. Thread-safe."""
 
@@ -49,20 +68,6 @@ class Site:
         self.shared = Shared()
         self.trail = audit.Trail(client)
         self.history = History(client, self.shared)
-        self._templates = jinja2.Environment(
-            loader=jinja2.PackageLoader("cqueue.web"),
-            autoescape=True,
-            undefined=jinja2.StrictUndefined,
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._templates.filters |= {
-            "age": shown.age, "ago": shown.ago, "utc": shown.utc, "count": shown.count,
-            "setting": shown.duration, "short": short,
-        }  # fmt: skip
-        self._templates.globals |= {
-            "version": __version__, "refresh_s": REFRESH_S, "age": shown.age, "number": shown.number,
-        }  # fmt: skip
 
     def start(self) -> None:
         """Begin to keep the history, unless that has begun."""
@@ -89,8 +94,9 @@ class Site:
         old = [known for known in knowns if known.trouble is not None and known.age_s > REFRESH_S]
         base = request.scope.get("root_path", "")
         self.start()  # an application that is mounted in another one has no start of its own
+        compiled = _templates().get_template(template)
         return HTMLResponse(
-            self._templates.get_template(template).render(
+            compiled.render(
                 person=person,
                 may_operate=person is not None and person.may(Role.OPERATE),
                 may_see_bodies=person is not None and person.may(Role.BODIES),
@@ -102,6 +108,7 @@ class Site:
                 url=lambda *parts, **query: url_of(base, *parts, **query),
                 again=lambda **changes: _again(request, changes),
                 base=base,
+                refresh_s=REFRESH_S,
                 **values,
             ),
             status,

@@ -31,17 +31,13 @@ from cqueue.sending.redriving import count_in
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide, patient
-from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
+from cqueue.spark.split import Piece, Probe, ahead, limited, next_limit, tasks
 from cqueue.spark.views import DEAD, arrow_schema
 from cqueue.store import arrow_columns
 from cqueue.store.operations import MessageRow, ReadBodies, ReadIds, WideRow
 
 FIRST_ROWS: Final = 500
 """Rows of the first read, and of each later one at least."""
-MOST_ROWS: Final = 5000
-"""Rows of one read at most, however small the last ones were."""
-PAGE_BYTES: Final = 2 << 20
-"""Bytes that one read aims at, by the size of the last rows."""
 ROW_BYTES: Final = 100
 """Bytes of a message beside its body, about."""
 LARGE_BYTES: Final = 16 << 20
@@ -114,8 +110,7 @@ def _pages(side: SparkSide, part: MessagePart) -> Iterator[tuple[Place, list[Mes
             if page.rows:
                 yield piece.place, page.rows
                 size = sum([ROW_BYTES + len(row.body or b"") for row in page.rows])
-                wanted = PAGE_BYTES * len(page.rows) // size
-                limit = max(FIRST_ROWS, min(MOST_ROWS, limit * 4, wanted))
+                limit = max(FIRST_ROWS, next_limit(limit, len(page.rows), size))
 
 
 class _Messages:

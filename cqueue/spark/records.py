@@ -17,17 +17,13 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide, patient
-from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
+from cqueue.spark.split import Piece, Probe, ahead, limited, next_limit, tasks
 from cqueue.spark.views import LOG, arrow_schema
 from cqueue.store.log_operations import LogShard, ReadRecordIds
 from cqueue.store.record_page import ReadRecordPage
 
 FIRST_ROWS: Final = 64
 """Rows of the first read: few, because bodies may be 1 MiB large."""
-MOST_ROWS: Final = 5000
-"""Rows of one read at most, however small the last ones were."""
-PAGE_BYTES: Final = 2 << 20
-"""Bytes that one read aims at, by the size of the last rows."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +93,7 @@ def read(side: SparkSide, part: LogPart, columns: tuple[str, ...]) -> Iterator[p
 
 
 def pages(side: SparkSide, pieces: Iterable[Piece[LogShard]]) -> Iterator[Stretch]:
-    """Read pieces one after the other, a page of about `PAGE_BYTES` at a time."""
+    """Read pieces one after the other, a page of about `split.PAGE_BYTES` at a time."""
     limit = FIRST_ROWS
     for piece in pieces:
         after, full = piece.after, True
@@ -107,7 +103,7 @@ def pages(side: SparkSide, pieces: Iterable[Piece[LogShard]]) -> Iterator[Stretc
             if page:
                 yield Stretch(piece.place.partition, page, 0, len(page))
                 after = page.id_at(len(page) - 1)
-                limit = max(8, min(MOST_ROWS, limit * 4, PAGE_BYTES * len(page) // len(page.data)))
+                limit = max(8, next_limit(limit, len(page), len(page.data)))
 
 
 def _batch(part: LogPart, stretch: Stretch, schema: pa.Schema) -> pa.RecordBatch:

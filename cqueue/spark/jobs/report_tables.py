@@ -10,6 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput
+from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.source import source
 
 if TYPE_CHECKING:
@@ -56,9 +57,8 @@ class Report:
             raise BadInput("give a queue, a log or histories to report on, one of them")
         if self.log is None and (self.since or self.until or self.latency):
             raise BadInput("since, until and latency are for a log")
-        for bound in (self.since, self.until):
-            if bound is not None and bound.tzinfo is None:
-                raise BadInput(f"{bound} has no time zone; give an aware datetime")
+        check_aware("since", self.since)
+        check_aware("until", self.until)
         if not isinstance(self.top, int) or not 1 <= self.top <= MAX_TOP:
             raise BadInput(f"top is {self.top!r}; it goes from 1 to {MAX_TOP:,}")
 

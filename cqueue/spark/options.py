@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cqueue.errors import ConfigError
+from cqueue.log.positions import EARLIEST, LATEST
 from cqueue.message import MAX_PRIORITY, check_queue_name, datetime_us
 from cqueue.runtime.suggestions import suggest_or_list
 from cqueue.runtime.texts import check_text
@@ -22,7 +23,6 @@ from cqueue.spark.views import INFLIGHT, LOG, QUEUE_VIEWS, SHARDS
 
 PARTITION_ROWS: Final = 100_000
 MAX_ROWS: Final = 1 << 62
-EARLIEST, LATEST = "earliest", "latest"
 ERROR, RESEND = "error", "resend"
 
 READ_OPTIONS: Final = (
@@ -65,7 +65,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None = None
     limit: int | None = None
     partition_rows: int = PARTITION_ROWS
-    start: str | None = None
+    from_latest: bool = False
     max_rows_per_batch: int | None = None
     fail_on_data_loss: bool = True
 
@@ -92,7 +92,7 @@ class WriteOptions:
 class _Texts:
     """Options by name in any case, as Spark gives them."""
 
-    def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
+    def __init__(self, what: str, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         lower = {name.lower(): name for name in (*known, *SPARK_OPTIONS)}
         for given in options:
             if given.lower() == "path":
@@ -100,7 +100,7 @@ class _Texts:
                     f"{options[given]!r} has no effect; the options queue and log say what is read or written"
                 )
             if given.lower() not in lower:
-                raise ConfigError(f"there is no option {given!r}.{suggest_or_list(given, known)}")
+                raise ConfigError(f"a {what} has no option {given!r}.{suggest_or_list(given, known)}")
         texts = {lower[name.lower()]: (value or "").strip() for name, value in options.items()}
         self._values = {name: value for name, value in texts.items() if value}
 
@@ -158,19 +158,19 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
     Raises:
         ConfigError: one is unknown, out of range, or does not fit the others.
     """
-    texts = _Texts(options, READ_OPTIONS)
+    texts = _Texts("read", options, READ_OPTIONS)
     kind, name = texts.target()
     views = (LOG,) if kind == "log" else QUEUE_VIEWS
     view = texts.choice("view", views, views[0])
     if "asOf" in texts.given and view in {INFLIGHT, SHARDS}:
         raise ConfigError(f"option asOf does not go with view {view!r}, which shows what is there now")
-    since = texts.text("since")
+    since = texts.text("since") or EARLIEST
     found = ReadOptions(
         settings=load(texts.text("url")),
         view=view,
         name=name,
         given=texts.given,
-        since_us=None if since in {EARLIEST, LATEST} else texts.time_us("since"),
+        since_us=None if since.lower() in {EARLIEST, LATEST} else texts.time_us("since"),
         until_us=texts.time_us("until"),
         as_of_us=texts.time_us("asOf"),
         topics=_topics(texts.listed("topics")),
@@ -178,7 +178,7 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         columns=texts.listed("columns"),
         limit=texts.whole("limit"),
         partition_rows=texts.whole("partitionRows") or PARTITION_ROWS,
-        start=since if since in {EARLIEST, LATEST} else None,
+        from_latest=since.lower() == LATEST,
         max_rows_per_batch=texts.whole("maxRowsPerBatch"),
         fail_on_data_loss=texts.choice("failOnDataLoss", ("true", "false"), "true") == "true",
     )
@@ -194,7 +194,7 @@ def check_batch(options: ReadOptions) -> None:
         ConfigError: it would begin where a stream waits for what comes; or an option that only a stream has.
     """
     check_use(options, is_stream=False)
-    if options.start == LATEST:
+    if options.from_latest:
         raise ConfigError(
             f"option since={LATEST!r} is for a stream; a batch reads what is there: give a time"
         )
@@ -245,8 +245,10 @@ def write_options(options: Mapping[str, str], *, overwrite: bool) -> WriteOption
         ConfigError: one is unknown, out of range, or does not fit the others; or the mode is "overwrite".
     """
     if overwrite:
-        raise ConfigError('nothing is ever overwritten; write with mode("append")')
-    texts = _Texts(options, WRITE_OPTIONS)
+        raise ConfigError(
+            'nothing is ever overwritten; take mode("append"), for a stream outputMode("append")'
+        )
+    texts = _Texts("write", options, WRITE_OPTIONS)
     kind, name = texts.target()
     if "rerunSince" in texts.given and "idColumn" not in texts.given:
         raise ConfigError("option rerunSince goes with idColumn, which tells the rows of an earlier run")
@@ -285,7 +287,10 @@ def time_us(name: str, value: str) -> int:
     Raises:
         ConfigError: the text is neither, or a time beyond the year 9999, as milliseconds would be.
     """
-    wrong = f"option {name}={value!r}; it takes a time such as 2026-01-31T12:00:00Z, or seconds since 1970"
+    words = f"{EARLIEST}, of a stream {LATEST}, " if name == "since" else ""
+    wrong = (
+        f"option {name}={value!r}; it takes {words}a time such as 2026-01-31T12:00:00Z, or seconds since 1970"
+    )
     try:
         at_us = None if _DATE.fullmatch(value) else round(float(value) * 1e6)
     except OverflowError:

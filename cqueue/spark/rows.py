@@ -72,9 +72,12 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
     known = QUEUE_COLUMNS if options.kind == "queue" else LOG_COLUMNS
     types = {field.name: field.dataType for field in schema.fields}
     if len(types) < len(schema.fields):
-        raise ConfigError(f"two columns have the same name; the rows have {', '.join(schema.fieldNames())}")
+        raise ConfigError(f"two columns have the same name, of {', '.join(schema.fieldNames())}; rename one")
     if "body" not in types:
-        raise ConfigError(f"there is no column body; the rows have {', '.join(types) or 'none'}")
+        raise ConfigError(
+            f"there is no column body; the rows have {', '.join(types) or 'none'}: rename one, or make it, "
+            "such as to_json(struct(*))"
+        )
     for name, type_ in types.items():
         if name not in known and name != options.id_column:
             raise ConfigError(
@@ -85,7 +88,10 @@ def check_schema(schema: StructType, options: WriteOptions) -> None:
             if not (isinstance(type_, takes) and _is_texts(type_)):
                 raise ConfigError(f"column {name!r} is {type_.simpleString()}; it takes {told}: cast it")
     if options.id_column is not None and options.id_column not in types:
-        raise ConfigError(f"there is no column {options.id_column!r}, which idColumn names")
+        raise ConfigError(
+            f"there is no column {options.id_column!r}, which idColumn names; "
+            f"the rows have {', '.join(types)}"
+        )
     if options.kind == "log" and "topic" not in types and options.topic is None:
         raise ConfigError("a record has a topic: give a column topic, or the option")
 

@@ -170,10 +170,11 @@ class QueueSink(Sink):
         return [base_us + crc32(each.encode()) % SPREAD_US for each in columns.sources(name)]
 
     def _check_derived(self, columns: rows.Columns, due: list[int | None], now_us: int) -> None:
-        columns.refuse_any([each is None for each in due], BadInput, "has no due, which a derived id needs")
+        what = "has no due, which idColumn needs; option due is for such rows"
+        columns.refuse_any([each is None for each in due], BadInput, what)
         spec = self._spec
         oldest_us = now_us + 2 * spec.settle_us - spec.gc_grace_us
-        what = "is due longer ago than the deployment's gc_grace; such an id may be forgotten"
+        what = "is due longer ago than the deployment's gc_grace, so it may have been done; give a later due"
         if self._base_us is not None and self._base_us < oldest_us:
             what = (
                 "is of a batch that was first tried longer ago than the deployment's gc_grace, so it may be "
@@ -246,7 +247,9 @@ class LogSink(Sink):
         columns = rows.Columns(batch, first)
         none: list[Any] = [None] * len(columns)
         topics = [each or self.options.topic for each in columns.texts("topic") or none]
-        columns.refuse_any([each is None for each in topics], BadInput, "has no topic")
+        columns.refuse_any(
+            [each is None for each in topics], BadInput, "has no topic; option topic is for such rows"
+        )
         found = [
             topics,
             columns.bodies(),
@@ -371,8 +374,8 @@ def _refuse_unknown(errors: list[CqueueError]) -> None:
     unknown = [error for error in errors if not isinstance(error, NotDone)]
     if unknown:
         raise SendUnknown(
-            f"of {len(unknown):,} rows it is not known whether they are stored, and this task cannot tell a "
-            f"copy: {unknown[0]}"
+            f"of {len(unknown):,} rows it is not known whether they are stored: {unknown[0]}. Another "
+            "attempt makes copies of what is stored, unless this is a stream, or a write with idColumn"
         ) from unknown[0]
 
 
@@ -382,4 +385,5 @@ def _give_up(left: list[Failed]) -> None:
     lasting = [error for error in errors if isinstance(error, LASTING)]
     first = [*unknown, *lasting, *errors][0]
     kind = SendUnknown if unknown else type(first) if lasting else NotDone
-    raise kind(f"{len(left):,} rows were not stored: {first}") from first
+    were = "are not known to be stored" if unknown else "were not stored"
+    raise kind(f"{len(left):,} rows {were}: {first}") from first

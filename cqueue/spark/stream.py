@@ -31,7 +31,7 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogId
 from cqueue.spark import records
 from cqueue.spark.brief import brief
-from cqueue.spark.options import LATEST, ReadOptions, check_stream, read_options
+from cqueue.spark.options import ReadOptions, check_stream, read_options
 from cqueue.spark.session import patient, session
 from cqueue.spark.views import LOG, columns_of
 
@@ -91,7 +91,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         spec, options = self._spec, self._options
         since_us = options.since_us
-        if options.start == LATEST:
+        if options.from_latest:
             position = spec.horizon(self._now_us())
         elif since_us is None or since_us < _first_us(spec):  # what has been forgotten by now is no loss
             margin_us = min(EARLIEST_MARGIN_US, spec.ttl_s * 1_000_000 // 10)

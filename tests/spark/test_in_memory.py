@@ -118,7 +118,12 @@ def test_eight_digits_are_a_date_other_numbers_seconds(text, at):
     [
         ({"queue": "q", "since": "1700000000000"}, "seconds since 1970, not milliseconds"),
         ({"queue": "q", "until": "1e300"}, "until='1e300'; it takes a time"),
-        ({"queue": "q", "since": "Earliest"}, "since='Earliest'; it takes a time"),
+        (
+            {"queue": "q", "since": "oldest"},
+            "'oldest'; it takes earliest, of a stream latest, a time such as",
+        ),
+        ({"queue": "q", "until": "latest"}, "until='latest'; it takes a time"),
+        ({"queue": "q", "idColumn": "id"}, "a read has no option 'idColumn'"),
         ({"queue": "q", "columns": ","}, "columns=',' names none"),
         ({"queue": "q", "priorities": " , "}, "priorities=',' names none"),
         ({"log": "l", "topics": ","}, "topics=',' names none"),
@@ -137,6 +142,15 @@ def test_options_that_would_be_misread_are_refused(options, said):
         read_options({"url": URL, **options})
 
 
+@pytest.mark.parametrize(
+    ("since", "from_latest"), [("Earliest", False), ("earliest", False), ("LATEST", True)]
+)
+def test_where_a_stream_begins_may_be_written_in_any_case(since, from_latest):
+    """As the values of all options that take one of several words."""
+    found = read_options({"url": URL, "log": "events", "since": since})
+    assert (found.since_us, found.from_latest) == (None, from_latest)
+
+
 def test_a_column_named_twice_is_given_once():
     """Trap: two columns of one name are no rows that Spark can take, and it says so in its own words."""
     assert read_options({"url": URL, "queue": "q", "columns": "id, body,id"}).columns == ("id", "body")
@@ -151,6 +165,7 @@ def test_a_column_named_twice_is_given_once():
         ({"log": "events", "topic": "t", "rerunSince": "0"}, "rerunSince goes with idColumn"),
         ({"log": "events", "topic": "t", "staleBatch": "resend"}, "option staleBatch is for a queue"),
         ({"log": "events", "topic": "x" * 1001}, "option topic is 'xxx"),
+        ({"log": "events", "since": "latest"}, "a write has no option 'since'"),
     ],
 )
 def test_options_of_a_write_that_would_have_no_effect_are_refused(options, said):
@@ -177,6 +192,8 @@ def test_a_batch_has_no_options_of_streams_and_a_stream_none_of_batches():
     writes = source(log="events", topic="t", idColumn="id", rerunSince="0")
     with pytest.raises(cqueue.ConfigError, match="option rerunSince is for a batch"):
         writes.streamWriter(schema, overwrite=False)
+    with pytest.raises(cqueue.ConfigError, match=r'outputMode\("append"\)'):
+        source(queue="work").streamWriter(schema, overwrite=True)
 
 
 @pytest.mark.parametrize(
@@ -565,6 +582,33 @@ def test_records_of_one_key_keep_their_order(client, side, log, monkeypatch, nam
     write(partial(LogSink, side, options), iter([pa.RecordBatch.from_pydict(columns)]), "job")
     client.advance(3 * S)
     assert [int(record.body) for record in log.scan()] == list(range(count))
+
+
+@pytest.mark.parametrize(
+    ("errors", "kind", "said"),
+    [
+        ([cqueue.SendUnknown("as if")], cqueue.SendUnknown, "Another attempt makes copies .* idColumn"),
+        ([cqueue.Unavailable("as if"), cqueue.Refused("as if")], cqueue.Refused, "2 rows were not stored"),
+    ],
+)
+def test_a_task_that_gives_up_says_what_is_stored(log, side, monkeypatch, *, errors, kind, said):
+    """And what another attempt does with what may be."""
+    monkeypatch.setattr(LogSink, "store", lambda _self, _entries, _state: list(enumerate(errors)))
+    options = write_options({"url": URL, "log": log.name, "topic": "t"}, overwrite=False)
+    batch = pa.record_batch({"body": list("abcd")})  # two a lane
+    with pytest.raises(kind, match=said):
+        write(lambda: LogSink(side, options), [batch], "job")
+
+
+def test_rows_of_unknown_outcome_are_not_told_as_not_stored(queue, side, monkeypatch):
+    """Also where their ids are derived, so that they were sent again until Cassandra refused."""
+    errors = [(0, cqueue.SendUnknown("as if")), (1, cqueue.Refused("as if"))]
+    monkeypatch.setattr(QueueSink, "store", lambda _self, _entries, _state: errors)
+    options = write_options({"url": URL, "queue": queue.name, "idColumn": "key"}, overwrite=False)
+    batch = pa.record_batch({"body": list("abcd"), "key": list("abcd")})
+    sink = QueueSink(side, options, due_us=datetime_us(queue.now))
+    with pytest.raises(cqueue.SendUnknown, match="2 rows are not known to be stored"):
+        write(lambda: sink, [batch], "job")
 
 
 def test_a_task_of_hours_follows_changes_of_its_queue(client, side, queue):

@@ -362,7 +362,7 @@ def planned(options):
 def test_errors_come_through_spark_by_name(frame):
     with pytest.raises(Exception, match="QueueNotFound: there is no queue 'nowhere'"):
         frame(queue="nowhere").collect()
-    with pytest.raises(Exception, match=r"ConfigError: there is no option 'vieww'. Did you mean 'view'"):
+    with pytest.raises(Exception, match=r"ConfigError: a read has no option 'vieww'. Did you mean 'view'"):
         frame(queue="nowhere", vieww="dead")
 
 

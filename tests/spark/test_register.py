@@ -111,7 +111,7 @@ def _read_stream(spark, **options):
 @pytest.mark.parametrize(
     ("act", "options", "said"),
     [
-        (_read, {"queu": "q"}, "ConfigError: there is no option 'queu'. Did you mean 'queue'?"),
+        (_read, {"queu": "q"}, "ConfigError: a read has no option 'queu'. Did you mean 'queue'?"),
         (_read, {"queue": "nowhere"}, "QueueNotFound: there is no queue 'nowhere'"),
         (_write, {"queue": "nowhere"}, "ConfigError: a queue takes no column 'number'"),
         (_write_text, {"queue": "nowhere"}, "QueueNotFound: there is no queue 'nowhere'"),

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.client import connect
 from cqueue.errors import BadInput
+from cqueue.log.positions import EARLIEST, LATEST
 from cqueue.spark.jobs import target as targets
 from cqueue.spark.jobs.checks import check_count
 from cqueue.spark.jobs.enqueue import filtered
@@ -71,7 +72,7 @@ class Stream:
     target: Target | None = None
     path: str | None = None
     url: str | None = None
-    since: str = "earliest"
+    since: str = EARLIEST
     topics: tuple[str, ...] = ()
     where: str | None = None
     every_s: float | None = None
@@ -156,12 +157,13 @@ def _streamed(spark: SparkSession, job: Stream, stopped: Callable[[], bool]) -> 
 @timed
 def _dry(spark: SparkSession, job: Stream) -> Summary:
     options = {name: value for name, value in _options(job).items() if name in {"log", "url", "topics"}}
-    if job.since not in {"earliest", "latest"}:
+    from_latest = job.since.strip().lower() == LATEST
+    if not from_latest:
         options["since"] = job.since
     rows = _filtered(spark.read.format("cqueue").options(**options), job)
     shaped = rows if job.target is None else targets.shaped(rows.drop("partition"), job.target)
     with reading(f"log {job.log} cannot be read"):
-        count = 0 if job.since == "latest" else shaped.count()
+        count = 0 if from_latest else shaped.count()
     return Summary(job="stream", dry_run=True, read=count, written=count, details={"log": job.log})
 
 

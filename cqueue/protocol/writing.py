@@ -144,6 +144,10 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
     def judge(self, part: P, now_us: int) -> tuple[list[P], P | None]:
         """Split a part that was answered at `now_us`: what counts or has failed, and what to write again."""
 
+    def settled(self, done: list[P], late: list[P]) -> tuple[list[P], list[P]]:
+        """Split parts when all are answered: what is done, and what to write again, in this order."""
+        return done, late
+
     @abstractmethod
     def successor(self, late: P, time_us: int, now_us: int) -> P:
         """Return an empty part for ids of `time_us`, to take rows of a late part."""
@@ -209,6 +213,7 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
             if parts:
                 yield from Pause(pause_s)
                 pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+        done, late = self.settled(done, late)
         for part in late:
             done += yield from self._remake(part, remakes)
         return done

@@ -1,5 +1,6 @@
 """Logs as a protocol: appends that count, and readers that pass none of them."""
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -106,6 +107,25 @@ def test_a_late_answer_does_not_count():
     assert ids.time_us(write.rows[0].id) >= NOON_US + SETTLE_US
     assert any(type(op) is DeleteRecords for op in table.log)
     assert stored(table) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("again", [(0,), (1,), (0, 1)])
+def test_records_of_one_key_keep_their_order_when_some_are_late(again):
+    """Those behind a late one are written again as well, although their own answers came in time."""
+    table, tries = Table(), Counter()
+
+    def hook(operation):
+        if type(operation) is AppendRecords and int(operation.rows[0].body) in {500 * at for at in again}:
+            first = operation.rows[0].body
+            tries[first] += 1
+            if tries[first] == 1:
+                raise NotDone("no")
+            table.pass_time(SETTLE_US + 1 if tries[first] == 2 else 0)
+
+    writes = put(table, *entries(1200, key="user-17"), hook=hook)
+    assert {write.error for write in writes} == {None}
+    table.pass_time(10 * SECOND_US)
+    assert [record.row.body for record in everything(table)] == [b"%d" % number for number in range(1200)]
 
 
 @pytest.mark.parametrize(

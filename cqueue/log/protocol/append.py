@@ -112,6 +112,16 @@ class Appending(Writer[LogSpec, WriterState, Entry, Write]):
             return [part], None
         return [], part
 
+    def settled(self, done: list[Write], late: list[Write]) -> tuple[list[Write], list[Write]]:
+        """Write what stands behind a late part of its partition again as well, for the same reason."""
+        again, kept = sorted(late, key=_first_id), list[Write]()
+        first = {part.shard.partition: _first_id(part) for part in reversed(again)}
+        for part in done:
+            own = _first_id(part)
+            is_behind = part.error is None and own > first.get(part.shard.partition, own)
+            (again if is_behind else kept).append(part)
+        return kept, sorted(again, key=_first_id)
+
     def successor(self, late: Write, time_us: int, now_us: int) -> Write:
         """Return an empty write to the same partition of the log."""
         return Write(shard=self.spec.shard_at(late.shard.partition, time_us))
@@ -119,6 +129,10 @@ class Appending(Writer[LogSpec, WriterState, Entry, Write]):
     def delete(self, late: Write) -> Proto[None]:
         """Delete the write's records."""
         yield from DeleteRecords(late.shard, tuple(row.id for row in late.rows))
+
+
+def _first_id(part: Write) -> int:
+    return int(part.rows[0].id)
 
 
 class RegisteringFirst(Appending):

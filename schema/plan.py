@@ -96,7 +96,8 @@ def make_plan(
         notes = (*notes, f"Clients of this keyspace work in {home}, its home; `cqueue dc switch` moves it.")
     drift: list[Drift] = []
     if state.replication is not None:
-        drift = [*checksum_drift(state, migrations), *option_drift(state, options, migrations)]
+        wanted = options if state.deployment else full  # tables of a bootstrap that was cut short
+        drift = [*checksum_drift(state, migrations), *option_drift(state, wanted, migrations)]
     if not drift and not steps:
         steps = tuple(_record_change(options, state))
     return Plan(steps, tuple(drift), notes)

@@ -175,6 +175,17 @@ def test_an_interrupted_bootstrap_is_completed():
     assert cql[-1].startswith("INSERT INTO deployment")
 
 
+def test_an_interrupted_bootstrap_with_other_options_is_told_at_once():
+    """Not only by `verify`: deleted messages come back where tables keep less than the deployment says."""
+    tables = expected_tables(MIGRATIONS, Options(gc_grace_s=20_000, compaction=parse_compaction("lcs")))
+    state = complete_state(applied={}, deployment=None, recorded=None, tables=tables)
+    planned = plan(Options(), state, SETTINGS)
+    assert any("86400" in cql for cql in statements(planned) if cql.startswith("INSERT INTO deployment"))
+    mend = {cql for drift in planned.drift for cql in drift.cql}
+    assert "ALTER TABLE shop.messages WITH gc_grace_seconds = 86400" in mend
+    assert "ALTER TABLE shop.messages WITH compaction = {'class': 'UnifiedCompactionStrategy'}" in mend
+
+
 def test_a_newer_migration_is_refused():
     state = complete_state(applied={99: Applied("99_pre_future", "x")})
     with pytest.raises(SchemaMismatch, match="99_pre_future: newer version than this code; upgrade cqueue"):

@@ -1058,6 +1058,38 @@ def test_nothing_is_handled_while_it_cannot_be_known_who_owns_it(client, log, st
     assert sorted(numbers(member.handled)) == list(range(40))
 
 
+def test_nothing_is_handled_while_no_fence_can_be_renewed(client, log, store):
+    """A serial read that shows the old fence is no proof: another member is just about to take over."""
+    member, slow = half_way(client, log, store), Member(client)
+    store.pass_time(seconds=10)
+    slow.pulse()
+    lose_answers(store, ChangePositions, 30, stored=False)
+    for _ in range(3):
+        with suppress(OutcomeUnknown):
+            member.step()
+    store.trouble = lambda _: None
+    slow.work()
+    assert len(member.handled) == 5
+    assert sorted({*numbers(member.handled), *numbers(slow.handled)}) == list(range(40))
+
+
+def test_a_partition_whose_release_cannot_be_written_is_released_later_with_all_that_is_done(
+    client, log, store
+):
+    fill(log, store, 40)
+    member, other = Member(client), Member(client)
+    member.pulse()
+    member.work()
+    other.pulse()
+    member.pulse()
+    lose_answers(store, ChangePositions, 4, stored=False)
+    with suppress(OutcomeUnknown):
+        member.step()
+    live_together([member, other])
+    assert sorted(numbers(member.handled)) == list(range(40))
+    assert other.handled == []
+
+
 class Crashed(BaseException):
     """The process is gone: nothing of it runs any more."""
 

@@ -59,7 +59,7 @@ def change(
 
     Raises:
         NotDone: a change was not applied; earlier batches may be.
-        OutcomeUnknown: a change had no answer, and no serial read succeeded.
+        OutcomeUnknown: a change had no answer, and no serial read shows this or another change.
     """
     found: dict[int, PositionRow | None] = {}
     for some in parts(wanted, CHANGES_AT_ONCE):
@@ -80,6 +80,8 @@ def change(
             ]
             if not left:
                 break
+        else:
+            raise OutcomeUnknown("it is not known whether positions were changed: no try had a clear answer")
     return found
 
 

@@ -196,7 +196,7 @@ class LogCatalog:
                 if row is None or row.state == DELETING or is_another:
                     raise LogNotFound(f"there is no log {name!r}")
                 wanted = change(row)
-                if unknown is not None and wanted == row:
+                if wanted == row:
                     return row
                 try:
                     if self._driver.ask(ChangeLog(wanted, row.version)):

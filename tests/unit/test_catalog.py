@@ -271,6 +271,26 @@ def test_a_creation_without_an_answer_that_stored_nothing_is_unknown(make, row, 
         assert "new.dead" in client.queues() or made.name in client.logs()
 
 
+@pytest.mark.parametrize(
+    ("make", "row"), [(Client.create_queue, CreateQueue), (Client.create_log, CreateLog)]
+)
+def test_a_creation_without_an_answer_does_not_count_as_that_of_another_client(make, row):
+    """What stands there may have other settings."""
+    store, seen = MemoryStore(), []
+    with Client(store) as other:
+
+        def lose(operation):
+            if type(operation) is row and not seen:
+                seen.append(make(other, "new"))
+                return cqueue.OutcomeUnknown("no answer")
+            return None
+
+        with Client(FaultyStore(store, trouble=lose)) as client:
+            with pytest.raises(cqueue.BadInput, match="exists"):
+                make(client, "new")
+            make(client, "new", exist_ok=True)
+
+
 def test_a_creation_beside_a_deletion_is_not_done():
     """Else the queue would be there without its dead-letter queue."""
     store, looks = MemoryStore(), []

@@ -486,6 +486,25 @@ def test_low_latency_hands_out_at_once_and_goes_back(log, store):
     assert drained(follower) == []
 
 
+def test_stable_records_are_handed_out_though_later_ones_cannot_be_read(log, store):
+    """A poll that finds nothing else tells the failure."""
+    log.append("t", b"stable", partition=0)
+    store.pass_time(seconds=5)
+    log.append("t", b"early", partition=0)
+    horizon = log._catalog.entry(log.name).spec.horizon(store.time_us)
+    store.trouble = lambda operation: NotDone("no") if getattr(operation, "upto", 0) > horizon else None
+    follower, found, failures = log.follow("earliest", low_latency=True, partitions=[0]), [], 0
+    for _ in range(4):
+        try:
+            found += bodies(follower.poll())
+        except NotDone:
+            failures += 1
+    assert found == [b"stable"]
+    assert failures
+    store.trouble = lambda _: None
+    assert drained(follower) == [b"early"]
+
+
 def test_a_follower_reads_partitions_that_are_added(log, store):
     follower = log.follow("earliest")
     log.alter(partitions=6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from typing import Any, Final
 from urllib.error import HTTPError
 from urllib.parse import quote, urlsplit
@@ -40,7 +40,7 @@ class HttpPush:
             raise BadInput("url takes an http or https address")
         self.url = url
         self._host = urlsplit(url).hostname  # errors and logs name no more of it: the rest may hold secrets
-        self._headers = {"Content-Type": "application/octet-stream", **check_headers(headers or {})}
+        self._headers = {"Content-Type": "application/octet-stream", **_sendable(headers or {})}
         low, high = timedelta(milliseconds=1), timedelta(minutes=10)
         self._timeout_s = check_duration("timeout", timeout, low, high)
         self._opener: OpenerDirector = build_opener(_NoRedirects)
@@ -74,6 +74,17 @@ def _is_address(url: Any) -> bool:
         return isinstance(url, str) and urlsplit(url).scheme in {"http", "https"}
     except ValueError:  # brackets without an address in them, for example
         return False
+
+
+def _sendable(headers: Mapping[str, str]) -> Mapping[str, str]:
+    request = HTTPConnection("localhost")  # nothing is sent
+    request.putrequest("POST", "/")
+    try:
+        for name, value in check_headers(headers).items():
+            request.putheader(name, value)
+    except ValueError:  # it quotes the header, which may be a secret
+        raise BadInput("headers takes names and values as HTTP allows them: without a line break") from None
+    return headers
 
 
 class _NoRedirects(HTTPRedirectHandler):

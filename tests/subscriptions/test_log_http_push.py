@@ -1,6 +1,7 @@
 """Test pushing records by HTTP: done after a 2xx, sent again later, or buried in the dead-letter log."""
 
 import threading
+import traceback
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote
@@ -137,6 +138,16 @@ def test_no_error_tells_a_secret_of_the_address(log, store, receiver):
         with pytest.raises((RecordRejected, NotDone, OutcomeUnknown), match=told) as caught:
             cqueue.HttpPush(url)(record)
         assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "headers", [{"Authorization": "Bearer s3cret\n"}, {"X": "s3cret →"}, {"s3cret:": "x"}, {"": "s3cret"}]
+)
+def test_headers_that_http_cannot_carry_are_refused_at_once(headers):
+    """Else each record would fail to the end, and its dead letter quote them."""
+    with pytest.raises(BadInput, match="line break") as caught:
+        cqueue.HttpPush("http://127.0.0.1/", headers=headers)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "example.org", 7])

@@ -103,7 +103,7 @@ def _columns(body: str, options: str) -> dict[str, Column]:
         else:
             name, column = _column(re.sub(r" PRIMARY KEY$", "", part, flags=re.IGNORECASE))
             columns[name] = column
-            key = key if name in part and not part.upper().endswith(" PRIMARY KEY") else [name]
+            key = [name] if part.upper().endswith(" PRIMARY KEY") else key
     return _with_key(columns, key, options)
 
 

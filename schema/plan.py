@@ -160,14 +160,13 @@ def _migration_steps(migration: Migration, values: Mapping[str, str]) -> Iterato
 
 def _record_change(options: Options, state: State) -> Iterator[Step]:
     """Record options that the operator has altered by hand; only the record is out of date."""
-    if state.recorded is None:
-        return
+    known = state.recorded or Options()
     now = replace(
-        state.recorded,
-        replication=options.replication or state.recorded.replication,
-        compaction=options.compaction or state.recorded.compaction,
+        known,
+        replication=options.replication or known.replication,
+        compaction=options.compaction or known.compaction,
     )
-    if now != state.recorded:
+    if now != known:
         values = {"keyspace": state.keyspace, "options": text_literal(options_to_json(now))}
         yield _step(USE_KEYSPACE, values, before_lock=True)
         yield _step(RECORD_OPTIONS, values)

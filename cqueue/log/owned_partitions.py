@@ -51,8 +51,7 @@ class OwnedPartitions:
         """
         if self.is_trusted():
             return True
-        if self.member.trust_period() is None:
-            self.member.heartbeat()
+        self.member.heartbeat()
         trust_period = self.member.trust_period()
         self.change([self.moved(backlog) for backlog in self])
         self._trust_period = trust_period

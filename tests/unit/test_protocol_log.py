@@ -51,8 +51,10 @@ def everything(table, *, spec=SPEC, partitions=range(4), reverse=False, end_us=N
 
 
 def test_records_of_one_key_stand_in_one_partition_in_order():
+    """Also where they are too many for one mutation."""
     table = Table()
-    put(table, *entries(1200, key="user-17"))
+    writes = put(table, *entries(1200, key="user-17"))
+    assert sorted(len(write.rows) for write in writes) == [200, 500, 500]
     table.pass_time(10 * SECOND_US)
     found = everything(table)
     assert [record.row.body for record in found] == [b"%d" % number for number in range(1200)]

@@ -1,5 +1,6 @@
 """Options, plans and drift as pure functions of a state."""
 
+import re
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -62,6 +63,7 @@ def test_a_plan_of_nothing_makes_everything_in_order():
     assert cql[1] == "USE shop"
     assert cql[2].startswith("CREATE TABLE IF NOT EXISTS schema_lock")
     assert cql[3].startswith("CREATE TABLE IF NOT EXISTS schema_migrations")
+    assert "'bookkeeping'" in cql[-2]
     assert cql[-1].startswith("INSERT INTO deployment")
     assert f"('cqueue', {FORMAT}, 'local_serial', 2000, 500, 86400, 0, 'dc1', 0) IF NOT EXISTS" in cql[-1]
     assert "UnifiedCompactionStrategy" in "".join(cql)
@@ -137,6 +139,22 @@ def test_a_home_is_never_moved_by_apply():
     """Only `cqueue dc switch` does that, wherever `apply` is run."""
     elsewhere = load("cassandra://h/shop?local_dc=dc2", environ={})
     assert statements(plan(Options(), complete_state(), elsewhere)) == []
+
+
+@pytest.mark.parametrize("serial", ["local_serial", "serial"])
+def test_conditional_mutations_are_agreed_on_as_the_clients_agree(serial):
+    """Those of the other kind would not see them."""
+    steps = plan(Options(serial_consistency=serial), EMPTY, SETTINGS).steps
+    conditional = {step.cql for step in steps if re.match(r"(INSERT|UPDATE).* IF ", step.cql, re.DOTALL)}
+    assert len(conditional) == 2
+    assert {step.cql: step.serial for step in steps if step.serial} == dict.fromkeys(conditional, serial)
+
+
+def test_a_lock_that_is_missing_is_made_again():
+    tables = complete_state().tables
+    state = complete_state(tables={name: tables[name] for name in tables if name != "schema_lock"})
+    cql = statements(plan(Options(), state, SETTINGS))
+    assert [text[:38] for text in cql] == ["USE shop", "CREATE TABLE IF NOT EXISTS schema_lock"]
 
 
 def test_only_outstanding_migrations_run():
@@ -303,6 +321,8 @@ def test_cassandra_s_additions_to_compaction_are_no_drift():
         (lambda: Options(replication={"dc1": 0}), "1 to 99"),
         (lambda: parse_replication("dc1"), "dc1=3"),
         (lambda: parse_replication("dc1=x"), "dc1=3"),
+        (lambda: parse_replication("dc1=²"), "dc1=3"),
+        (lambda: Options(replication={}), "no data centre"),
         (lambda: parse_replication("dc1=1,dc1=2"), "twice"),
         (lambda: parse_compaction("fast"), "ucs, lcs, stcs"),
         (lambda: parse_compaction("[1]"), "object"),

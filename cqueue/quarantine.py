@@ -26,7 +26,7 @@ from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode
 from cqueue.store.control import ReadResult, ReadSchedule, ReadWorkers, RemoveSchedule, RemoveWorker
 from cqueue.store.keys import DeleteKeys, KeyPlace, KeyRow, KeyWrite, ReadKey
-from cqueue.store.log_operations import DeleteRecords, LogShard, UnregisterLogShard
+from cqueue.store.log_operations import DeleteRecords, LogShard, ReadLogShards, UnregisterLogShard
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -46,6 +46,7 @@ from cqueue.store.operations import (
     WideRow,
 )
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, SLOT_KIND, Damage, parse_address
+from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.reservations import ReadReservation, RemoveReservation
 from cqueue.store.statements import KEY_COLUMNS
 from cqueue.store.subscriptions import ListSubscriptions, ReadSubscription, RemoveMember, SubscriptionKey
@@ -58,8 +59,12 @@ _ALONE: Final[Mapping[str, Callable[..., Operation[Any]]]] = {
     "reservations": ReadReservation,
     "results": ReadResult,
     "message_keys": lambda queue, key, id_, priority: ReadKey(KeyPlace(queue, key), (id_, priority - 1), 1),
+    "log": lambda log, partition, time_shard, id_: ReadRecordPage(
+        LogShard(log, partition, time_shard), id_ - 1, id_, 1
+    ),
+    "log_shards": lambda log, time_shard, _partition: ReadLogShards(log, (time_shard,)),
 }
-"""By table, the read of one row. These tables have a row a message, so that `look` does not read them."""
+"""By table, the read of one row, or of a few. `look` does not read these tables, as they may be large."""
 TABLES: Final = ("queues", "logs", "schedules", "workers", "subscriptions", "shards", "log", "log_shards")
 
 
@@ -131,8 +136,6 @@ def find(client: Client, address: str) -> Damage:
         raise BadInput(f"there is no row at {address}")
     if table == MESSAGES:
         _read_again(inside(client).driver, key)
-    elif table == "log":
-        look_at_log(client, str(key[0]).partition("@")[0])
     elif table in _ALONE:
         with suppress(DamagedRow):
             inside(client).driver.ask(_ALONE[table](*key))

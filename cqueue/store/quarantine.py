@@ -23,8 +23,8 @@ SLOT_KIND: Final = 2
 MESSAGE_KIND: Final = 3
 """Values of the column `kind` in `messages`: timeout slots, and messages."""
 REMEMBERED: Final = 10_000
-"""Damaged rows that a process remembers, to log each of them once. Further ones are ignored, so that a table
-that is damaged throughout fills neither memory nor log."""
+"""Damaged rows that a process remembers, to log each of them once. Each further one takes the place of the
+oldest, without a log line, so that a table that is damaged throughout fills neither memory nor log."""
 
 _TEXTS: Final = frozenset({"queue", "key", "fleet", "worker", "log", "subscription", "member", "message"})
 LOGGER: Final = "cqueue.quarantine"
@@ -91,11 +91,15 @@ class Quarantine:
         """Remember a damaged row. Log it, with its key, the first time."""
         place = (damage.table, damage.key)
         with self._mutex:
-            if place in self._met or len(self._met) >= REMEMBERED:
+            if place in self._met:
                 return
+            is_full = len(self._met) >= REMEMBERED
+            if is_full:  # a caller that has just read this row has to find it
+                self._counts[self._met.pop(next(iter(self._met))).owner] -= 1
             self._met[place] = damage
             self._counts[damage.owner] = self._counts.get(damage.owner, 0) + 1
-        logs.logger(LOGGER).error("row_quarantined", **damage._asdict())
+        if not is_full:
+            logs.logger(LOGGER).error("row_quarantined", **damage._asdict())
 
     def find(self, table: str, key: tuple[Any, ...]) -> Damage | None:
         """Return the damage that was reported for this row, if any."""

@@ -20,6 +20,7 @@ from cqueue.errors import DamagedRow, LogNotFound, QueueNotFound, ScheduleNotFou
 from cqueue.log import LogConfig
 from cqueue.protocol import shards
 from cqueue.store.control import ReadSchedule
+from cqueue.store.log_operations import ReadLogShards
 from cqueue.store.record_page import ReadRecordPage
 
 pytestmark = pytest.mark.cassandra
@@ -462,6 +463,35 @@ def test_a_damaged_record_is_left_out_of_a_scan(client, cql, damaged_log, name, 
     left = cql("SELECT topic, body FROM {ks}.log WHERE log = %s ALLOW FILTERING", partition)
     assert len(left) == len(expected)
     assert None not in {cell for row in left for cell in row}
+
+
+def test_each_damaged_record_is_found_however_many_there_are(
+    client, damaged_log, name, keyspace, monkeypatch
+):
+    """A process remembers only some of them; to call another one undamaged would keep it for good."""
+    damaged_log({1, 3, 5}, "body")
+    found = quarantine.look_at_log(client, name)
+    monkeypatch.setattr("cqueue.store.quarantine.REMEMBERED", 1)
+    with cqueue.connect(keyspace.url) as other:
+        assert [quarantine.find(other, damage.address) for damage in found] == found
+    assert len(found) == 3
+
+
+def test_a_partition_that_no_log_has_can_be_dropped(client, cql, cli, damaged_log, name):
+    """A row of the registry of logs, at the address that a reader's log line gives."""
+    damaged_log(set(), "body")
+    partition = client._logs.entry(name).spec.partition
+    (time_shard,) = {
+        row[0] for row in cql("SELECT time_shard FROM {ks}.log WHERE log = %s ALLOW FILTERING", partition)
+    }
+    cql("INSERT INTO {ks}.log_shards (log, time_shard, partition) VALUES (%s, %s, -1)", partition, time_shard)
+    client._driver.ask(ReadLogShards(partition, (time_shard,)))
+    (damage,) = inside(client).quarantine.of("log_shards")
+    said = cli("quarantine", "drop", damage.address, "--yes")
+    assert said.code == 0, said.err
+    assert not cql(
+        "SELECT * FROM {ks}.log_shards WHERE log = %s AND partition = -1 ALLOW FILTERING", partition
+    )
 
 
 @pytest.mark.parametrize("reverse", [False, True])

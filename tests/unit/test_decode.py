@@ -365,10 +365,12 @@ def test_a_row_is_counted_and_logged_once(caplog):
 
 
 def test_of_a_table_that_is_damaged_throughout_a_few_rows_are_remembered(caplog, monkeypatch):
-    """The others fill neither memory nor log."""
+    """The others fill neither memory nor log; a caller that has just read one learns that it is damaged."""
     monkeypatch.setattr("cqueue.store.quarantine.REMEMBERED", 2)
     quarantine = Quarantine()
     for number in range(5):
         quarantine.report(Damage("queues", f"q{number}", (f"q{number}",), "why"))
-    assert [each.owner for each in quarantine.of("queues")] == ["q0", "q1"]
+        assert quarantine.find("queues", (f"q{number}",)) is not None
+    assert [each.owner for each in quarantine.of("queues")] == ["q3", "q4"]
+    assert sum(quarantine.counts().values()) == 2
     assert sum("row_quarantined" in record.getMessage() for record in caplog.records) == 2

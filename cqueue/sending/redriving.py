@@ -112,9 +112,8 @@ def look(driver: BlockingDriver, wanted: Iterable[str]) -> list[Found]:
     return still_at(driver, [MessageId(text).locate() for text in wanted])
 
 
-def with_bodies(driver: BlockingDriver, found: Iterable[Found]) -> list[Letter]:
+def with_bodies(driver: BlockingDriver, found: Sequence[Found]) -> list[Letter]:
     """Read the separately stored bodies of letters."""
-    found = list(found)
     read = {
         (read.wide_row, id_): body
         for read in bodies.reads((one.wide_row, one.row) for one in found)
@@ -173,7 +172,7 @@ def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:
     for chunk in parts(wanted, size):
         waiting.sleep(max(0.0, at_s - time.monotonic()), cancellable=True)
         if rate is not None:
-            at_s = max(at_s, time.monotonic()) + len(chunk) / rate
+            at_s = time.monotonic() + len(chunk) / rate
         yield chunk
 
 
@@ -189,7 +188,7 @@ def as_message(letter: Letter, due_us: int) -> Message:
         letter.body or b"",
         due=datetime_at(due_us),
         priority=row.priority,
-        headers=_counted(row) or own_headers(row) or None,
+        headers=_counted(row) or own_headers(row),
         task=row.task,
         key=row.key,
         codec=row.codec,
@@ -255,7 +254,7 @@ def send_back(
     `OutcomeUnknown` says that the message may be in both queues; another redrive of the letter mends that.
     """
     whole, done = sendable(driver, found, max_redrives)
-    sent = _sent(producer, whole, now_us, period_us) if whole else []
+    sent = _sent(producer, whole, now_us, period_us)
     stored = {one.letter_id for one in sent if one.error is None}
     left = delete(driver, dead, [letter.found for letter in whole if letter.id in stored])
     undeleted = {

@@ -4,8 +4,10 @@ import secrets
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from threading import Barrier
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +25,7 @@ from cqueue.errors import (
 )
 from cqueue.message import MessageId
 from cqueue.protocol.flush import INLINE_BODY
+from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.rendezvous import own_name
 from cqueue.sending import redriving
 from cqueue.store.operations import (
@@ -32,6 +35,7 @@ from cqueue.store.operations import (
     InsertMessages,
     ReadMessages,
     ReadShards,
+    SlotState,
 )
 from tests.faults.stores import open_client
 from tests.faulty_store import FaultyStore
@@ -145,10 +149,14 @@ def test_a_letter_says_what_it_was_and_why_it_died(queue):
 
 
 def test_a_letter_that_was_sent_by_hand(client, queue):
-    """What no burial has written is not known."""
+    """What no burial has written is not known; it is sent to the queue as any other."""
     client.queue(queue.dead_letter_name).send(b"x")
     (letter,) = queue.dead_letters.list()
     assert (letter.original_id, letter.attempts, letter.reason, letter.traceback) == (None, None, "", None)
+    (buried,) = bury(queue, task(0))
+    assert queue.dead_letters.get(buried).body == b"0"  # its id is looked for among all letters
+    assert len(queue.dead_letters.redrive(iter([letter.id, buried])).sent) == 2
+    assert sorted(message.body for message in received(queue, 2)) == [b"0", b"x"]
 
 
 def test_letters_come_oldest_first_and_are_filtered(queue):
@@ -384,6 +392,23 @@ def test_a_letter_comes_back_as_what_it_was(queue):
     assert queue.dead_letters.list() == []
 
 
+def test_a_firing_says_that_it_was_sent_back(queue):
+    """Its schedule may have gone on, and would pass a repeat over."""
+    firing_id = FiringId("nightly", 5, 3, 3_000)
+    bury(queue, task(0, trigger=firing_id.to_json()))
+    bury(queue, task(1, trigger="by hand"))
+    queue.dead_letters.redrive(everything=True)
+    triggers = {message.body: message.trigger for message in received(queue, 2)}
+    assert FiringId.parse(triggers[b"0"]) == replace(firing_id, is_redriven=True)
+    assert triggers[b"1"] == "by hand"
+
+
+def test_a_redrive_of_nothing_alters_nothing(queue):
+    """The queue gets `derived_sends` only when something is sent."""
+    assert queue.dead_letters.redrive(everything=True).done == ()
+    assert not queue.config.derived_sends
+
+
 def test_a_task_that_is_sent_back_runs(client):
     """The whole way: it fails, is a letter with its traceback, comes back, and is done."""
     app, broken = cqueue.App(client), [True]
@@ -576,6 +601,21 @@ def test_a_letter_that_is_held_stays(client, queue):
     assert queue.dead_letters.list() == []
 
 
+@pytest.mark.parametrize(
+    ("state", "left_ms", "is_held"),
+    [
+        (SlotState.CLAIMED, 1, True),
+        (SlotState.CLAIMED, -499, True),
+        (SlotState.CLAIMED, -500, False),
+        (SlotState.WAITING, 60_000, False),
+    ],
+)
+def test_a_letter_is_held_until_its_visibility_timeout_passes(state, left_ms, is_held):
+    """By every clock, so half a second longer; one that waits for its next attempt is held by nobody."""
+    found = SimpleNamespace(slot=SimpleNamespace(state=state, due_ms=9_000 + left_ms))
+    assert redriving.is_held(found, 9_000_000, 500_000) is is_held
+
+
 def test_a_letter_without_its_body_stays(client, queue):
     """It is not the message that it was; the others come back."""
     lost, later = (cqueue.Message(bytes(INLINE_BODY + 1), task="large") for _ in range(2))
@@ -624,6 +664,7 @@ def test_a_letter_that_cannot_be_deleted_is_told_and_repeated_without_a_copy(que
         "it is sent, but not yet deleted: too few replicas"
     ] * 3
     assert {type(error) for _, error in result.failed} == {OutcomeUnknown}
+    assert (result.done, result.sent) == ((), ())
     assert len(queue.dead_letters.list()) == 3
     assert len(queue.dead_letters.redrive(everything=True).done) == 3
     assert len(received(queue, 3)) == 3
@@ -704,6 +745,17 @@ def test_the_due_time_stays_within_a_period(age_h):
     assert now_us - period_us < first <= now_us
     later = redriving.due_us(died_us, now_us + HOUR_US - 1, period_us)
     assert (later == first) == (now_us + HOUR_US - 1 < first + period_us)
+
+
+def test_a_letter_of_a_clock_that_is_ahead_is_due_when_it_died():
+    """As it will be once this clock has come there: a repeat then makes no copy."""
+    assert redriving.due_us(1_000_001, 1_000_000, HOUR_US) == redriving.due_us(1_000_001, 1_000_002, HOUR_US)
+
+
+@pytest.mark.parametrize(("text", "count"), [("7", 7), ("-7", None), ("x", None), ("9" * 10, None)])
+def test_a_header_that_is_no_count_counts_as_none(text, count):
+    """A sender may have written it."""
+    assert redriving.count_in({"n": text}, "n") == count
 
 
 def test_a_message_is_derived_from_its_letter(client, queue):

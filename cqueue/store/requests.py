@@ -302,9 +302,12 @@ class Requests:
     def prepared(self, statement: Statement) -> PreparedStatement:
         """Return the prepared statement; prepare it on first use."""
         found = self._prepared.get(statement)
-        return found if found is not None else waiting.in_thread(partial(self._prepare, statement))
+        if found is not None:
+            return found
+        end_s = time.monotonic() + waiting.left_s(self.profile.request_timeout)
+        return waiting.in_thread(partial(self._prepare, statement, end_s))
 
-    def _prepare(self, statement: Statement) -> PreparedStatement:
+    def _prepare(self, statement: Statement, end_s: float) -> PreparedStatement:
         """Prepare a statement. The driver's log line is muted: it would add a traceback to each raised
         error.
         """
@@ -313,7 +316,9 @@ class Requests:
                 return self._prepared[statement]
             _DRIVER_LOG.addFilter(_is_news)
             try:
-                prepared = self._session.prepare(statement.cql.format(keyspace=self._session.keyspace))
+                text = statement.cql.format(keyspace=self._session.keyspace)
+                left_s = max(waiting.SHORTEST_S, end_s - time.monotonic())  # others may have come before
+                prepared = self.driver.prepare(self._session, text, left_s)
             except Exception as exc:
                 raise outcome.error(exc, Kind.READ) from exc
             finally:

@@ -1,10 +1,13 @@
 """The store on the driver's stock paths: whichever part of the driver is missing, all is stored and read."""
 
+import time
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from cqueue import ids
+from cqueue.errors import Unavailable
 from cqueue.settings import load
 from cqueue.store import driver
 from cqueue.store.cassandra import CassandraStore
@@ -27,8 +30,11 @@ from cqueue.store.operations import (
     SlotChange,
     SlotRow,
     SlotState,
+    WideRow,
 )
 from cqueue.store.record_page import ReadRecordPage
+from cqueue.store.waiting import within
+from tests.faults.proxy import Proxy
 from tests.fix_store import lock, message, new_id, new_ids, now_us
 
 pytestmark = pytest.mark.cassandra
@@ -101,3 +107,27 @@ def test_records(stock, wide_row):
     stock.execute(AppendRecords(shard, rows, 600))
     assert list(stock.execute(ReadRecordPage(shard, ids.START, END, 10)).rows()) == list(rows)
     assert stock.execute(ReadRecordIds(shard, ids.START, END, 10)) == [first, second]
+
+
+@pytest.mark.parametrize(("call_s", "request_s"), [(0.1, 60.0), (60.0, 0.1)])
+def test_a_statement_is_prepared_within_the_time_of_its_call(
+    cassandra_url, store_connection, call_s, request_s
+):
+    """Where no answer comes: a thread that uses a statement first would wait for the driver's 10 s, and for
+    each further statement again.
+    """
+    proxy = Proxy(load(cassandra_url).hosts[0], ("127.0.0.1", 0))
+    through = f"cassandra://{proxy.address[0]}:{proxy.address[1]}/?local_dc=datacenter1&connect_timeout=60"
+    settings = replace(load(through), keyspace=store_connection.session.keyspace, request_timeout_s=request_s)
+    with closing(proxy), open_session(settings) as connection:
+        connection.session.set_keyspace(settings.keyspace)
+        store = CassandraStore(connection.session)
+        proxy.stall()
+        began_s = time.monotonic()
+        with within(call_s):
+            reads = store.together(
+                (ReadHead(WideRow("q", 0, 0)), ReadShards("q", 0, 0), ReadBodies(WideRow("q", 0, 0), (1,)))
+            )
+        assert [type(read) for read in reads] == [Unavailable] * 3
+        assert time.monotonic() - began_s < 9
+        proxy.resume()

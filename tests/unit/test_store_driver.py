@@ -104,6 +104,7 @@ CHANGES = {
     reconnection.MOVED_NODES: (cluster.Cluster, "add_host", lambda _, host: host),
     wire.KNOWN_COLUMNS: (protocol.ExecuteMessage, "send_body", reordered(protocol.ExecuteMessage.send_body)),
     wire.ENCODED_BATCHES: (protocol.BatchMessage, "send_body", reordered(protocol.BatchMessage.send_body)),
+    driver.PREPARE_TIME: (cluster.Session, "default_timeout", property(lambda _: 10.0)),
 }
 
 

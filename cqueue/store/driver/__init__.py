@@ -1,7 +1,7 @@
 """The undocumented parts of cassandra-driver that cqueue replaces, each with a fallback.
 
 The driver is written for few and large requests. A queue makes many small ones, so cqueue replaces parts of
-the driver for speed, and three because of a defect. Some of these parts are private, and a new version of the
+the driver for speed, and five because of a defect. Some of these parts are private, and a new version of the
 driver may change them. Therefore each part is probed once a process, before its first use
 (cqueue.store.driver.probe): whether it exists, and whether it behaves as expected. If a probe fails, the
 driver's own code is used, and a log line says so. Stored data and promises are the same either way.
@@ -15,9 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any, Final
 from uuid import UUID
 
+from cassandra.cluster import Session
 from cassandra.query import BatchStatement, BoundStatement, PreparedStatement
 
 from cqueue import ids
@@ -29,6 +31,12 @@ from cqueue.store.driver.sockets import Login, LoginRefused
 
 __all__ = ["PARTS", "Driver", "Login", "LoginRefused", "Reconnection", "look", "used"]
 
+PREPARE_TIME: Final = Part(
+    "prepare time",
+    ("cassandra.cluster:Session._default_timeout",),  # of requests without an execution profile: these alone
+    lambda: Session.default_timeout.fget(SimpleNamespace(_default_timeout=7.0)) == 7.0,
+    "a call that is the first to use a statement may take 10 s and more, whatever the request timeout is",
+)
 PARTS: Final = (
     *sockets.MIXINS,
     reconnection.MOVED_NODES,
@@ -36,6 +44,7 @@ PARTS: Final = (
     wire.KNOWN_COLUMNS,
     wire.ENCODED_BATCHES,
     errors.ERRORS,
+    PREPARE_TIME,
 )
 V5: Final = 5
 """The version of Cassandra's protocol that cqueue speaks."""
@@ -61,6 +70,12 @@ class Driver:
     def finds_moved_nodes(self) -> bool:
         """Whether nodes are found again after all of them have got other addresses."""
         return reconnection.MOVED_NODES in self.parts
+
+    def prepare(self, session: Session, text: str, timeout_s: float) -> PreparedStatement:
+        """Prepare a statement on all nodes, within that many seconds; one call at a time for each session."""
+        if PREPARE_TIME in self.parts:
+            session._default_timeout = timeout_s  # noqa: SLF001 - see the part
+        return session.prepare(text)
 
     def configure(self, prepared: PreparedStatement, *, raw: bool) -> None:
         """Make a prepared statement take and return integers for timeuuids. raw: return rows as bytes."""

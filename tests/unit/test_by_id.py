@@ -8,13 +8,21 @@ import pytest
 import cqueue
 from cqueue.client import Client
 from cqueue.errors import LeaseLost, MessageHeld, NotDone, OutcomeUnknown
-from cqueue.message import MessageId
+from cqueue.message import MessageId, to_datetime
 from cqueue.protocol import dead
 from cqueue.protocol.flush import INLINE_BODY
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.firing_id import FiringId
 from cqueue.sending import changes
 from cqueue.store.memory import MemoryStore
-from cqueue.store.operations import DeleteMessages, InsertMessages, Mutate, ReadHead, ReadMessages
+from cqueue.store.operations import (
+    DeleteBodies,
+    DeleteMessages,
+    InsertMessages,
+    Mutate,
+    ReadHead,
+    ReadMessages,
+)
 from cqueue.testing.clock import ManualClock
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
@@ -192,7 +200,76 @@ def test_a_message_gets_another_priority(queue, delay, size):
     assert queue.stats(exact=True).live == 1
 
 
+def test_a_copy_is_the_message_that_it_was(queue):
+    """All that was sent with it, also the rest of its time to live; a retry is due when it was due."""
+    whole = {"headers": {"a": "1"}, "task": "mail", "key": "user-7", "codec": "json", "trigger": "by hand"}
+    (id_,) = queue.send_many([cqueue.Message(b"[1]", ttl=HOUR, **whole)]).ids
+    with queue.consumer() as consumer:
+        held(consumer)[0].nack(HOUR / 2)
+    copy = queue.set_priority(id_, 3)
+    (row,) = queue._driver.ask(ReadMessages(*_place(copy)))
+    assert {name: getattr(row, name) for name in whole} == whole
+    assert nearly(queue.find(copy).due, queue.now + HOUR / 2)
+    assert nearly(to_datetime(row.expires), queue.now + HOUR)
+
+
+def _place(id_):
+    wide_row, priority, key = MessageId(id_).locate()
+    return wide_row, priority, (key,)
+
+
+def test_a_firing_keeps_its_id(queue):
+    """Its schedule finds it by that. One that `run_now` asked for is any message."""
+    manual, planned = (
+        queue.send_many(
+            [cqueue.Message(b"x", trigger=FiringId("nightly", generation, 3, 3_000).to_json())]
+        ).ids[0]
+        for generation in (0, 5)
+    )
+    with pytest.raises(cqueue.BadInput, match="firing of schedule 'nightly'"):
+        queue.set_priority(planned, 3)
+    assert queue.find(planned).priority != 3
+    assert queue.find(queue.set_priority(manual, 3)).priority == 3
+
+
+def test_a_message_without_its_body_is_not_copied(queue):
+    """It stays as it is."""
+    id_ = queue.send(bytes(INLINE_BODY + 1))
+    wide_row, _, (key,) = _place(id_)
+    queue._driver.ask(DeleteBodies(wide_row, (key,)))
+    with pytest.raises(NotDone, match="body cannot be read"):
+        queue.set_priority(id_, 3)
+    assert MessageId(id_) in {*queue.ids()}
+
+
 # ── what others do while a message is copied ──
+
+
+@pytest.mark.parametrize("delay", [NOW, HOUR])
+def test_nobody_gets_the_original_of_a_copy_meanwhile(queue, before, delay):
+    """It waits, for its own time if that is later: should the process die, it does not come too early."""
+    id_, seen = queue.send(b"x", delay=delay), []
+    with queue.consumer() as consumer:
+
+        def look():
+            seen.append((consumer.receive(), queue.find(id_).next_at - queue.now))
+
+        before(InsertMessages, look)
+        assert queue.set_priority(id_, 3)
+    ((received, left),) = seen
+    assert received == []
+    assert left > max(delay - MINUTE, timedelta(milliseconds=changes.COPY_MS / 2))
+
+
+def test_of_a_held_message_no_copy_is_made(queue, before):
+    """Not even for a moment: somebody could get it."""
+    id_, made = queue.send(b"x"), []
+    before(InsertMessages, lambda: made.append(True))
+    with queue.consumer() as consumer:
+        held(consumer)
+        with pytest.raises(MessageHeld):
+            queue.set_priority(id_, 3)
+    assert not made
 
 
 @pytest.fixture
@@ -561,6 +638,7 @@ def test_many_are_changed_at_once(queue):
         (lambda q, id_: q.extend(id_, timedelta(seconds=1)), cqueue.BadInput),
         (lambda q, id_: q.extend(id_, 30), cqueue.BadInput),
         (lambda q, id_: q.cancel_many(id_), cqueue.BadInput),
+        (lambda q, _: q.cancel_many(5), cqueue.BadInput),
         (lambda q, id_: q.cancel_many([id_, "nonsense"]), cqueue.InvalidMessageId),
         (lambda q, _: q.cancel_many(map(str, range(10_001))), cqueue.BatchTooLarge),
     ],

@@ -64,7 +64,7 @@ class LateStore:
         return self._opened().sample_time_us()
 
     def close(self) -> None:
-        """Close the store, if it was opened. Later calls raise `Closed`."""
+        """Close the store. If it was not opened yet, it never will be: calls raise `Closed`."""
         with self._mutex:
             self._closed = True
             self._let_go()

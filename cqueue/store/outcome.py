@@ -78,7 +78,7 @@ def error(
         sent: False if the request certainly never left this process.
         login: the refusal of the client's login, if the last node that was asked refused it.
     """
-    if not sent and login is not None and isinstance(exc, NoHostAvailable):
+    if not sent and login is not None:
         return _refused(login)
     if is_absent(exc):
         return SchemaMismatch(f"The keyspace lacks cqueue's schema. Run `cqueue schema apply`. ({exc})")

@@ -219,17 +219,14 @@ def _place(id_):
 
 
 def test_a_firing_keeps_its_id(queue):
-    """Its schedule finds it by that. One that `run_now` asked for is any message."""
-    manual, planned = (
-        queue.send_many(
-            [cqueue.Message(b"x", trigger=FiringId("nightly", generation, 3, 3_000).to_json())]
-        ).ids[0]
-        for generation in (0, 5)
-    )
-    with pytest.raises(cqueue.BadInput, match="firing of schedule 'nightly'"):
-        queue.set_priority(planned, 3)
-    assert queue.find(planned).priority != 3
-    assert queue.find(queue.set_priority(manual, 3)).priority == 3
+    """Its schedule finds it by that. One that `run_now` asked for is any message, and so are others."""
+    firings = (FiringId("nightly", generation, 3, 3_000).to_json() for generation in (5, 0))
+    planned, manual = queue.send_many([cqueue.Message(b"x", trigger=text) for text in firings]).ids
+    result = queue.set_priority_many([planned, manual], 3)
+    assert [*result.done] == [manual]
+    assert {id_: type(error) for id_, error in result.failed.items()} == {planned: cqueue.BadInput}
+    assert "firing of schedule 'nightly'" in str(result.failed[planned])
+    assert {found.priority for found in queue.find_many([planned, *result.done.values()]).values()} == {0, 3}
 
 
 def test_a_message_without_its_body_is_not_copied(queue):

@@ -22,6 +22,7 @@ from cqueue.errors import (
     Closed,
     HeadersTooLarge,
     PartitionOutOfRange,
+    Refused,
     SpoolFailed,
     SpoolFull,
     SpoolLocked,
@@ -39,6 +40,7 @@ from cqueue.spool.forward_log import _in_turn
 from cqueue.spool.forward_message import _recalled, topic_of
 from cqueue.spool.forwarder import Forwarded, Forwarder, Stored
 from cqueue.spool.queue_writer import QueueWriter
+from cqueue.store.control import ReadWorkers
 from cqueue.store.late import LateStore
 from cqueue.store.log_operations import AppendRecords
 from cqueue.store.memory import MemoryStore
@@ -1099,6 +1101,31 @@ def test_a_late_store_connects_when_it_can():
     assert store.quarantine is memory.quarantine
     store.close()
     assert closed.is_set()
+
+
+def test_a_late_store_that_is_refused_is_told_so_each_time():
+    """An operator has to act; "unavailable" would hide it."""
+    tries = []
+
+    def connect():
+        tries.append(1)
+        raise Refused("no grant")
+
+    store = LateStore(connect, 1.0, clock=lambda: 0.0)
+    assert store.quarantine.counts() == {}
+    for _ in range(2):
+        with pytest.raises(Refused):
+            store.sample_time_us()
+    assert len(tries) == 2
+
+
+def test_a_late_store_that_was_closed_does_not_connect():
+    """A call that comes then would leave a connection behind that nobody closes."""
+    store = LateStore(lambda: pytest.fail("connected"), 1.0)
+    store.close()
+    for call in (store.sample_time_us, lambda: store.execute(ReadWorkers())):
+        with pytest.raises(Closed):
+            call()
 
 
 def read(client, count):

@@ -79,6 +79,7 @@ TABLE = [
     (protocol.ErrorMessage(0x1700, "CAS operation result is unknown", None), UNKNOWN),
     (server(protocol.ErrorMessageSub), UNKNOWN),
     (server(protocol.ServerError, "java.lang.NullPointerException"), UNKNOWN),
+    (server(protocol.ServerError, "unconfigured table messages"), UNKNOWN),  # not checked before it ran
     (server(protocol.ProtocolException), UNKNOWN),
     (server(protocol.RequestExecutionException), UNKNOWN),
     (server(protocol.TruncateError), UNKNOWN),
@@ -102,6 +103,7 @@ TABLE = [
     (NoHostAvailable("none", {"a": pool.NoConnectionsAvailable(), "b": connection.ConnectionBusy()}), NEVER),
     (NoHostAvailable("none", {"a": pool.NoConnectionsAvailable(), "b": ValueError()}), UNKNOWN),
     (NoHostAvailable("none", {}), UNKNOWN),
+    (NoHostAvailable("none", ["host"]), UNKNOWN),
     # what is no driver's at all
     (KeyError("VIEW"), UNKNOWN),
     (OSError(32, "Broken pipe"), UNKNOWN),

@@ -207,6 +207,16 @@ def test_an_answer_that_does_not_come_in_time(kind, expected):
     assert late.result() == [1]
 
 
+def test_a_page_that_does_not_come_in_time_fails_the_answer():
+    """The answer to the page before it is not that page."""
+    future = Future([1], [2])
+    asked = request(future, timeout_s=0.05)
+    future.answer()
+    future.answer = lambda: None
+    with pytest.raises(Unavailable, match="no answer within"):
+        asked.result()
+
+
 def test_an_error_of_a_later_page_is_the_answers_error():
     """Half of an answer is none."""
     future = Future([1], OSError("the peer has gone"))
@@ -219,14 +229,15 @@ def test_an_error_of_a_later_page_is_the_answers_error():
 def test_each_answer_tells_for_how_long_it_has_waited():
     """For the others: who judges whether it came in time must not count that."""
     early, late = Future([1]), Future([2])
-    asked = [request(early), Unavailable("not sent"), request(late)]
+    asked = [request(early), Unavailable("not sent"), request(late), request(Future([3]), timeout_s=0.0)]
     early.answer()
     Timer(0.05, late.answer).start()
     answers = results_of(asked)
-    assert answers == [[1], asked[1], [2]]
+    assert answers[:3] == [[1], asked[1], [2]]
+    assert isinstance(answers[3], Unavailable)
     assert answers.ages_us[0] >= 50_000
     assert answers.ages_us[0] - answers.ages_us[2] >= 40_000
-    assert answers.ages_us[1] == 0
+    assert answers.ages_us[1] == answers.ages_us[3] == 0
 
 
 def test_an_answered_request_is_let_go_of_at_once():

@@ -140,6 +140,23 @@ def test_what_the_socket_does_not_take_at_once_is_written_by_the_loop():
         assert not connection.deque
 
 
+def test_a_request_that_finds_the_socket_full_is_written_by_the_loop():
+    """It breaks no connection: the socket takes data again once the server has read some."""
+    with connected() as (connection, listener):
+        own, full = connection._socket, [BlockingIOError(errno.EAGAIN, "the buffer is full")]
+
+        def send(data):
+            if full:
+                raise full.pop()
+            return own.send(data)
+
+        connection._socket = Through(own, send=send)
+        connection.push(frame(1, 1, 10))
+
+        assert frames(listener.read(b"\x01" * 10)) == [(1, 1)]
+        assert not connection.is_closed
+
+
 def test_nobody_writes_while_the_loop_is_in_the_middle_of_a_request():
     """Another request is made as the socket has taken half of one."""
     with connected() as (connection, listener):

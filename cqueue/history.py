@@ -192,7 +192,7 @@ class QueueHistory:
         with suppress(LogNotFound):
             self._log.alter(ttl=config.ttl)
             return
-        self.find()()  # a deletion of the queue broke off
+        self.find()()  # a deletion of the log broke off
         self._catalog.create(self._log.name, config, exist_ok=True)
 
     def find(self) -> Callable[[], None]:

@@ -198,9 +198,9 @@ def test_a_skipped_firing_is_told_as_skipped(app, queue):
 
 def test_a_history_is_read_by_message_key_worker_and_time(app, queue):
     work = task(app, lambda: None)
-    ids = [work.options(key=f"k{number % 2}").enqueue() for number in range(6)]
+    ids = [work.options(key=f"k{number % 2}").enqueue() for number in range(PARTITIONS + 1)]
     run(app)
-    everything = told(queue, 6)
+    everything = told(queue, len(ids))
     assert [event.at for event in everything] == sorted(event.at for event in everything)
     assert {event.message_id for event in everything} == set(ids)
     assert {partition_of(id_) for id_ in ids} <= set(range(PARTITIONS))
@@ -362,6 +362,22 @@ def test_a_deletion_that_broke_off_in_the_history_is_finished(faults, faulty_cli
         client.delete_queue("q")
     client.create_queue("q", config)
     assert client.log(PREFIX + "q").config.ttl == DAY
+
+
+@pytest.mark.usefixtures("brief_pauses")
+def test_a_history_that_was_half_deleted_by_hand_is_made_anew(faults, faulty_client):
+    """By the next program that creates the queue as it is."""
+    client, config = faulty_client, cqueue.QueueConfig(history=DAY)
+    client.create_queue("q", config)
+    client.log(PREFIX + "q").append(TOPIC, b"{}")
+    fail(faults, DropRecords)
+    with pytest.raises(OutcomeUnknown):
+        client.delete_log(PREFIX + "q")
+    heal(faults)
+    client.create_queue("q", config, exist_ok=True)
+    log = client.log(PREFIX + "q")
+    log.append(TOPIC, b"{}")
+    assert (log.config.ttl, log.config.partitions) == (DAY, PARTITIONS)
 
 
 @pytest.mark.usefixtures("brief_pauses")

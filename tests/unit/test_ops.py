@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 from prometheus_client.parser import text_string_to_metric_families
 
 import cqueue
+from cqueue import settings
 from cqueue.dispatcher.execution.telemetry import Depth, QueueCounts, Stats
 from cqueue.dispatcher.service.daemon import DaemonSettings
 from cqueue.dispatcher.service.exporter import Exporter
@@ -253,6 +254,24 @@ def test_what_belongs_together_in_kubernetes_is_called_alike():
             assert ports[probe["port"]] in container["args"]
         scraped = pod["metadata"].get("annotations", {}).get("prometheus.io/port")
         assert scraped is None or scraped in ports.values()
+
+
+def test_pods_get_what_a_client_with_a_password_needs(tmp_path):
+    """It wants TLS: the authority lies where the ConfigMap says. Secrets are those of the page."""
+    page = _text("docs/how-to/deploy.md")
+    config = next(each["data"] for each in manifests() if each["kind"] == "ConfigMap")
+    variables = set(re.findall(r"=(CQUEUE_(?:USERNAME|PASSWORD))=", page))
+    authority = settings.load(environ=config | dict.fromkeys(variables, "x"), directory=tmp_path).tls_ca
+    secrets = set()
+    for pod in (
+        each["spec"]["template"]["spec"] for each in manifests() if "template" in each.get("spec", {})
+    ):
+        (container,) = pod["containers"]
+        mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        volume = next(each for each in pod["volumes"] if each["name"] == mounts[str(authority.parent)])
+        assert f"configmap {volume['configMap']['name']} --from-file={authority.name}=" in page
+        secrets |= {each["secretRef"]["name"] for each in container["envFrom"] if "secretRef" in each}
+    assert secrets == set(re.findall(r"create secret generic (\S+)", page))
 
 
 def test_a_dispatcher_is_killed_later_than_its_grace_ends():

@@ -33,12 +33,13 @@ def confirm(
         cli.settings()  # says where the command goes, if nobody has named a cluster
     if cli.json or sys.stdin is None or not sys.stdin.isatty():
         raise BadInput(f"{question} This is not a terminal, so there is no prompt. Add --yes to confirm.")
+    left: Exception = typer.Exit(ExitCode.CHECK_FAILED)
     try:
-        agreed = typer.confirm(question, err=True)
-    except typer.Abort:  # by Ctrl-C, or Ctrl-D: nobody answers
+        if typer.confirm(question, err=True):
+            return
+    except typer.Abort as exc:
         cli.after_ctrl_c()
-        cli.remark(otherwise)
-        raise
-    if not agreed:
-        cli.remark(otherwise)
-        raise typer.Exit(ExitCode.CHECK_FAILED)
+        if isinstance(exc.__context__, KeyboardInterrupt):  # otherwise by Ctrl-D, which is a no
+            left = exc
+    cli.remark(otherwise)
+    raise left

@@ -114,7 +114,7 @@ def open_session(settings: Settings, *, use_keyspace: bool = True) -> Connection
 
 def make_cluster(settings: Settings) -> Cluster:
     """The driver's `Cluster`, not yet connected. Host names are looked up here."""
-    used, reconnection = driver.used(), Reconnection(settings.hosts, *RECONNECT_S)
+    used, reconnection = driver.used(), Reconnection(settings, *RECONNECT_S)
     cluster = Cluster(
         contact_points=list(settings.hosts),
         execution_profiles=_profiles(settings),

@@ -4,10 +4,12 @@ import ast
 import io
 import logging
 import re
+import socket
 import struct
 import types
 from itertools import islice
 from pathlib import Path
+from unittest.mock import Mock
 
 import cassandra
 import pytest
@@ -293,3 +295,35 @@ def test_nobody_gives_up_a_node():
     with connections.make_cluster(load("cassandra://127.0.0.1/k?local_dc=dc")) as one:
         pauses = list(islice(one.reconnection_policy.new_schedule(), 2000))
     assert max(pauses) <= connections.RECONNECT_S[1]
+
+
+@pytest.mark.parametrize(
+    ("here", "elsewhere", "looks"),
+    [(True, False, False), (False, False, True), (False, True, True), (None, None, True)],
+)
+def test_names_are_looked_up_while_no_node_of_the_data_centre_is_up(monkeypatch, here, elsewhere, looks):
+    """Nodes of another data centre are not asked, so it does not help that they are there."""
+
+    def look_up(host, port, **_):
+        if host == "gone":
+            raise socket.gaierror
+        return [(None, None, None, "", ("127.0.0.1", port))]
+
+    class Clustered:
+        added = ()
+        metadata = Mock(
+            all_hosts=lambda: [
+                Mock(is_up=here, datacenter="dc"),
+                Mock(is_up=elsewhere, datacenter="other"),
+            ]
+        )
+
+        def add_host(self, endpoint, *, refresh_nodes):
+            self.added += ((endpoint.address, endpoint.port),)
+
+    policy = driver.Reconnection(load("cassandra://gone,moved:9/k?local_dc=dc"), 0.1, 1.0)
+    one = Clustered()
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    policy.look_up_for(one)
+    assert next(policy.new_schedule()) > 0
+    assert one.added == ((("127.0.0.1", 9),) if looks else ())

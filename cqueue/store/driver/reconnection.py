@@ -6,13 +6,14 @@ import inspect
 import socket
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
 from cassandra.cluster import Cluster
 from cassandra.policies import ExponentialReconnectionPolicy
 
+from cqueue.settings import Settings
 from cqueue.store.driver.probe import Part, find
 
 ENDPOINT: Final = "cassandra.connection:DefaultEndPoint"
@@ -31,14 +32,15 @@ class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
     By default the driver gives up after 64 attempts, which took five minutes, and then needs another node to
     tell it that the first one is back.
 
-    While no node is up, host names are looked up again before each pause: the driver looks them up once. If
-    all nodes have other addresses since, as pods of Kubernetes may have, it would try the old ones for good.
+    While no node of the data centre is up, host names are looked up again before each pause: the driver does
+    that once. If all nodes have other addresses since, as pods of Kubernetes may have, it would try the old
+    ones for good.
     """
 
-    def __init__(self, hosts: Sequence[tuple[str, int]], shortest_s: float, longest_s: float) -> None:
-        """Take names or addresses and ports of nodes; shortest and longest pause in seconds."""
+    def __init__(self, settings: Settings, shortest_s: float, longest_s: float) -> None:
+        """Take hosts and data centre of a client; shortest and longest pause in seconds."""
         super().__init__(shortest_s, longest_s, max_attempts=None)
-        self._hosts = hosts
+        self._settings = settings
         self._cluster: Any = lambda: None
         self._looking_up = threading.Lock()
 
@@ -50,15 +52,19 @@ class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
         """Return pauses in seconds. The driver takes the next one, on a thread of its own, as it needs it."""
         for pause_s in super().new_schedule():
             cluster = self._cluster()
-            if cluster is not None and not any(host.is_up for host in cluster.metadata.all_hosts()):
+            if cluster is not None and not self._is_any_up(cluster):
                 with suppress(Exception):  # of any kind it would end the attempts to reconnect
                     self._look_up(cluster)
             yield pause_s
 
+    def _is_any_up(self, cluster: Any) -> bool:
+        used = {None, self._settings.local_dc}  # None: not known yet
+        return any(host.is_up and host.datacenter in used for host in cluster.metadata.all_hosts())
+
     def _look_up(self, cluster: Any) -> None:
         if self._looking_up.acquire(blocking=False):  # one thread: a look-up may take seconds
             try:
-                for host, port in self._hosts:
+                for host, port in self._settings.hosts:
                     with suppress(OSError):  # no address at present
                         for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
                             cluster.add_host(find(ENDPOINT)(*address[:2]), refresh_nodes=False)

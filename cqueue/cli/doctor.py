@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Final
@@ -26,6 +27,8 @@ app = typer.Typer()
 INDENT: Final = 13
 """Columns before a finding's text: the longest severity, and a gap."""
 ARROW: Final = "→ "
+MOST_ALIKE: Final = 5
+"""Findings of one severity, check and reason that a terminal shows: thousands of queues may have the same."""
 SHORTEST_S, LONGEST_S = 1.0, 3600.0
 STYLES: Final = {
     "error": "bold red",
@@ -75,7 +78,8 @@ def _emit(cli: CliContext, address: str, found: Sequence[Finding]) -> None:
 
 
 def _print_all(cli: CliContext, address: str, found: Sequence[Finding], counts: Counter[str]) -> None:
-    for finding in reversed(found):  # the worst last: what comes first scrolls away
+    shown = _few_alike(found) if cli.console.is_terminal else found
+    for finding in reversed(shown):  # the worst last: what comes first scrolls away
         _print(cli, finding)
     parts = [
         f"{count} {name}{'s' if count > 1 and name in {'error', 'warning'} else ''}"
@@ -84,6 +88,20 @@ def _print_all(cli: CliContext, address: str, found: Sequence[Finding], counts: 
     ]
     for line in _wrapped(cli, f"{address}: {', '.join(parts) or 'nothing found'}."):
         cli.line(line)
+
+
+def _few_alike(found: Iterable[Finding]) -> list[Finding]:
+    """Return the first few findings of each severity, check and reason, and how many more there are."""
+    alike: defaultdict[tuple[str, ...], list[Finding]] = defaultdict(list)
+    for finding in found:
+        alike[finding.severity, finding.subject, finding.reason or finding.found].append(finding)
+    shown: list[Finding] = []
+    for group in alike.values():
+        shown += group[:MOST_ALIKE]
+        if (more := len(group) - MOST_ALIKE) > 0:
+            text = f"{more:,} more, for the same reason as those below"
+            shown.append(replace(group[0], found=text, reason="", remedy="cqueue doctor | less shows all"))
+    return shown
 
 
 def _print(cli: CliContext, finding: Finding) -> None:

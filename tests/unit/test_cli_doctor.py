@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 
 import pytest
@@ -92,6 +93,20 @@ def test_on_a_terminal_every_line_fits(width, capsys):
     assert all(line.startswith(" " * command.INDENT) for line in lines[1:-1])
     arrow = next(at for at, line in enumerate(lines) if "→" in line)
     assert all(line.startswith(" " * (command.INDENT + 2)) for line in lines[arrow + 1 : -1])
+
+
+def test_a_terminal_shows_few_findings_of_one_reason(capsys):
+    """Thousands of queues may wait for consumers; what else is wrong is seen as well."""
+    late = [Finding(Severity.WARNING, "queues", f"q{number}: late", "They wait.") for number in range(7)]
+    others = [GOOD, Finding(Severity.OK, "nodes", "all answer")] * 4
+    cli = CliContext()
+    cli.console = Console(width=80, force_terminal=True, color_system=None, **AS_IT_IS)
+    command._print_all(cli, URL, [LONG, *late, *others], Counter())
+    out = capsys.readouterr().out
+    assert [number for number in range(7) if f"q{number}: late" in out] == [0, 1, 2, 3, 4]
+    assert "queues: 2 more, for the same reason as those below" in out
+    assert out.count("clocks: 1 node") == 4
+    assert out.index("2 more") < out.index("q4: late") < out.index("q0: late") < out.index("commitlog_sync")
 
 
 def test_control_characters_of_a_finding_do_not_reach_the_terminal(run):

@@ -1090,6 +1090,28 @@ def test_a_partition_whose_release_cannot_be_written_is_released_later_with_all_
     assert other.handled == []
 
 
+def test_a_seek_beside_many_checkpoints_is_made(client, log, store):
+    """Each try is refused for another partition: a clear answer, after which the others are tried again."""
+    log.alter(partitions=8)
+    member, left = Member(client), list(range(8))
+    member.subscription.seek("earliest")
+    key = member.subscription._key
+
+    def checkpoint(operation):
+        if type(operation) is ChangePositions and left:
+            row = store.store.execute(ReadSubscription(key)).positions[left.pop()]
+            beside = progress.changed(row, store.time_us, row.position, row.owner)
+            assert store.store.execute(ChangePositions(key, operation.config, (beside,)))
+
+    fill(log, store, 1)
+    store.trouble = checkpoint
+    member.subscription.seek("latest")
+    assert not left
+    horizon = log._catalog.entry(log.name).spec.horizon(store.time_us)
+    positions = store.store.execute(ReadSubscription(key)).positions.values()
+    assert [row.position for row in positions] == [horizon] * 8
+
+
 class Crashed(BaseException):
     """The process is gone: nothing of it runs any more."""
 

@@ -59,14 +59,14 @@ def change(
 
     Raises:
         NotDone: a change was not applied; earlier batches may be.
-        OutcomeUnknown: a change had no answer, and no serial read shows this or another change.
+        OutcomeUnknown: the last try had no answer, and a serial read shows neither this change nor another.
     """
     found: dict[int, PositionRow | None] = {}
     for some in parts(wanted, CHANGES_AT_ONCE):
         left = list(some)
         for _ in range(TRIES):
             # Sending a change twice is harmless: one that was applied late equals the row that is read then
-            stored = yield from _try(ChangePositions(key, config, tuple(left)))
+            stored, unknown = yield from _try(ChangePositions(key, config, tuple(left)))
             if stored is None:
                 found.update({each.row.partition: each.row for each in left})
                 break
@@ -81,7 +81,8 @@ def change(
             if not left:
                 break
         else:
-            raise OutcomeUnknown("it is not known whether positions were changed: no try had a clear answer")
+            if unknown is not None:
+                raise unknown
     return found
 
 
@@ -89,17 +90,20 @@ def _fence(row: PositionRow | None) -> int | None:
     return None if row is None else row.fence
 
 
-def _try(batch: ChangePositions) -> Proto[SubscriptionRows | None]:
-    """Send one batch; return None if it was applied, else the rows that are stored then."""
+def _try(batch: ChangePositions) -> Proto[tuple[SubscriptionRows | None, OutcomeUnknown | None]]:
+    """Send one batch; return None if it was applied, else the rows that are stored then.
+
+    Returns the error as well if the batch had no answer.
+    """
     unknown: OutcomeUnknown | None = None
     try:
         if (yield from batch):
-            return None
+            return None, None
     except OutcomeUnknown as exc:
         unknown = exc
     for pause_s in OUTCOME_PAUSES_S:
         try:
-            return (yield from ReadSubscription(batch.key, serial=True))
+            return (yield from ReadSubscription(batch.key, serial=True)), unknown
         except LASTING:
             if unknown is None:
                 raise

@@ -144,8 +144,7 @@ audit: $(STAMP)  ## Look for advisories of the oldest versions that setup.cfg al
 	@$(BIN)/python -m tests.lowest | $(BIN)/pip-audit --strict --no-deps --disable-pip --requirement /dev/stdin
 
 types: $(STAMP)
-	@$(BIN)/mypy --no-error-summary -p cqueue
-	@$(BIN)/mypy --no-error-summary tests/typing
+	@$(BIN)/mypy --no-error-summary -p cqueue -p tests.typing
 
 style: $(STAMP)
 	@$(BIN)/ruff check --quiet .

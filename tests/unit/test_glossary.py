@@ -32,7 +32,7 @@ PLAIN = """
 
 def stems(names):
     """Return the words of some names without their endings: `RingCoalescer` and `ring` are ring, coalesc."""
-    words = [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", names)]
+    words = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", names)}
     return {re.sub(r"(?:ings?|ers?|ors?|ed|es|e|s)$", "", re.sub("ies$", "y", word)) for word in words}
 
 

@@ -33,7 +33,7 @@ def calls_of_loggers(path):
 def _standard_loggers(nodes):
     for node in nodes:
         match node:
-            case ast.Assign(value=ast.Call() as value) if ast.unparse(value.func) == "logging.getLogger":
+            case ast.Assign(value=ast.Call(func=ast.Attribute(ast.Name("logging"), "getLogger"))):
                 yield node
 
 

@@ -456,9 +456,9 @@ with provider.get_tracer("child").start_as_current_span("request"), cqueue.conne
 
 
 @pytest.mark.cassandra
-def test_through_cassandra_from_another_process(new_keyspace, spans, dispatch):
+def test_through_cassandra_from_another_process(keyspace, spans, dispatch):
     """Producer in a child process; two attempts here, an ack, and one trace."""
-    url = new_keyspace().url
+    url = keyspace.url
     child = subprocess.run(
         [sys.executable, "-c", CHILD, url], capture_output=True, text=True, check=True, timeout=60
     )

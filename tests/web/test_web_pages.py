@@ -575,6 +575,13 @@ def test_what_a_page_says_after_a_change_cannot_be_forged(web):
     assert "0190" not in page.text
 
 
+def test_a_template_is_compiled_once_for_all_dashboards_of_a_process(browse, monkeypatch):
+    """It takes longer than all else that a page costs."""
+    assert browse().get("/queue/mails").status_code == 200
+    monkeypatch.setattr("jinja2.Environment.compile", None)
+    assert browse().get("/queue/mails").status_code == 200
+
+
 def test_every_page_works_under_a_prefix(browse, shop):
     from starlette.applications import Starlette
     from starlette.routing import Mount

@@ -26,6 +26,7 @@ def register(spark: SparkSession) -> None:
     """Make `spark.read.format("cqueue")`, and the other three, work in this session.
 
     Spark by itself looks for data sources with the `python3` of `PATH`, and does not see editable installs.
+    A thread other than the one that made the session has to call this, too, before it writes.
 
     Where `PYSPARK_PYTHON` is not set and the master is local, Spark's Python workers become the Python that
     calls this, also for functions of your own. Otherwise they stay what they are. On a cluster the same
@@ -46,6 +47,8 @@ def register(spark: SparkSession) -> None:
         if "PYSPARK_PYTHON" not in os.environ and context.master.startswith("local"):
             context.pythonExec = sys.executable
         _check_python(context.pythonExec)
+        # Spark looks for the format of a write in this thread's active session, which this call sets.
+        spark.createDataFrame([], "nothing int")
     spark.dataSource.register(DefaultSource)
 
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -85,7 +86,8 @@ def test_a_python_that_somebody_chose_stays(monkeypatch, environ, master, taken)
     monkeypatch.setattr("cqueue.spark._check_python", lambda _: None)
     registered = []
     context = SimpleNamespace(pythonExec="theirs", master=master)
-    register(SimpleNamespace(sparkContext=context, dataSource=SimpleNamespace(register=registered.append)))
+    sources = SimpleNamespace(register=registered.append)
+    register(SimpleNamespace(sparkContext=context, dataSource=sources, createDataFrame=lambda *_: None))
     assert context.pythonExec == (sys.executable if taken else "theirs")
     assert registered == [DefaultSource]
 
@@ -101,6 +103,14 @@ def _write(spark, **options):
 
 def _write_text(spark, **options):
     spark.sql("select 'a' as body").write.format("cqueue").mode("append").options(**options).save()
+
+
+def test_a_thread_that_registers_can_write(spark):
+    """Trap: Spark looks for the format of a write in its thread's active session, and a thread has none."""
+    with ThreadPoolExecutor(1, initializer=register, initargs=(spark,)) as pool:
+        written = pool.submit(_write_text, spark, queu="q")
+        with pytest.raises(PySparkException, match="ConfigError: a write has no option 'queu'"):
+            written.result()
 
 
 def _read_stream(spark, **options):

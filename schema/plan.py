@@ -79,7 +79,7 @@ def make_plan(
         state: the keyspace as it is.
         migrations: all migrations, in order.
         settings: whose data centre and serial consistency are the defaults of a new keyspace.
-        only_pre: stop before the first outstanding `post` migration of an existing schema.
+        only_pre: stop before the first outstanding `post` migration of a complete schema.
 
     Raises:
         SchemaMismatch: the keyspace is newer than this code, or was bootstrapped with another serial
@@ -174,7 +174,7 @@ def _record_change(options: Options, state: State) -> Iterator[Step]:
 
 def _outstanding(state: State, migrations: Sequence[Migration], *, only_pre: bool) -> list[Migration]:
     missing = [migration for migration in migrations if migration.number not in state.applied]
-    if not only_pre or not state.applied:
+    if not only_pre or state.deployment is None:
         return missing
     first_post = next((m.number for m in missing if m.phase == "post"), len(migrations) + 1)
     return [migration for migration in missing if migration.number < first_post]

@@ -193,6 +193,15 @@ def test_an_interrupted_bootstrap_is_completed():
     assert cql[-1].startswith("INSERT INTO deployment")
 
 
+def test_an_interrupted_bootstrap_is_completed_though_only_pre_is_asked_for():
+    """No process works with an incomplete schema, and its last row needs columns of all migrations."""
+    begun = complete_state(deployment=None, recorded=None)
+    state = replace(begun, applied={number: row for number, row in begun.applied.items() if number < 6})
+    planned = plan(Options(), state, SETTINGS, only_pre=True)
+    assert statements(planned) == statements(plan(Options(), state, SETTINGS))
+    assert any("ADD IF NOT EXISTS home_dc" in cql for cql in statements(planned))
+
+
 def test_an_interrupted_bootstrap_with_other_options_is_told_at_once():
     """Not only by `verify`: deleted messages come back where tables keep less than the deployment says."""
     tables = expected_tables(MIGRATIONS, Options(gc_grace_s=20_000, compaction=parse_compaction("lcs")))

@@ -64,7 +64,7 @@ class Scanner(Reader):
         # Backwards, all partitions are read to the earliest start, so that they can be merged.
         self._first = first
         self._end = min(first.values()) if reverse else last
-        self._upto = max(last, self._end)
+        self._upto = last
         positions = dict.fromkeys(first, self._upto) if reverse else first
         self._merge = Merge(spec, positions, reverse=reverse)
         self._reads = calls("cqueue-scan", at_a_time=1, room=100)

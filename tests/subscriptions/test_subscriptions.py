@@ -4,6 +4,7 @@ import itertools
 import threading
 from collections import Counter
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import timedelta
 from itertools import chain
 from random import Random
@@ -415,8 +416,10 @@ def test_a_log_whose_name_leaves_no_room_for_its_dead_letters_is_refused(client)
     client.subscribe("e" * 195, name="billing", listeners=[print])
 
 
-def test_a_dead_letter_with_too_many_headers_keeps_what_fits(client, log, store):
-    fill(log, store, 1, headers={f"h{n}": "x" * 240 for n in range(64)})
+@pytest.mark.parametrize(("count", "size"), [(64, 240), (40, 400)])
+def test_a_dead_letter_with_too_many_headers_keeps_what_fits(client, log, store, count, size):
+    """Too many of them, or too many bytes."""
+    fill(log, store, 1, headers={f"h{n}": "x" * size for n in range(count)})
 
     def listener(_):
         raise RecordRejected("é\ud800" * 1000)
@@ -479,6 +482,27 @@ def test_positions_can_be_moved_back_and_on(client, log, store):
     member.handled.clear()
     member.live()
     assert set(numbers(member.handled)) <= set(range(40, 50))
+
+
+def test_a_move_that_a_member_outruns_each_time_is_not_done(client, log, store):
+    """The caller is told, and may repeat the move."""
+    fill(log, store, 4, partition=0)
+    member = Member(client)
+    member.live(3)
+
+    def outrun(operation):
+        if type(operation) is ChangePositions:
+            row = store.store.execute(ReadSubscription(operation.key)).positions[0]
+            ahead = progress.changed(row, store.time_us, row.position, row.owner)
+            store.store.execute(replace(operation, changes=(ahead,)))
+
+    store.trouble = outrun
+    with pytest.raises(NotDone, match="too many"):
+        member.subscription.seek({0: "earliest"})
+    store.trouble = lambda _: None
+    member.subscription.seek({0: "earliest"})
+    member.live(3)
+    assert numbers(member.handled) == [0, 1, 2, 3] * 2
 
 
 def test_moving_a_subscription_that_nobody_reads_makes_its_positions(client, log, store):
@@ -705,6 +729,25 @@ def test_a_full_buffer_of_one_partition_holds_up_no_other(client, log, store, lo
     member.live(20)
     assert by_partition(member.handled)[0] == [*range(30), *range(60, 90)]
     assert {each.count for each in member.subscription.lag().values()} == {0}
+
+
+def test_a_partition_that_is_not_read_on_can_be_lost(client, log, store):
+    """Its member was paused, another one took over, and the first goes on with other partitions."""
+    log.append_many([cqueue.Record("t", b"%d" % number, partition=0) for number in range(30)])
+    store.pass_time(seconds=5)
+
+    def fail(_):
+        raise ValueError("not now")
+
+    member = Member(client, fail, policy=RetryPolicy(0, lambda _: 5.0), pace=MemberOptions(buffer=10))
+    member.live()
+    store.pass_time(seconds=10)
+    other = Member(client)
+    other.live()
+    assert numbers(other.handled) == list(range(30))
+    member.pulse()
+    member.work()
+    assert ("lost", 0) in {(what, partition) for what, partition, _ in member.events}
 
 
 def test_no_more_is_read_while_many_wait(client, log, store):

@@ -169,8 +169,8 @@ class ListenerCalls:
         """
         if not chunk[0].reason:
             failure = self._call_all(chunk, may_call)
-            if failure is not None and not self._is_dead(backlog, chunk, failure, now_s):
-                return
+            if failure is not None:
+                self._failed(backlog, chunk, failure, now_s)
         self._bury_dead(backlog, chunk[0], now_s)
         backlog.finish(one for one in chunk if one.reason or one.stage == len(self._listeners))
 
@@ -202,10 +202,10 @@ class ListenerCalls:
         }
         tracing.around("process", self._about["log"], records, lambda: listener(told), more)
 
-    def _is_dead(
+    def _failed(
         self, backlog: PartitionBacklog, chunk: list[Waiting], failure: Failure, now_s: float
-    ) -> bool:
-        """Return whether that was the last attempt; otherwise schedule the next one, one record at a time.
+    ) -> None:
+        """Schedule the next attempt, one record at a time; after the last one, say why the record is dead.
 
         Records that failed together are handed out one by one, to find the one that fails.
         """
@@ -213,16 +213,15 @@ class ListenerCalls:
         backlog.alone_upto = max(backlog.alone_upto, *(one.id for one in chunk))
         if len(chunk) > 1:
             self._tell("listener_batch_failed", failure, records=len(chunk))
-            return False
+            return
         one, error = chunk[0], failure.error
         one.attempts += 1
         is_last = self._policy.is_over(one.attempts, error)
         self._tell(RECORD_DEAD if is_last else "listener_failed", failure, attempt=one.attempts)
         if is_last:
             one.reason = _words(error)
-            return True
-        backlog.until_s = now_s + self._policy.after_s(one.attempts, error)
-        return False
+        else:
+            backlog.until_s = now_s + self._policy.after_s(one.attempts, error)
 
     def _tell(self, event: str, failure: Failure, **fields: int) -> None:
         """Log one failure. Of the record the event holds only its id and partition, never content."""

@@ -172,8 +172,7 @@ class Scanner(Reader):
             batch = arrow.batch_of(found, reverse=self._reverse)
             if self._topics is not None:
                 batch = arrow.of_topics(batch, self._topics)
-            if self._round.limit is not None:
-                batch = batch.slice(0, self._round.limit)
+            batch = batch.slice(0, self._round.limit)
             self._end_round(batch.num_rows)
             if batch.num_rows:
                 yield batch

@@ -70,6 +70,7 @@ def read_state(connection: Connection, keyspace: str) -> State:
     """Read everything that plan, apply and verify decide by.
 
     Raises:
+        SchemaMismatch: the deployment row, or the recorded options, cannot be read.
         Unavailable: the cluster did not answer.
     """
     session = connection.session
@@ -101,12 +102,18 @@ def options_to_json(options: Options) -> str:
 def _options_from_json(text: str | None) -> Options | None:
     if text is None:
         return None
-    values = json.loads(text)
-    compaction = values.get("compaction")
-    return Options(
-        replication=values.get("replication"),
-        compaction=None if compaction is None else parse_compaction(json.dumps(compaction)),
-    )
+    try:
+        values = json.loads(text)
+        compaction = values.get("compaction")
+        return Options(
+            replication=values.get("replication"),
+            compaction=None if compaction is None else parse_compaction(json.dumps(compaction)),
+        )
+    except (ValueError, TypeError, AttributeError, ConfigError) as exc:
+        raise SchemaMismatch(
+            f"The options in row 0 of table schema_migrations cannot be read: {exc}. Delete the row; `cqueue "
+            "schema apply` with the options that the keyspace was made with records them again."
+        ) from exc
 
 
 def _read_tables(session: Any, keyspace: str) -> dict[str, Table]:

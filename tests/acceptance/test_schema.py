@@ -178,6 +178,19 @@ def test_verify_sees_what_somebody_altered(connection, new_keyspace):
     ]
 
 
+@pytest.mark.parametrize("stored", ["{", "[]", '{"replication": 3}', '{"compaction": 3}'])
+def test_recorded_options_that_cannot_be_read_say_what_to_do(connection, new_keyspace, stored):
+    """And what is said helps."""
+    made = new_keyspace()
+    row = "WHERE name = 'cqueue' AND number = 0"
+    execute(connection, f"UPDATE {made.name}.schema_migrations SET options = '{stored}' {row}")  # noqa: S608
+    with pytest.raises(SchemaMismatch, match="Delete the row"):
+        verify(connection, made.settings)
+    execute(connection, f"DELETE FROM {made.name}.schema_migrations {row}")  # noqa: S608
+    apply(connection, made.settings)
+    assert verify(connection, made.settings) == []
+
+
 def test_a_newer_format_is_refused(connection, new_keyspace):
     made = new_keyspace()
     cql = f"UPDATE {made.name}.deployment SET format = {FORMAT + 1} WHERE name = 'cqueue' IF EXISTS"  # noqa: S608

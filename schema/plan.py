@@ -96,7 +96,13 @@ def make_plan(
         notes = (*notes, f"Clients of this keyspace work in {home}, its home; `cqueue dc switch` moves it.")
     drift: list[Drift] = []
     if state.replication is not None:
-        wanted = options if state.deployment else full  # tables of a bootstrap that was cut short
+        wanted = options
+        if state.deployment is None:  # tables of a bootstrap that was cut short, perhaps with other options
+            wanted = replace(
+                full,
+                replication=options.replication or full.replication,
+                compaction=options.compaction or full.compaction,
+            )
         drift = [*checksum_drift(state, migrations), *option_drift(state, wanted, migrations)]
     if not drift and not steps:
         steps = tuple(_record_change(options, state))

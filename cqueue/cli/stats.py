@@ -97,5 +97,5 @@ def _figure(row: dict[str, Any], name: str) -> str:
 
 
 def _age(row: dict[str, Any]) -> str:
-    """Show how long the oldest message has been ready."""
+    """Show how long the oldest message that a consumer may claim has been due."""
     return NONE if row["oldest_age_s"] is None else show_age(row["oldest_age_s"])

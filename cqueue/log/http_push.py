@@ -83,7 +83,9 @@ def _sendable(headers: Mapping[str, str]) -> Mapping[str, str]:
         for name, value in check_headers(headers).items():
             request.putheader(name, value)
     except ValueError:  # it quotes the header, which may be a secret
-        raise BadInput("headers takes names and values as HTTP allows them: without a line break") from None
+        raise BadInput(
+            "headers takes names of ASCII without colon or space, and values of Latin-1 without a line break"
+        ) from None
     return headers
 
 

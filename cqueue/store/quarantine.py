@@ -92,6 +92,7 @@ class Quarantine:
         place = (damage.table, damage.key)
         with self._mutex:
             if place in self._met:
+                self._met[place] = self._met.pop(place)  # the latest
                 return
             is_full = len(self._met) >= REMEMBERED
             if is_full:  # a caller that has just read this row has to find it

@@ -50,7 +50,7 @@ REASON: Final = 300
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """A queue as lists show it. oldest_s: seconds since the oldest ready message became due, or None."""
+    """A queue as lists show it. oldest_s: seconds since the oldest message to claim was due, or None."""
 
     name: str
     paused: bool

@@ -213,6 +213,16 @@ def test_an_interrupted_bootstrap_with_other_options_is_told_at_once():
     assert "ALTER TABLE shop.messages WITH compaction = {'class': 'UnifiedCompactionStrategy'}" in mend
 
 
+def test_an_interrupted_bootstrap_tells_of_copies_that_are_not_as_asked_for():
+    """The keyspace is there; only an operator moves its copies."""
+    state = complete_state(applied={}, deployment=None, recorded=None)
+    wanted = {name: copies + 1 for name, copies in state.replication.items()}
+    assert any(
+        "replication" in str(drift) for drift in plan(Options(replication=wanted), state, SETTINGS).drift
+    )
+    assert not plan(Options(replication=dict(state.replication)), state, SETTINGS).drift
+
+
 def test_a_newer_migration_is_refused():
     state = complete_state(applied={99: Applied("99_pre_future", "x")})
     with pytest.raises(SchemaMismatch, match="99_pre_future: newer version than this code; upgrade cqueue"):

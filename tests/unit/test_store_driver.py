@@ -294,6 +294,7 @@ def test_nobody_gives_up_a_node():
     """The driver's own policy ends after 64 attempts: an outage of five minutes would be for good."""
     with connections.make_cluster(load("cassandra://127.0.0.1/k?local_dc=dc")) as one:
         pauses = list(islice(one.reconnection_policy.new_schedule(), 2000))
+    assert len(pauses) == 2000
     assert max(pauses) <= connections.RECONNECT_S[1]
 
 
@@ -307,23 +308,29 @@ def test_names_are_looked_up_while_no_node_of_the_data_centre_is_up(monkeypatch,
     def look_up(host, port, **_):
         if host == "gone":
             raise socket.gaierror
-        return [(None, None, None, "", ("127.0.0.1", port))]
+        return [(None, None, None, "", (host.replace("moved", "127.0.0.1"), port))]
 
     class Clustered:
-        added = ()
+        added, is_shutdown, connect_timeout = (), False, 1.0
         metadata = Mock(
-            all_hosts=lambda: [
-                Mock(is_up=here, datacenter="dc"),
-                Mock(is_up=elsewhere, datacenter="other"),
-            ]
+            all_hosts=lambda: [Mock(is_up=here, datacenter="dc"), Mock(is_up=elsewhere, datacenter="other")],
+            get_host=lambda _: None,
         )
 
-        def add_host(self, endpoint, *, refresh_nodes):
-            self.added += ((endpoint.address, endpoint.port),)
+        def connection_factory(self, endpoint):
+            if endpoint.address == "dead":
+                raise OSError
+            return Mock(wait_for_response=lambda *_, **__: Mock(parsed_rows=[("dc", "rack")]))
 
-    policy = driver.Reconnection(load("cassandra://gone,moved:9/k?local_dc=dc"), 0.1, 1.0)
+        def add_host(self, endpoint, datacenter, rack, *, refresh_nodes):
+            self.added += ((endpoint.address, endpoint.port, datacenter, rack),)
+
+    policy = driver.Reconnection(load("cassandra://gone,dead,moved:9/k?local_dc=dc"), 0.1, 1.0)
     one = Clustered()
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     policy.look_up_for(one)
     assert next(policy.new_schedule()) > 0
-    assert one.added == ((("127.0.0.1", 9),) if looks else ())
+    assert one.added == ((("127.0.0.1", 9, "dc", "rack"),) if looks else ())
+    one.is_shutdown, one.added = True, ()
+    assert next(policy.new_schedule()) > 0
+    assert one.added == ()

@@ -113,7 +113,10 @@ class Appending(Writer[LogSpec, WriterState, Entry, Write]):
         return [], part
 
     def settled(self, done: list[Write], late: list[Write]) -> tuple[list[Write], list[Write]]:
-        """Write what stands behind a late part of its partition again as well, for the same reason."""
+        """Write what stands behind a late part of its partition again as well, for the same reason.
+
+        If that fails, its outcome is unknown although a first copy is stored and read.
+        """
         again, kept = sorted(late, key=_first_id), list[Write]()
         first = {part.shard.partition: _first_id(part) for part in reversed(again)}
         for part in done:

@@ -72,7 +72,10 @@ class Driver:
         return reconnection.MOVED_NODES in self.parts
 
     def prepare(self, session: Session, text: str, timeout_s: float) -> PreparedStatement:
-        """Prepare a statement on all nodes, within that many seconds; one call at a time for each session."""
+        """Prepare a statement within that many seconds on one node, then within as many on all others.
+
+        One call at a time for each session.
+        """
         if PREPARE_TIME in self.parts:
             session._default_timeout = timeout_s  # noqa: SLF001 - see the part
         return session.prepare(text)

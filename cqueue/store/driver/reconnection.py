@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final
 
+from cassandra import ConsistencyLevel
 from cassandra.cluster import Cluster
 from cassandra.policies import ExponentialReconnectionPolicy
 
@@ -18,12 +19,20 @@ from cqueue.store.driver.probe import Part, find
 
 ENDPOINT: Final = "cassandra.connection:DefaultEndPoint"
 ADD_HOST: Final = "cassandra.cluster:Cluster.add_host"
+QUERY: Final = "cassandra.protocol:QueryMessage"
 MOVED_NODES: Final = Part(
     "moved nodes",
-    (ENDPOINT, ADD_HOST),
-    lambda: {"endpoint", "refresh_nodes"} <= set(inspect.signature(find(ADD_HOST)).parameters),
+    (
+        ENDPOINT,
+        ADD_HOST,
+        QUERY,
+        "cassandra.cluster:Cluster.connection_factory",
+        "cassandra.connection:Connection.wait_for_response",
+    ),
+    lambda: {"datacenter", "rack", "refresh_nodes"} <= set(inspect.signature(find(ADD_HOST)).parameters),
     "once all nodes have other addresses, this process does not find them",
 )
+_PLACE: Final = "SELECT data_center, rack FROM system.local"
 
 
 class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
@@ -51,22 +60,43 @@ class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
     def new_schedule(self) -> Iterator[float]:
         """Return pauses in seconds. The driver takes the next one, on a thread of its own, as it needs it."""
         for pause_s in super().new_schedule():
-            cluster = self._cluster()
-            if cluster is not None and not self._is_any_up(cluster):
-                with suppress(Exception):  # of any kind it would end the attempts to reconnect
-                    self._look_up(cluster)
+            with suppress(Exception):  # of any kind it would end the attempts to reconnect
+                self._look_up()
             yield pause_s
 
-    def _is_any_up(self, cluster: Any) -> bool:
+    def _look_up(self) -> None:
+        cluster = self._cluster()
+        if cluster is None or self._is_any_up(cluster) or not self._looking_up.acquire(blocking=False):
+            return
+        try:
+            for host, port in self._settings.hosts:
+                if not cluster.is_shutdown:  # each look-up may take seconds
+                    with suppress(Exception):  # no address at present, or nobody answers there
+                        _add(cluster, host, port)
+        finally:
+            self._looking_up.release()
+
+    def _is_any_up(self, cluster: Cluster) -> bool:
         used = {None, self._settings.local_dc}  # None: not known yet
         return any(host.is_up and host.datacenter in used for host in cluster.metadata.all_hosts())
 
-    def _look_up(self, cluster: Any) -> None:
-        if self._looking_up.acquire(blocking=False):  # one thread: a look-up may take seconds
-            try:
-                for host, port in self._settings.hosts:
-                    with suppress(OSError):  # no address at present
-                        for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-                            cluster.add_host(find(ENDPOINT)(*address[:2]), refresh_nodes=False)
-            finally:
-                self._looking_up.release()
+
+def _add(cluster: Cluster, host: str, port: int) -> None:
+    """Add the nodes that have this name now, as far as they answer."""
+    for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        endpoint = find(ENDPOINT)(*address[:2])
+        if cluster.metadata.get_host(endpoint) is None:
+            # The driver would take a node without a data centre for one of the client's own.
+            cluster.add_host(endpoint, *_place(cluster, endpoint), refresh_nodes=False)
+
+
+def _place(cluster: Cluster, endpoint: Any) -> tuple[str, str]:
+    """Return the data centre and the rack of a node."""
+    connection = cluster.connection_factory(endpoint)
+    try:
+        query = find(QUERY)(query=_PLACE, consistency_level=ConsistencyLevel.ONE)
+        answer = connection.wait_for_response(query, timeout=cluster.connect_timeout)
+        ((data_centre, rack),) = answer.parsed_rows
+        return data_centre, rack
+    finally:
+        connection.close()

@@ -19,7 +19,7 @@ from cqueue.client import Client, inside
 from cqueue.dispatcher.execution.telemetry import Depth, depth_of
 from cqueue.dispatcher.service.health import Health
 from cqueue.dispatcher.service.metrics import exposition, held, packed
-from cqueue.errors import BadInput, CqueueError, DamagedRow, NotDone, OutcomeUnknown, SchemaMismatch
+from cqueue.errors import CqueueError, DamagedRow, QueueNotFound
 from cqueue.log.metrics import LagCollector
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.runtime.last_read import LastRead
@@ -97,7 +97,7 @@ class Exporter:
             failed = {name: error for name, error in found if isinstance(error, CqueueError)}
             if failed and not depths:
                 raise next(iter(failed.values()))
-        except (NotDone, OutcomeUnknown, SchemaMismatch) as exc:
+        except CqueueError as exc:
             self._tell(describe(exc))
             return None
         self._tell("")
@@ -114,9 +114,9 @@ class Exporter:
         try:
             with self._driver.limited(PATIENCE_S):
                 return depth_of(self._client.queue(name))
-        except (BadInput, DamagedRow):
+        except (QueueNotFound, DamagedRow):
             return None
-        except (NotDone, OutcomeUnknown, SchemaMismatch) as exc:
+        except CqueueError as exc:
             return exc
 
     def _tell(self, why: str) -> None:

@@ -297,6 +297,15 @@ def test_while_cassandra_is_away_there_is_no_stale_depth(client, store, caplog):
     assert ["metrics_unread" in line for line in told] == [True, False]
 
 
+@pytest.mark.parametrize("names", [(), ("mail",)])
+def test_a_wrong_password_is_told(store, names):
+    """The client of `cqueue metrics` connects at the first scrape, so nothing has refused it before."""
+    store.trouble = lambda _: cqueue.ConfigError("the user name or the password is wrong")
+    exporter = Exporter(Client(store), names)
+    assert samples(exporter) == {("cqueue_up",): 0}
+    assert "password" in exporter.health().reason
+
+
 def test_a_queue_that_cannot_be_read_is_left_out_alone(client, store, caplog):
     """Only if none can be read is Cassandra away."""
     caplog.set_level("INFO", "cqueue")

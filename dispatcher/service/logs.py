@@ -21,6 +21,10 @@ from cqueue.runtime.logs import DISPATCHER, TRACEBACKS
 
 DRIVER: Final = "cassandra"
 """Logger of the Cassandra driver."""
+REPEAT_S: Final = 60.0
+"""Seconds in which a line of the driver about one node is shown once. It logs each attempt to reconnect to a
+node that is away, every five seconds.
+"""
 _STDLIB: Final = sysconfig.get_path("stdlib") + os.sep
 _FRAMES: Final = re.compile(rf'(?:  File "{re.escape(_STDLIB)}(?!site-packages).*\n(?:    .*\n)*)+')
 """Frames of Python's own library that follow one another in a traceback."""
@@ -82,6 +86,8 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
     handler.setFormatter(_formatter(style, colors=colors, brief=out.isatty() and not verbose))
     if style is Format.CONSOLE and not verbose:
         handler.addFilter(_without_driver_traceback)
+    if not verbose:
+        handler.addFilter(_Repeats())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
@@ -97,6 +103,24 @@ def _without_driver_traceback(record: logging.LogRecord) -> bool:
     if record.name.startswith(DRIVER):
         record.exc_info = None
     return True
+
+
+class _Repeats(logging.Filter):
+    """Leaves out what the driver has said of the same node a moment ago."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told_s: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.name.startswith(DRIVER):
+            return True
+        node = record.args[:1] if isinstance(record.args, tuple) else ()  # it is named first
+        kind = f"{record.msg} {node}"
+        is_new = record.created - self._told_s.get(kind, -REPEAT_S) >= REPEAT_S
+        if is_new:
+            self._told_s[kind] = record.created
+        return is_new
 
 
 def logger(**fields: Any) -> Any:

@@ -78,6 +78,22 @@ def test_people_see_tracebacks_of_the_driver_only_when_they_ask(lines, verbose):
     assert stream.getvalue().count("Traceback") == 1 + verbose
 
 
+@pytest.mark.parametrize("verbose", [False, True])
+def test_what_the_driver_repeats_of_a_node_is_shown_once_a_minute(lines, monkeypatch, verbose):
+    """It logs each attempt to reconnect; other lines are not to drown in them."""
+    stream, now_s = lines(logs.Format.JSON, verbose=verbose), [1000.0]
+    monkeypatch.setattr(logging.time, "time", lambda: now_s[0])
+    monkeypatch.setattr(logging.time, "time_ns", lambda: int(now_s[0] * 1e9), raising=False)
+    for _ in range(13):
+        for host in ("10.0.0.1", "10.0.0.2"):
+            logging.getLogger("cassandra.pool").warning("no connection to %s, again in %s s", host, now_s[0])
+        logging.getLogger("requests").warning("slow")
+        now_s[0] += 5
+    told = [line["logger"] for line in said(stream)]
+    assert told.count("cassandra.pool") == (26 if verbose else 4)
+    assert told.count("requests") == 13
+
+
 def test_verbose_shows_what_the_driver_does(lines):
     stream = lines(logs.Format.JSON, verbose=True)
     logging.getLogger("cassandra.pool").info("connected")

@@ -151,6 +151,8 @@ def test_clients_outwait_an_outage(start_run, cluster, row):
     up = time.monotonic()
     _await_new_send([producer], up)
     resumed_s = time.monotonic() - up
+    producer.end()
+    run.await_empty()
     report = run.finish()
     assert report.clean, str(report)
     row(

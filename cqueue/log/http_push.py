@@ -83,9 +83,7 @@ def _sendable(headers: Mapping[str, str]) -> Mapping[str, str]:
         for name, value in check_headers(headers).items():
             request.putheader(name, value)
     except ValueError:  # it quotes the header, which may be a secret
-        raise BadInput(
-            "headers takes names of ASCII without colon or space, and values of Latin-1 without a line break"
-        ) from None
+        raise BadInput("headers takes names in ASCII, and values in Latin-1 without a line break") from None
     return headers
 
 

@@ -30,7 +30,7 @@ from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import earlier_ttls
 from cqueue.log.log import Log
 from cqueue.store import waiting
-from cqueue.store.log_operations import AppendRecords, ReadLog
+from cqueue.store.log_operations import AppendRecords, ListLogShards, ReadLog
 from cqueue.store.record_page import ReadRecordPage
 from tests.subscriptions.subscribing import Clocked
 from tests.unit.ctrl_c import at_each_moment, ctrl_c_at, on_a_thread
@@ -149,6 +149,24 @@ def test_a_start_that_was_forgotten_under_a_shorter_ttl_stays_forgotten(client, 
     log.append("t", b"new")
     store.pass_time(days=6)
     assert bodies(log.scan("earliest")) == [b"new"]
+
+
+def test_what_was_to_be_kept_for_ever_is_not_forgotten_under_a_later_ttl(client, store):
+    log = client.create_log("events", LogConfig(ttl=None, time_shard=SHARD))
+    id_ = log.append("t", b"kept")
+    store.pass_time(seconds=20)
+    log.alter(ttl=timedelta(hours=1))
+    store.pass_time(seconds=20)
+    assert [record.id for record in log.scan()] == [id_]
+    assert list(log.scan(id_)) == []  # and no `PositionExpired`
+
+
+def test_a_deleted_log_leaves_nothing_in_the_registry(client, log, store):
+    fill(log, store, 5)
+    listing = ListLogShards(log._catalog.entry("events").spec.partition)
+    assert store.execute(listing)
+    client.delete_log("events")
+    assert not store.execute(listing)
 
 
 @pytest.mark.parametrize("earlier", ["7", "[7]", "[[1, 2]]", '[["a", 1, 2]]'])

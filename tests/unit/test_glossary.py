@@ -23,9 +23,9 @@ PLAIN = """
     frame full garbage health http id import input inspection interface interrupt invalid known
     large last late launch level limiter loop lost main many merge metrics migrations mismatch model name
     no not old once options out owned ownership page parent plan plugin progress protocol pytest range
-    reader recovery refused rejected render repeating request result role runtime schema service settings
-    socket source spark state sequences statement stats string suggestions systemd testing text thread too
-    unavailable urls version web wire wrong
+    reader reconnection recovery refused rejected render repeating request result role runtime schema
+    service settings socket source spark state sequences statement stats string suggestions systemd testing
+    text thread too unavailable urls version web wire wrong
 """
 """Words of public names and modules that mean what they mean everywhere. Any other word needs an entry."""
 

@@ -111,8 +111,9 @@ def _options_from_json(text: str | None) -> Options | None:
         )
     except (ValueError, TypeError, AttributeError, ConfigError) as exc:
         raise SchemaMismatch(
-            f"The options in row 0 of table schema_migrations cannot be read: {exc}. Delete the row; `cqueue "
-            "schema apply` with the options that the keyspace was made with records them again."
+            f"The options in table schema_migrations, row name='cqueue' and number=0, cannot be read: {exc}. "
+            "Delete the row; `cqueue schema apply` with the options that the keyspace was made with "
+            "records them again."
         ) from exc
 
 

@@ -99,8 +99,8 @@ def _few_alike(found: Iterable[Finding]) -> list[Finding]:
     for group in alike.values():
         shown += group[:MOST_ALIKE]
         if (more := len(group) - MOST_ALIKE) > 0:
-            text = f"{more:,} more, for the same reason as those below"
-            shown.append(replace(group[0], found=text, reason="", remedy="cqueue doctor | less shows all"))
+            text, remedy = f"{more:,} more, for the same reason as those below", "A pipe shows all: … | less"
+            shown.append(replace(group[0], found=text, reason="", remedy=remedy))
     return shown
 
 

@@ -31,8 +31,8 @@ def metrics(
 ) -> None:
     """Answer Prometheus's scrapes with depth, age and dead letters of queues, until a signal comes.
 
-    The figures are those of `cqueue stats`, at most five seconds old. While Cassandra is away, `cqueue_up` is
-    0, and no queue is shown.
+    The figures are those of `cqueue stats`, at most five seconds old. While no queue can be read, `cqueue_up`
+    is 0, and none is shown.
     """
     from cqueue.client import connect  # noqa: PLC0415 - keeps `cqueue --help` quick
     from cqueue.dispatcher.service import daemon, health  # noqa: PLC0415 - as above

@@ -1,9 +1,9 @@
 """What queues hold that no daemon serves, and how far subscriptions are behind: `cqueue metrics`.
 
 A scrape is answered from a cache of a few seconds, so that several monitors cost the cluster no more than
-one; where a read takes longer than scrapes wait, as of 20,000 queues, from the read before. While Cassandra
-is away there is no figure of any queue: an old one would look like news. Cassandra is away if no queue can be
-read; one that cannot be read while others can is left out alone.
+one; where a read takes longer than scrapes wait, as of 20,000 queues, from the read before. While no queue
+can be read there is no figure of any: an old one would look like news. One that cannot be read while others
+can is left out alone.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Exporter:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they were at most FRESH_S before the read under way."""
         depths = self._depths.value(WAIT_S)
-        up = GaugeMetricFamily("cqueue_up", "1: Cassandra answers. 0: it does not, and no queue is shown.")
+        up = GaugeMetricFamily("cqueue_up", "1: the queues can be read. 0: none can, and none is shown.")
         up.add_metric((), float(depths is not None))
         yield up
         if depths is not None:
@@ -120,7 +120,7 @@ class Exporter:
             return exc
 
     def _tell(self, why: str) -> None:
-        """Log that Cassandra is away, or back, once."""
+        """Log once why no queue can be read, or that they can be again."""
         before, self._why = self._why, why
         if why and why != before:
             logger(DISPATCHER).warning("metrics_unread", error=why)

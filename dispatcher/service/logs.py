@@ -11,6 +11,7 @@ import os
 import re
 import sys
 import sysconfig
+import time
 from enum import Enum
 from typing import Any, Final, TextIO
 
@@ -67,7 +68,7 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
             only the final failure of a message has. On a terminal, text has the local time, short ids of
             messages, and no frames of Python's own library, unless `verbose`.
         verbose: log DEBUG of this library with every traceback, and INFO of the driver; otherwise INFO and
-            WARNING.
+            WARNING, and what the driver repeats of a node once a minute.
         stream: instead of standard error.
     """
     out = stream or sys.stderr
@@ -113,13 +114,13 @@ class _Repeats(logging.Filter):
         self._told_s: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if not record.name.startswith(DRIVER):
+        if record.name.partition(".")[0] != DRIVER:
             return True
-        node = record.args[:1] if isinstance(record.args, tuple) else ()  # it is named first
-        kind = f"{record.msg} {node}"
-        is_new = record.created - self._told_s.get(kind, -REPEAT_S) >= REPEAT_S
-        if is_new:
-            self._told_s[kind] = record.created
+        node = record.args[:1] if isinstance(record.args, tuple) else ()  # first in lines that are repeated
+        kind, now_s = f"{record.msg} {node}", time.monotonic()
+        self._told_s = {told: at_s for told, at_s in self._told_s.items() if now_s - at_s < REPEAT_S}
+        is_new = kind not in self._told_s
+        self._told_s.setdefault(kind, now_s)
         return is_new
 
 

@@ -6,6 +6,7 @@ import logging
 import re
 import socket
 import struct
+import threading
 import types
 from itertools import islice
 from pathlib import Path
@@ -292,8 +293,8 @@ def test_the_driver_itself_loses_a_header_that_is_cut():
 
 def test_nobody_gives_up_a_node():
     """The driver's own policy ends after 64 attempts: an outage of five minutes would be for good."""
-    with connections.make_cluster(load("cassandra://127.0.0.1/k?local_dc=dc")) as one:
-        pauses = list(islice(one.reconnection_policy.new_schedule(), 2000))
+    policy = driver.Reconnection(load("cassandra://127.0.0.1/k?local_dc=dc"), *connections.RECONNECT_S)
+    pauses = list(islice(policy.new_schedule(), 2000))
     assert len(pauses) == 2000
     assert max(pauses) <= connections.RECONNECT_S[1]
 
@@ -304,20 +305,22 @@ def test_nobody_gives_up_a_node():
 )
 def test_names_are_looked_up_while_no_node_of_the_data_centre_is_up(monkeypatch, here, elsewhere, looks):
     """Nodes of another data centre are not asked, so it does not help that they are there."""
+    found = {"moved": ["dead", "known", "127.0.0.1"]}
 
     def look_up(host, port, **_):
-        if host == "gone":
+        if host not in found:
             raise socket.gaierror
-        return [(None, None, None, "", (host.replace("moved", "127.0.0.1"), port))]
+        return [(None, None, None, "", (address, port)) for address in found[host]]
 
     class Clustered:
-        added, is_shutdown, connect_timeout = (), False, 1.0
+        asked, added, is_shutdown, connect_timeout = (), (), False, 1.0
         metadata = Mock(
             all_hosts=lambda: [Mock(is_up=here, datacenter="dc"), Mock(is_up=elsewhere, datacenter="other")],
-            get_host=lambda _: None,
+            get_host=lambda endpoint: endpoint.address == "known" or None,
         )
 
         def connection_factory(self, endpoint):
+            self.asked += (endpoint.address,)
             if endpoint.address == "dead":
                 raise OSError
             return Mock(wait_for_response=lambda *_, **__: Mock(parsed_rows=[("dc", "rack")]))
@@ -325,12 +328,42 @@ def test_names_are_looked_up_while_no_node_of_the_data_centre_is_up(monkeypatch,
         def add_host(self, endpoint, datacenter, rack, *, refresh_nodes):
             self.added += ((endpoint.address, endpoint.port, datacenter, rack),)
 
-    policy = driver.Reconnection(load("cassandra://gone,dead,moved:9/k?local_dc=dc"), 0.1, 1.0)
+    policy = driver.Reconnection(load("cassandra://gone,moved:9/k?local_dc=dc"), 0.1, 1.0)
     one = Clustered()
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     policy.look_up_for(one)
-    assert next(policy.new_schedule()) > 0
-    assert one.added == ((("127.0.0.1", 9, "dc", "rack"),) if looks else ())
-    one.is_shutdown, one.added = True, ()
-    assert next(policy.new_schedule()) > 0
-    assert one.added == ()
+
+    def look():
+        assert next(policy.new_schedule()) > 0
+        with policy._looking_up:  # the thread has ended, if there was one
+            return one.asked, one.added
+
+    assert look() == ((("dead", "127.0.0.1"), (("127.0.0.1", 9, "dc", "rack"),)) if looks else ((), ()))
+    one.is_shutdown, one.asked, one.added = True, (), ()
+    assert look() == ((), ())
+
+
+def test_a_look_up_that_hangs_keeps_nobody(monkeypatch):
+    """Neither the driver's threads, which a client that closes waits for, nor another look-up."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def hang(*_, **__):
+        begun.set()
+        goes_on.wait(60)
+        raise socket.gaierror
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    policy = driver.Reconnection(load("cassandra://slow/k?local_dc=dc"), 0.1, 1.0)
+
+    class Clustered:
+        metadata, is_shutdown = Mock(all_hosts=list), False
+
+    one = Clustered()
+    policy.look_up_for(one)
+    schedule = policy.new_schedule()
+    next(schedule)
+    assert begun.wait(60)
+    next(schedule)
+    goes_on.set()
+    with policy._looking_up:
+        pass

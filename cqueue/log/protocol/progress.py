@@ -59,7 +59,7 @@ def change(
 
     Raises:
         NotDone: a change was not applied; earlier batches may be.
-        OutcomeUnknown: the last try had no answer, and a serial read shows neither this change nor another.
+        OutcomeUnknown: the last try had no answer, and no serial read shows this or another change.
     """
     found: dict[int, PositionRow | None] = {}
     for some in parts(wanted, CHANGES_AT_ONCE):
@@ -119,7 +119,7 @@ def move(key: SubscriptionKey, targets: Mapping[int, int]) -> Proto[None]:
     Raises:
         LogNotFound: there is no such subscription.
         DamagedRow: its definition is damaged.
-        NotDone: some positions may be moved and others not; moving them again is safe.
+        NotDone, OutcomeUnknown: some positions may be moved and others not; moving them again is safe.
     """
     left = dict(targets)
     for _ in range(MOVE_TRIES):

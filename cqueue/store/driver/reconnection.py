@@ -60,19 +60,28 @@ class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
     def new_schedule(self) -> Iterator[float]:
         """Return pauses in seconds. The driver takes the next one, on a thread of its own, as it needs it."""
         for pause_s in super().new_schedule():
-            with suppress(Exception):  # of any kind it would end the attempts to reconnect
-                self._look_up()
+            self._look_up()
             yield pause_s
 
     def _look_up(self) -> None:
+        """Look names up on a thread that nobody waits for: it may take longer than a client has to close."""
         cluster = self._cluster()
         if cluster is None or self._is_any_up(cluster) or not self._looking_up.acquire(blocking=False):
             return
+        thread = threading.Thread(target=self._add_all, args=(cluster,), name="cqueue-names", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there are too many threads, or Python is shutting down
+            self._looking_up.release()
+
+    def _add_all(self, cluster: Cluster) -> None:
         try:
             for host, port in self._settings.hosts:
-                if not cluster.is_shutdown:  # each look-up may take seconds
-                    with suppress(Exception):  # no address at present, or nobody answers there
-                        _add(cluster, host, port)
+                for endpoint in _endpoints(host, port):
+                    if cluster.is_shutdown:
+                        return
+                    with suppress(Exception):  # nobody answers there, or not as Cassandra does
+                        _add(cluster, endpoint)
         finally:
             self._looking_up.release()
 
@@ -81,13 +90,19 @@ class Reconnection(ExponentialReconnectionPolicy):  # type: ignore[misc]
         return any(host.is_up and host.datacenter in used for host in cluster.metadata.all_hosts())
 
 
-def _add(cluster: Cluster, host: str, port: int) -> None:
-    """Add the nodes that have this name now, as far as they answer."""
-    for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        endpoint = find(ENDPOINT)(*address[:2])
-        if cluster.metadata.get_host(endpoint) is None:
-            # The driver would take a node without a data centre for one of the client's own.
-            cluster.add_host(endpoint, *_place(cluster, endpoint), refresh_nodes=False)
+def _endpoints(host: str, port: int) -> list[Any]:
+    """Return the addresses that a name has now; none if that cannot be told."""
+    with suppress(OSError):
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return [find(ENDPOINT)(*address[:2]) for *_, address in found]
+    return []
+
+
+def _add(cluster: Cluster, endpoint: Any) -> None:
+    """Add a node, unless it is known."""
+    if cluster.metadata.get_host(endpoint) is None:
+        # The driver would take a node without a data centre for one of the client's own.
+        cluster.add_host(endpoint, *_place(cluster, endpoint), refresh_nodes=False)
 
 
 def _place(cluster: Cluster, endpoint: Any) -> tuple[str, str]:

@@ -340,11 +340,13 @@ def test_a_crashed_holder_s_lock_expires(connection, keyspace):
 
 
 def test_a_living_holder_s_lock_does_not_expire(connection, keyspace):
-    """It is renewed; another one gives up after its limit, having done nothing."""
-    with SchemaLock(connection.session, keyspace.name, lease_s=2).held(print) as lock:
+    """It is renewed every two seconds, so that a process may be kept from it for four; another one gives up
+    after its limit, having done nothing.
+    """
+    with SchemaLock(connection.session, keyspace.name, lease_s=6).held(print) as lock:
         with (
-            pytest.raises(Unavailable, match="Gave up after 4 s"),
-            SchemaLock(connection.session, keyspace.name, wait_s=4).held(lambda _: None),
+            pytest.raises(Unavailable, match="Gave up after 9 s"),
+            SchemaLock(connection.session, keyspace.name, wait_s=9).held(lambda _: None),
         ):
             pytest.fail("two holders")
         lock.check()

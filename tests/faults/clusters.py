@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import contextmanager
 from itertools import pairwise
 
@@ -48,6 +49,14 @@ def sends_of(histories):
         if call.operation == "send"
     ]
     return sorted(found)
+
+
+def await_sends(producers, since, count=1):
+    """Wait until that many sends of these children have succeeded that began later."""
+    deadline, histories = time.monotonic() + 60, [producer.history for producer in producers]
+    while sum(ok and began > since for began, _, ok in sends_of(histories)) < count:
+        assert time.monotonic() < deadline, "too few sends succeeded afterwards"
+        time.sleep(0.5)
 
 
 def p99(values):

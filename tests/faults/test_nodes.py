@@ -1,4 +1,4 @@
-"""Nodes that are stopped and killed: rows 5, 6, 7, 15 and 28. Each test has a cluster of its own."""
+"""Nodes that are stopped and killed: rows 5, 6, 7 and 15. Each test has a cluster of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from datetime import timedelta
 import pytest
 
 from cqueue.testing.report import NACKED, REMADE
-from tests.faults.clusters import longest_silence_s, p99, recovery_s, running_cluster, sends_of, url_of
+from tests.faults.clusters import (
+    await_sends,
+    longest_silence_s,
+    p99,
+    recovery_s,
+    running_cluster,
+    sends_of,
+    url_of,
+)
 from tests.faults.lengths import full
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(900)]
@@ -47,7 +55,7 @@ def test_a_stopped_coordinator_leaves_no_outcome_misjudged(start_run, cluster, r
     time.sleep(6)
     own.kill(1, signal.SIGCONT)
     time.sleep(full(8, 4))
-    _await_new_send(producers, stopped + 6)
+    await_sends(producers, stopped + 6)
     report = run.finish()
     sends = sends_of([child.history for child in producers])
     hurt = sum(not ok for _, _, ok in sends)
@@ -114,7 +122,7 @@ def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluste
     time.sleep(1)
     own.start()
     up = time.monotonic()
-    _await_new_send([producer], up)
+    await_sends([producer], up)
     resumed_s = time.monotonic() - up
     assert consumer is None or consumer.process.poll() is None
     time.sleep(5)
@@ -135,39 +143,6 @@ def test_what_was_acknowledged_survives_the_death_of_all_nodes(start_run, cluste
         window=f"{lost_s:.1f} s",
         sends_again_after=f"{resumed_s:.1f} s",
     )
-
-
-@pytest.mark.row(28, "the only node down for six minutes")
-def test_clients_outwait_an_outage(start_run, cluster, row):
-    """A driver that is left to itself gives up after 64 attempts to reconnect, which take five minutes."""
-    own = cluster()
-    run = start_run(url_of(own, request_timeout=3), visibility=VISIBILITY)
-    run.start("consume", batch=70)
-    producer = run.start("produce", rate=300)
-    time.sleep(5)
-    own.kill(1)
-    time.sleep(360)
-    own.start()
-    up = time.monotonic()
-    _await_new_send([producer], up)
-    resumed_s = time.monotonic() - up
-    producer.end()
-    run.await_empty()
-    report = run.finish()
-    assert report.clean, str(report)
-    row(
-        messages=report.sends,
-        duplicates=len(report.duplicated),
-        sends_again_after=f"{resumed_s:.1f} s",
-    )
-
-
-def _await_new_send(producers, since):
-    """Wait until a send of one of them has succeeded that began later."""
-    deadline, histories = time.monotonic() + 60, [producer.history for producer in producers]
-    while not any(ok and began > since for began, _, ok in sends_of(histories)):
-        assert time.monotonic() < deadline, "no send succeeded afterwards"
-        time.sleep(0.5)
 
 
 def _acknowledged(history):

@@ -9,8 +9,7 @@ from datetime import timedelta
 import pytest
 
 from cqueue.dev import own_network
-from tests.faults.clusters import longest_silence_s, running_cluster, sends_of, url_of
-from tests.faults.lengths import full
+from tests.faults.clusters import await_sends, longest_silence_s, running_cluster, sends_of, url_of
 from tests.nodetool import free_ports, nodetool, prefixes
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(1200)]
@@ -18,7 +17,8 @@ pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(1200
 SEEDS = 3
 """Nodes that make the ring; each other one joins it, as in production."""
 JOIN_LIMIT = timedelta(minutes=5)
-REST_S = 5
+SENDS = 20
+"""Sends, of a hundred messages each, that go on after each change before the next one begins."""
 
 
 @pytest.mark.row(27, "a fourth node is decommissioned, and an empty one joins in its place")
@@ -41,19 +41,19 @@ def test_nothing_is_lost_while_nodes_leave_and_join(start_run, tmp_path, row):
             url_of(own, request_timeout=3), visibility=timedelta(seconds=8), lease=timedelta(seconds=2)
         )
         run.start_all(2, "consume", batch=70)
-        producers = run.start_all(2, "produce", rate=full(200, 100))
-        time.sleep(REST_S)
+        producers = run.start_all(2, "produce", rate=200)
+        await_sends(producers, run.began, SENDS)
         began = time.monotonic()
         nodetool(own.directory, ports[-1], "decommission")
         left = time.monotonic()
         own.kill(len(addresses))
         shutil.rmtree(own.directory / f"node{len(addresses)}")
-        time.sleep(REST_S)
+        await_sends(producers, left, SENDS)
         assert addresses[-1] not in nodetool(own.directory, ports[0], "status")
         joins = time.monotonic()
         own.start_node(len(addresses), limit=JOIN_LIMIT)
         joined = time.monotonic()
-        time.sleep(REST_S)
+        await_sends(producers, joined, SENDS)
         status = nodetool(own.directory, ports[0], "status")
         assert status.count("\nUN ") == len(addresses), status
         report = run.finish()

@@ -177,8 +177,9 @@ class CliContext:
 
 
 def json_line(value: Any) -> str:
-    """The value as one line of JSON."""
-    return json_module.dumps(value, default=_plain, ensure_ascii=False) + "\n"
+    """The value as one line of JSON; where standard output is not in UTF-8, in ASCII."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a replaced one may have none
+    return json_module.dumps(value, default=_plain, ensure_ascii=encoding.lower() != "utf-8") + "\n"
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,8 @@ def main(args: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if args is None else args)
     context = CliContext()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # shows what its encoding lacks
     try:
         typer.main.get_command(app).main(given, prog_name="cqueue", obj=context)
     except SystemExit as exc:

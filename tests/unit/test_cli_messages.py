@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 import os
 import re
 import signal
@@ -550,6 +551,20 @@ def test_output_that_cannot_be_written_is_no_bug(cli, monkeypatch, options, outp
         said = cli(*options, "receive", "q")
         assert (said.code, f"The output cannot be written: {why}." in said.err) == (1, True)
     assert cli("receive", "q").out == "x\n"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_an_output_of_another_encoding_shows_characters_that_it_lacks_escaped(cli, monkeypatch, encoding):
+    """A terminal in Latin-1 made every emoji a traceback. JSON is valid in every encoding."""
+    body = "grün 😀"
+    cli("send", "q", body)
+    with monkeypatch.context() as terminal:
+        written = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
+        terminal.setattr("sys.stdout", written)
+        assert [cli(*words, "q").code for words in [("peek",), ("--json", "peek"), ("receive",)]] == [0, 0, 0]
+    *table, line, printed = written.buffer.getvalue().splitlines()
+    escaped = body.encode(encoding, "backslashreplace")
+    assert (table[-1].endswith(escaped), printed, json.loads(line)["body"]) == (True, escaped, body)
 
 
 # ── peek and stats ──

@@ -122,6 +122,7 @@ if TYPE_CHECKING:
     from cqueue.message import MessageId as MessageId
     from cqueue.pages import Page as Page
     from cqueue.producer import SendResult as SendResult
+    from cqueue.producer import SendStatement as SendStatement
     from cqueue.queue import Queue as Queue
     from cqueue.queue import QueueStats as QueueStats
     from cqueue.queue import StoredMessage as StoredMessage
@@ -166,7 +167,7 @@ _HOMES = {
     "log.subscription": ("Lag", "Subscription"),
     "message": ("Message", "MessageId"),
     "pages": ("Page",),
-    "producer": ("SendResult",),
+    "producer": ("SendResult", "SendStatement"),
     "queue": ("Queue", "QueueStats", "StoredMessage", "TaskResult"),
     "received": ("ReceivedMessage",),
     "unique": ("Unique",),

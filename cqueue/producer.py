@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from cqueue import ids
 from cqueue.errors import (
@@ -21,14 +22,14 @@ from cqueue.errors import (
 from cqueue.message import Message, MessageId, SkippedId, outgoing, unique_rule
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.hint import MAX_NAMED, Hint
-from cqueue.protocol.send import send
+from cqueue.protocol.send import prepare, send
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.unique import send_unique
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.wakeups import Wakeups
 from cqueue.sending.results import Failed, Result, States, checked, failures, listed
-from cqueue.store.operations import MessageRow
+from cqueue.store.operations import MessageRow, ShowInsert
 
 REFUSED: Final = (Closed, WrongDataCentre)
 """Errors of a run that has not begun. A call raises them as long as nothing is stored; once something is, its
@@ -60,6 +61,26 @@ class SendResult(Result[Flush, MessageId]):
         Its id is that of the message in the way.
         """
         return sorted(index for part in self._parts if part.skipped for index in part.indexes)
+
+
+@dataclass(frozen=True, slots=True)
+class SendStatement:
+    """The INSERT of one message, for a batch of the application's own; see `Queue.send_statement`.
+
+    Attributes:
+        id: the message's id.
+        cql: the statement, with a `?` for each value.
+        values: as Cassandra's driver binds them to the prepared statement.
+    """
+
+    id: MessageId
+    cql: str
+    values: tuple[Any, ...] = field(repr=False)
+    _ring: Callable[[], None] = field(repr=False)
+
+    def notify(self) -> None:
+        """Tell a consumer, once the batch is done. Without it, a consumer that waits looks within 2 s."""
+        self._ring()
 
 
 class Producer:
@@ -102,6 +123,20 @@ class Producer:
         entries = listed(messages, Message, "send_many")
         with self._driver.limited():
             return SendResult(len(entries), *self._send(entries))
+
+    def statement(self, message: Message) -> SendStatement:
+        """Return the INSERT of one message, as `Queue.send_statement`."""
+        spec = self._catalog.entry(self.name).spec
+        one = _outgoing(message, self._driver.clock.now_us(), spec)
+        _check_open_rows(spec, "statements of sends")
+        if message.unique is not None or (spec.keyed and one.key is not None):
+            what = "unique" if message.unique is not None else "a key, as the queue is keyed"
+            raise BadInput(f"a statement of a send takes no message with {what}: that is more than one write")
+        with self._driver.limited():
+            flush = self._states.run(lambda state: self._driver.run(prepare(spec, state, one)))
+            cql, values = self._driver.ask(ShowInsert(flush.wide_row, flush.rows[0]))
+        (id_,) = _ids_of(flush)
+        return SendStatement(id_, cql, values, partial(self._ring, flush))
 
     def check_open(self) -> None:
         """Raise `Closed` if the client has been closed, or was made before this process was forked."""
@@ -216,11 +251,13 @@ def _check_derived(spec: QueueSpec, due_us: int, now_us: int) -> None:
     """Refuse a derived id if the queue's consumers do not read open wide rows, or if it is older than
     gc_grace.
     """
-    if not spec.has_open_rows:
-        raise BadInput(
-            f"queue {spec.name!r} takes no messages with a source; alter it first: derived_sends=True"
-        )
+    _check_open_rows(spec, "messages with a source")
     if now_us + spec.settle_us > due_us + spec.gc_grace_us - spec.settle_us:
         raise DelayOutOfRange(
             "due is longer past than the deployment's gc_grace; such an id may be forgotten"
         )
+
+
+def _check_open_rows(spec: QueueSpec, what: str) -> None:
+    if not spec.has_open_rows:
+        raise BadInput(f"queue {spec.name!r} takes no {what}; alter it first: derived_sends=True")

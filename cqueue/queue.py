@@ -37,7 +37,7 @@ from cqueue.message import (
     to_datetime,
 )
 from cqueue.pages import DEFAULT_PAGE, MAX_PAGE, MAX_ROWS, Page, place_of, token_of
-from cqueue.producer import Producer, SendResult
+from cqueue.producer import Producer, SendResult, SendStatement
 from cqueue.protocol import inspection, key_lookup
 from cqueue.protocol.estimate import estimate
 from cqueue.protocol.inspection import Found, is_expired
@@ -303,6 +303,31 @@ class Queue:
         self._driver.check_open()
         call = partial(self.send_many, entries)
         return self._sends.submit(call if self._driver.tracing is None else partial(copy_context().run, call))
+
+    def send_statement(self, message: Message) -> SendStatement:
+        """Return the INSERT of a message, for a logged batch with writes of your own: all are stored or none.
+
+        Execute the batch at once, by a session of your own on the same cluster, and repeat it if its outcome
+        is unknown: the message stays one. The queue needs `derived_sends`. A body above 16 KiB is stored by
+        this call. A batch that is never executed leaves no message.
+
+        Args:
+            message: also of a task, by `Task.message`. Not with `unique`, nor with a key in a keyed queue.
+
+        Raises:
+            BadInput: a limit is exceeded, the queue has no `derived_sends`, or the client is of `memory://`.
+            NotDone: try again; there is no message.
+
+        Example:
+            paid = queue.send_statement(cqueue.Message(b"order 17 is paid"))
+            batch = BatchStatement(consistency_level=ConsistencyLevel.LOCAL_QUORUM)
+            batch.add(session.prepare("UPDATE orders SET state = 'paid' WHERE id = ?"), [17])
+            batch.add(session.prepare(paid.cql), paid.values)
+            session.execute(batch)
+            paid.notify()
+        """
+        store = self._producer.statement
+        return sent(self._driver.tracing, "send", self.name, [message], lambda entries: store(entries[0]))
 
     def consumer(
         self,

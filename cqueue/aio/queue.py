@@ -120,6 +120,7 @@ class AsyncQueue(Twin[Queue]):
 
     send = awaited(Queue.send)
     send_many = awaited(Queue.send_many)
+    send_statement = awaited(Queue.send_statement)
     find = awaited(Queue.find)
     peek = awaited(Queue.peek)
     stats = awaited(Queue.stats)

@@ -22,6 +22,7 @@ from cqueue.store.operations import (
     MessageRow,
     Now,
     Operation,
+    RandomBits,
     Together,
     WideRow,
 )
@@ -30,6 +31,26 @@ from cqueue.store.operations import (
 def send(spec: QueueSpec, state: ProducerState, outgoing: Sequence[Outgoing]) -> Proto[list[Flush]]:
     """Store messages; return flushes that each tell the outcome of their messages."""
     return (yield from Sending(spec, state).write(outgoing))
+
+
+def prepare(spec: QueueSpec, state: ProducerState, one: Outgoing) -> Proto[Flush]:
+    """Write all that comes before a message, which somebody else inserts; return the flush with its row.
+
+    Its id is derived, so the insert may come late, and twice: the row is an open one.
+
+    Raises:
+        NotDone: nothing was written that stands for a message.
+    """
+    now_us = yield from Now()
+    if one.source is None:
+        source = (yield from RandomBits(128)).to_bytes(16, "big")
+        one = one._replace(source=source, due_us=now_us if one.due_us is None else one.due_us)
+    sending = Sending(spec, state)
+    (flush,) = sending.parts_of([one], now_us, Bits())
+    failed = (yield from sending.register([flush])) or (yield from sending.before([flush]))
+    if failed is not None:
+        raise writing.not_written("the message's partition could not be registered", failed)
+    return flush
 
 
 class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):

@@ -67,8 +67,8 @@ def _end_with(tracing: Tracing, span: Span, done: Future[Any]) -> None:
 
 
 def _end(tracing: Tracing, span: Span, result: Any) -> None:
-    """End the span of a call that has returned an id, the result of several entries, or nothing."""
-    error, ids = None, [result]
+    """End the span of a call that returned an id, what has one, the result of several entries, or nothing."""
+    error, ids = None, [getattr(result, "id", result)]
     if isinstance(result, Result):
         error, ids = (result.failed[0][1] if result.failed else None), result.ids
     if len(ids) == 1 and ids[0] is not None:

@@ -7,8 +7,9 @@ to the protocol, which knows whether a repetition is harmless.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from cassandra.cluster import Session
 
@@ -107,6 +108,7 @@ class CassandraStore:
             ops.ReadMessages: self._read_messages,
             ops.ReadBodies: self._read_bodies,
             ops.InsertMessages: self._insert_messages,
+            ops.ShowInsert: lambda op: _Known(_insert_of(op, session.keyspace)),
             ops.DeleteMessages: self._delete_messages,
             ops.InsertBodies: self._insert_bodies,
             ops.DeleteBodies: lambda op: requests.write(
@@ -309,6 +311,26 @@ class CassandraStore:
         portions = _portions([len(body) for _, body in op.bodies], BODY_BYTES_A_WRITE)
         jobs = ((size, partial(send, start, end)) for start, end, size in portions)
         return ManyRequests(collected(Window(jobs, BODY_BYTES_IN_FLIGHT), Kind.WRITE, lambda _: None))
+
+
+@dataclass(frozen=True, slots=True)
+class _Known(Generic[T]):
+    """A `Pending` that asks nobody."""
+
+    value: T
+
+    def result(self) -> T:
+        """Return the value."""
+        return self.value
+
+
+def _insert_of(op: ops.ShowInsert, keyspace: str) -> tuple[str, tuple[Any, ...]]:
+    """Return the insert of a message, and its values as the driver takes them."""
+    row = op.wide_row._asdict() | {"kind": MESSAGE_KIND} | op.row._asdict() | {"id": ids.to_uuid(op.row.id)}
+    given = {column: value for column, value in row.items() if value is not None}
+    columns, places = ", ".join(given), ", ".join("?" * len(given))
+    insert = cql.INSERT_GIVEN.format(keyspace=keyspace, columns=columns, places=places)
+    return insert, (*given.values(), ids.time_us(op.row.id))
 
 
 def _delete_us(some: Iterable[int]) -> int:

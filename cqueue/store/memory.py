@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import RLock
-from typing import Any
+from typing import Any, NoReturn
 
+from cqueue.errors import BadInput
 from cqueue.store import control
 from cqueue.store import operations as ops
 from cqueue.store.memory_keys import MemoryKeys
@@ -30,6 +31,10 @@ DEPLOYMENT = ops.DeploymentRow(
     gc_grace_s=86_400,
     changes=0,
 )
+
+
+def _refuse_cql(_: ops.ShowInsert) -> NoReturn:
+    raise BadInput("memory:// has no CQL, and so no statement of a send")
 
 
 @dataclass(slots=True)
@@ -86,6 +91,7 @@ class MemoryStore:
             ops.ReadBodies: self._read_bodies,
             ops.ReadShards: self._read_shards,
             ops.InsertMessages: self._insert_messages,
+            ops.ShowInsert: _refuse_cql,
             ops.DeleteMessages: self._delete_messages,
             ops.InsertBodies: self._insert_bodies,
             ops.DeleteBodies: lambda op: self._partition(op.wide_row).bodies.delete(op.ids),

@@ -362,6 +362,17 @@ class InsertMessages(Operation[None]):
 
 
 @dataclass(frozen=True, slots=True)
+class ShowInsert(Operation["tuple[str, tuple[Any, ...]]"]):
+    """Return the CQL that inserts one message, and its values, without running it.
+
+    A store in memory has no CQL: it raises `BadInput`.
+    """
+
+    wide_row: WideRow
+    row: MessageRow
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteMessages(Repeatable[None]):
     """Delete messages of one priority at the largest time(id) + 1 µs.
 

@@ -97,6 +97,8 @@ INSERT_MESSAGE = _write(
     "INSERT INTO {keyspace}.messages (queue, time_shard, shard, kind, "
     f"{_MESSAGE_COLUMNS}) VALUES (?, ?, ?, 3, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?"
 )
+# The same for one row, as applications prepare it: with the columns that have values.
+INSERT_GIVEN = "INSERT INTO {keyspace}.messages ({columns}) VALUES ({places}) USING TIMESTAMP ?"
 # One µs after the latest of their ids: the delete beats each insert, whichever arrives first.
 DELETE_MESSAGES = _write(
     f"DELETE FROM {{keyspace}}.messages USING TIMESTAMP ? WHERE {_WIDE_ROW} "

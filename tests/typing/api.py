@@ -61,6 +61,7 @@ result = queue.send_many([message])
 queue.send_many(cqueue.Message(b"%d" % i) for i in range(3))
 queue.send_many([b"hello"])  # type: ignore[list-item]
 assert_type(result, cqueue.SendResult)
+assert_type(queue.send_statement(message), cqueue.SendStatement)
 assert_type(result.ids, list[cqueue.MessageId | None])
 assert_type(result.failed, list[tuple[int, cqueue.CqueueError]])
 assert_type(result.remade, int)

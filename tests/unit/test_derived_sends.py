@@ -6,12 +6,14 @@ import pytest
 
 import cqueue
 from cqueue import ids
+from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.errors import OutcomeUnknown
 from cqueue.protocol import shards
-from cqueue.protocol.flush import Outgoing, ProducerState
+from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
 from cqueue.protocol.send import send
-from cqueue.store.operations import DeleteMessages, InsertMessages
+from cqueue.store.operations import DeleteMessages, InsertBodies, InsertMessages, RegisterShard
+from tests.faulty_store import FaultyStore
 from tests.simulation.hand import NOON_US, Table
 
 SOON = timedelta(seconds=60)
@@ -134,3 +136,38 @@ def test_an_answer_after_gc_grace_is_unknown():
     assert isinstance(flush.error, OutcomeUnknown)
     assert sum(type(operation) is InsertMessages for operation in table.log) == 1, "and under no other id"
     assert not any(type(operation) is DeleteMessages for operation in table.log)
+
+
+# ── statements of sends; tests/acceptance/test_send_statement.py executes them ──
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        ({}, {"unique": cqueue.Unique(key="k")}, "no message with unique"),
+        ({"keyed": True}, {"key": "k"}, "no message with a key"),
+        ({}, {"priority": 10}, "priority is 10"),
+        ({}, {}, "memory:// has no CQL"),
+    ],
+)
+def test_a_statement_of_a_send_is_one_insert_and_no_more(queue, change, options, said):
+    if change:
+        queue.alter(**change)
+    with pytest.raises(cqueue.BadInput, match=said):
+        queue.send_statement(cqueue.Message(b"x", **options))
+
+
+def test_a_queue_takes_statements_only_when_it_looks_for_them(client):
+    with pytest.raises(cqueue.BadInput, match="derived_sends=True"):
+        client.create_queue("plain").send_statement(cqueue.Message(b"x"))
+
+
+@pytest.mark.parametrize("error", [cqueue.NotDone("no answer"), OutcomeUnknown("no answer")])
+@pytest.mark.parametrize(("kind", "size"), [(RegisterShard, 1), (InsertBodies, INLINE_BODY + 1)])
+def test_a_statement_is_not_made_before_what_has_to_be_stored_before(kind, size, error):
+    """A message in a partition that nobody knows would not be found, and one without its body not handled."""
+    store = FaultyStore(trouble=lambda op: error if isinstance(op, kind) else None)
+    with Client(store) as client:
+        queue = client.create_queue("q", QueueConfig(derived_sends=True))
+        with pytest.raises(cqueue.NotDone):
+            queue.send_statement(cqueue.Message(bytes(size)))

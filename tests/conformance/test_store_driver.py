@@ -5,6 +5,7 @@ from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from cassandra.cluster import EXEC_PROFILE_DEFAULT
 
 from cqueue import ids
 from cqueue.errors import Unavailable
@@ -118,9 +119,10 @@ def test_a_statement_is_prepared_within_the_time_of_its_call(
     """
     proxy = Proxy(load(cassandra_url).hosts[0], ("127.0.0.1", 0))
     through = f"cassandra://{proxy.address[0]}:{proxy.address[1]}/?local_dc=datacenter1&connect_timeout=60"
-    settings = replace(load(through), keyspace=store_connection.session.keyspace, request_timeout_s=request_s)
+    settings = replace(load(through), keyspace=store_connection.session.keyspace)
     with closing(proxy), open_session(settings) as connection:
-        connection.session.set_keyspace(settings.keyspace)
+        # Only now, as a starved node does not answer the connect in a tenth of a second
+        connection.session.get_execution_profile(EXEC_PROFILE_DEFAULT).request_timeout = request_s
         store = CassandraStore(connection.session)
         proxy.stall()
         began_s = time.monotonic()

@@ -312,7 +312,7 @@ class Queue:
         this call. A batch that is never executed leaves no message.
 
         Args:
-            message: also of a task, by `Task.message`. Not with `unique`, nor with a key in a keyed queue.
+            message: without `unique`; and without a key, if the queue is keyed. Tasks have `Task.statement`.
 
         Raises:
             BadInput: a limit is exceeded, the queue has no `derived_sends`, or the client is of `memory://`.

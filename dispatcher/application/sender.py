@@ -12,7 +12,7 @@ from cqueue.sending.results import listed
 
 if TYPE_CHECKING:
     from cqueue.message import MessageId
-    from cqueue.producer import SendResult
+    from cqueue.producer import SendResult, SendStatement
     from cqueue.queue import Queue
 
 
@@ -49,6 +49,10 @@ class Sender:
                 except Exception as exc:  # noqa: BLE001 - the message is stored, and its sender must be told so
                     retry.log_failure("after_send_failed", exc, queue=queue)
         return result
+
+    def send_statement(self, queue: str, message: Message) -> SendStatement:
+        """Return the INSERT of a message; as `Queue.send_statement`. No `after_send` hook is called."""
+        return self.queue(queue).send_statement(self._prepared(queue, message))
 
     def _prepared(self, queue: str, message: Message) -> Message:
         for hook in self._before:

@@ -34,7 +34,7 @@ from cqueue.dispatcher.execution.results import Keeping
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.errors import BadArguments, BadInput, ConfigError, PayloadMismatch
 from cqueue.message import Message, MessageId, check_duration, check_options, check_queue_name
-from cqueue.producer import SendResult
+from cqueue.producer import SendResult, SendStatement
 from cqueue.runtime.suggestions import check_known, suggest
 from cqueue.runtime.texts import check_text
 from cqueue.sending.results import listed
@@ -247,6 +247,15 @@ class Task(Generic[P, R_co]):
             if not isinstance(call, Message) or call.task != self.name:
                 raise BadInput(f"entry {index} is not a message of task {self.name!r}; use .message()")
         return self._sender.send_many(self.queue, calls)
+
+    def statement(self, /, *args: P.args, **kwargs: P.kwargs) -> SendStatement:
+        """Return the INSERT of a call, to commit together with rows of your own; see `Queue.send_statement`.
+
+        Raises:
+            BadArguments: as `enqueue`.
+            BadInput, NotDone: as `Queue.send_statement`.
+        """
+        return self._sender.send_statement(self.queue, self.message(*args, **kwargs))
 
     def options(self, **options: Unpack[SendOptions]) -> Task[P, R_co]:
         """Return this task with other options for its messages; see `Message`. The task itself stays.

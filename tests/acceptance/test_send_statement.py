@@ -3,6 +3,8 @@
 # ruff: noqa: S608 - the keyspace's name is made here
 
 import secrets
+from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -80,6 +82,29 @@ def test_a_batch_that_is_executed_late_is_found(queue, pay):
         pay("18", send)
         (message,) = consumer.receive(wait=WAIT)
         assert (message.id, message.body) == (send.id, b"x")
+        message.ack()
+
+
+def test_a_task_is_called_once_its_batch_is_done(queue, keyspace, pay):
+    """The application's middleware sees its message, as that of `enqueue`."""
+
+    class Tenant(cqueue.Middleware):
+        def before_send(self, _queue, message):
+            return replace(message, headers={"tenant": "t7"})
+
+    app = cqueue.App(keyspace.url, queue=queue.name, middleware=[Tenant()])
+
+    @app.task
+    def tell(partner, event):
+        raise NotImplementedError
+
+    with closing(app), queue.consumer() as consumer:
+        with pytest.raises(cqueue.BadArguments):
+            tell.statement("https://partner.example")
+        pay("19", tell.statement("https://partner.example", event="paid=19"))
+        (message,) = consumer.receive(wait=WAIT)
+        assert (message.task, message.headers) == (tell.name, {"tenant": "t7"})
+        assert app.resolve(message) is not None
         message.ack()
 
 

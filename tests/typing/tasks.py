@@ -149,6 +149,8 @@ send.options(queue="mail")  # type: ignore[call-arg]
 
 assert_type(send.message("a@b"), cqueue.Message)
 assert_type(send.enqueue_many(send.message(to) for to in ("a", "b")), cqueue.SendResult)
+assert_type(send.statement("a"), cqueue.SendStatement)
+send.statement(1)  # type: ignore[arg-type]
 assert_type(app.send("mail", cqueue.Message(b"{}")), cqueue.MessageId)
 assert_type(app.send_many("mail", [cqueue.Message(b"{}")]), cqueue.SendResult)
 send.message(5)  # type: ignore[arg-type]

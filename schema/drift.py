@@ -14,6 +14,7 @@ from cqueue.schema.statements import (
     ALTER_GC_GRACE,
     ALTER_REPLICATION,
     UPDATE_DEPLOYMENT,
+    in_cqlsh,
 )
 
 _RUN_APPLY = "Run `cqueue schema apply`."
@@ -177,7 +178,7 @@ def _deployment_drift(state: State, wanted: Options) -> Iterator[Drift]:
     row = state.deployment
     if row is None:
         return
-    for column, given, stored, remedy in (
+    for column, given, stored, order in (
         ("gc_grace", wanted.gc_grace_s, row.gc_grace_s, _GC_GRACE_ORDER),
         ("settle_ms", wanted.settle_ms, row.settle_ms, _STOP_FIRST),
         ("skew_ms", wanted.skew_ms, row.skew_ms, _STOP_FIRST),
@@ -189,6 +190,7 @@ def _deployment_drift(state: State, wanted: Options) -> Iterator[Drift]:
                 changes=row.changes,
                 next_changes=row.changes + 1,
             )
+            remedy = f"{order} {in_cqlsh(row.serial_consistency)}"
             yield Drift("table deployment", f"has {column} {stored}, not {given}.", remedy, (cql,))
 
 

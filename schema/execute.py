@@ -99,9 +99,9 @@ def _translated(exc: Exception, cql: str) -> CqueueError:
     is_theirs = isinstance(exc, Unauthorized) or outcome.is_guardrail(exc)
     if is_theirs and (refused := outcome.refusal(exc)) is not None:
         return refused
-    what = " ".join(cql.split()[:6])
+    what, said = " ".join(cql.split()[:6]), outcome.server_text(exc)
     if isinstance(exc, _REFUSED):
-        return ConfigError(f"Cassandra refused `{what} …`: {exc}")
+        return ConfigError(f"Cassandra refused `{what} …`: {said}")
     if isinstance(exc, _NOT_RUN):
-        return Unavailable(f"`{what} …` was not run: {exc}")
-    return OutcomeUnknown(f"`{what} …` may or may not have been run: {exc}. It is safe to run it again.")
+        return Unavailable(f"`{what} …` was not run: {said}")
+    return OutcomeUnknown(f"`{what} …` may or may not have been run: {said}. It is safe to run it again.")

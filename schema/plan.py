@@ -95,17 +95,19 @@ def make_plan(
     if len(state.nodes) > 1 and home is not None and any(_records_home(step) for step in steps):
         notes = (*notes, f"Clients of this keyspace work in {home}, its home; `cqueue dc switch` moves it.")
     drift: list[Drift] = []
+    asked = replace(
+        full,
+        replication=options.replication or full.replication,
+        compaction=options.compaction or full.compaction,
+    )
     if state.replication is not None:
-        wanted = options
-        if state.deployment is None:  # tables of a bootstrap that was cut short, perhaps with other options
-            wanted = replace(
-                full,
-                replication=options.replication or full.replication,
-                compaction=options.compaction or full.compaction,
-            )
+        # Tables of a bootstrap that was cut short may have been made with other options.
+        wanted = asked if state.deployment is None else options
         drift = [*checksum_drift(state, migrations), *option_drift(state, wanted, migrations)]
-    if not drift and not steps:
-        steps = tuple(_record_change(options, state))
+    if not drift and not steps and asked != full:
+        # The operator has altered them by hand; only the record is out of date.
+        values = _values(asked, state.keyspace)
+        steps = (_step(USE_KEYSPACE, values, before_lock=True), _step(RECORD_OPTIONS, values))
     return Plan(steps, tuple(drift), notes)
 
 
@@ -164,20 +166,6 @@ def _migration_steps(migration: Migration, values: Mapping[str, str]) -> Iterato
     yield _step(RECORD_MIGRATION, own)
 
 
-def _record_change(options: Options, state: State) -> Iterator[Step]:
-    """Record options that the operator has altered by hand; only the record is out of date."""
-    known = state.recorded or Options()
-    now = replace(
-        known,
-        replication=options.replication or known.replication,
-        compaction=options.compaction or known.compaction,
-    )
-    if now != known:
-        values = {"keyspace": state.keyspace, "options": text_literal(options_to_json(now))}
-        yield _step(USE_KEYSPACE, values, before_lock=True)
-        yield _step(RECORD_OPTIONS, values)
-
-
 def _outstanding(state: State, migrations: Sequence[Migration], *, only_pre: bool) -> list[Migration]:
     missing = [migration for migration in migrations if migration.number not in state.applied]
     if not only_pre or state.deployment is None:
@@ -233,8 +221,8 @@ def _default_replication(state: State, settings: Settings) -> tuple[dict[str, in
     if not state.nodes:
         copies, why = _MAX_DEFAULT_COPIES, "assumed, since the cluster was not asked"
     else:
-        nodes = state.nodes.get(settings.local_dc, 0)
-        copies, why = max(1, min(_MAX_DEFAULT_COPIES, nodes)), f"{settings.local_dc} has {nodes} node(s)"
+        copies = max(1, min(_MAX_DEFAULT_COPIES, state.nodes.get(settings.local_dc, 0)))
+        why = f"one on each node, {_MAX_DEFAULT_COPIES} at most"
     text = f"replication {settings.local_dc}={copies}: {why}. --replication sets it."
     return {settings.local_dc: copies}, (text,)
 

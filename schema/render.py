@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from cqueue.schema.plan import Plan, Step
+from cqueue.schema.statements import in_cqlsh
 
 _LOCK_REMARK = (
     "`cqueue schema apply` holds the row 'cqueue' of schema_lock from here on; run by hand, these statements",
@@ -38,9 +39,7 @@ def _statements(steps: Iterable[Step]) -> Iterator[str]:
         if step.comment != comment:
             yield from _comments([comment := step.comment])
         if step.serial is not None:
-            yield from _comments(
-                [f"In cqlsh, say SERIAL CONSISTENCY {step.serial.upper()}; before this one."]
-            )
+            yield from _comments([in_cqlsh(step.serial)])
         yield f"{step.cql};"
 
 

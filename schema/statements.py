@@ -117,3 +117,8 @@ RENEW_LOCK: Final = (
 )
 RELEASE_LOCK: Final = "DELETE FROM {keyspace}.schema_lock WHERE name = 'cqueue' IF owner = %s"
 READ_LOCK: Final = "SELECT owner, holder, since FROM {keyspace}.schema_lock WHERE name = 'cqueue'"
+
+
+def in_cqlsh(serial: str) -> str:
+    """Return what to say to cqlsh before a conditional statement, which is `SERIAL` there by default."""
+    return f"In cqlsh, say SERIAL CONSISTENCY {serial.upper()}; before this one."

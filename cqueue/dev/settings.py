@@ -106,9 +106,7 @@ class Settings:
             raise ConfigError(f"cql_port and storage_port are both {self.cql_port}; they must differ.")
         for name, values in (("addresses", self.addresses), ("prefixes", self.prefixes)):
             if values and len(values) != self.nodes:
-                raise ConfigError(
-                    f"{name} has {len(values)} entries for {self.nodes} node(s); it takes one each."
-                )
+                raise ConfigError(f"{name} has {len(values)} entries; it takes one a node, {self.nodes}.")
 
 
 def default_heap(nodes: int) -> str:

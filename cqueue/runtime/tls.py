@@ -185,8 +185,8 @@ def _certificate(settings: Settings, exc: ssl.SSLCertVerificationError) -> str:
         name = f"{settings.tls_name!r} (tls_name)" if settings.tls_name else "the address of the node"
         return f"Its certificate does not list {name}. Set tls_name to a name that it lists, or renew it."
     if code in _UNTRUSTED:
-        where = settings.tls_ca or "the system's authorities; tls_ca names others"
-        return f"Its certificate is not signed by an authority of {where} ({exc.verify_message})."
+        whose = f"of {settings.tls_ca}" if settings.tls_ca else "that this system knows; tls_ca names others"
+        return f"Its certificate is not signed by an authority {whose} ({exc.verify_message})."
     return f"Its certificate does not hold: {exc.verify_message}."
 
 

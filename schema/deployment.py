@@ -24,8 +24,9 @@ from cqueue.store.statements import Kind
 # Formats of table `messages` that this code works with; `cqueue schema apply` upgrades older ones.
 FORMATS: Final = range(1, FORMAT + 1)
 NEWER: Final = "newer version than this code; upgrade cqueue"
-DISPENSABLE: Final = frozenset({"listeners"})
-"""`pre` migrations that this code can do without. Without `listeners`, it polls."""
+DISPENSABLE: Final = frozenset({"listeners", "workers"})
+"""`pre` migrations that this code can do without. Without `listeners`, it polls; without `workers`, a list of
+workers crosses more tombstones."""
 OPENS_AFTER_S: Final = 15.0
 """Seconds between a switch of the home and the first work of clients in the new home.
 

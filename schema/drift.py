@@ -80,13 +80,19 @@ def checksum_drift(state: State, migrations: Sequence[Migration]) -> Iterator[Dr
             )
 
 
-def expected_tables(migrations: Sequence[Migration], wanted: Options) -> dict[str, Table]:
-    """Return the tables that the migrations make. Options that are not wanted are None."""
+def expected_tables(
+    migrations: Sequence[Migration], wanted: Options, there: Mapping[str, Table] | None = None
+) -> dict[str, Table]:
+    """Return the tables that the migrations make of those that are there: by default of none.
+
+    Options that are not wanted are None.
+    """
     # The parser needs a value for every option; these stand for "not wanted", because they are impossible.
     compaction = map_literal(wanted.compaction or {})
     gc_grace = str(wanted.gc_grace_s or 0)
     values = {"replication": "{}", "compaction": compaction, "gc_grace": gc_grace}
-    tables = tables_of(statement for migration in migrations for statement in migration.render(values))
+    statements = (statement for migration in migrations for statement in migration.render(values))
+    tables = tables_of(statements, there)
     return {
         name: replace(table, compaction=table.compaction or None, gc_grace_s=table.gc_grace_s or None)
         for name, table in tables.items()
@@ -152,8 +158,11 @@ def _replication_drift(state: State, wanted: Options) -> Iterator[Drift]:
 
 
 def _table_option_drift(state: State, wanted: Options, migrations: Sequence[Migration]) -> Iterator[Drift]:
+    """Yield differences in options, without those that an outstanding migration ends."""
+    outstanding = [migration for migration in migrations if migration.number not in state.applied]
+    tables = expected_tables(outstanding, wanted, state.tables)
     for name, table in expected_tables(migrations, wanted).items():
-        actual = state.tables.get(name)
+        actual = tables.get(name)
         if actual is None:
             continue
         qualified = f"{state.keyspace}.{name}"

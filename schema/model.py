@@ -48,17 +48,21 @@ class _Tables:
 
     def create(self, match: re.Match[str]) -> None:
         body, options = _split_body(match["rest"])
-        self.tables[match["table"]] = _with_options(Table(_columns(body, options)), options)
+        self.tables.setdefault(match["table"], _with_options(Table(_columns(body, options)), options))
 
     def add(self, match: re.Match[str]) -> None:
         added = dict(_column(part) for part in _split_top(match["rest"].strip().strip("()")))
-        self._columns(match["table"], lambda columns: {**columns, **added})
+        self._alter(match, lambda table: replace(table, columns={**table.columns, **added}))
+
+    def set_options(self, match: re.Match[str]) -> None:
+        self._alter(match, lambda table: _with_options(table, match["rest"]))
 
     def ignore(self, match: re.Match[str]) -> None:
         """Skip statements about rows, which change no structure."""
 
-    def _columns(self, name: str, change: Callable[[Mapping[str, Column]], Mapping[str, Column]]) -> None:
-        self.tables[name] = replace(self.tables[name], columns=change(self.tables[name].columns))
+    def _alter(self, match: re.Match[str], change: Callable[[Table], Table]) -> None:
+        if (table := self.tables.get(match["table"])) is not None:  # somebody may have dropped it
+            self.tables[match["table"]] = change(table)
 
 
 _FORMS: Final = tuple(
@@ -66,18 +70,19 @@ _FORMS: Final = tuple(
     for pattern, handler in (
         (r"CREATE TABLE IF NOT EXISTS (?P<table>\w+)\s*(?P<rest>\(.*)", _Tables.create),
         (r"ALTER TABLE (?P<table>\w+) ADD IF NOT EXISTS (?P<rest>.*)", _Tables.add),
+        (r"ALTER TABLE (?P<table>\w+) WITH (?P<rest>.*)", _Tables.set_options),
         (r"(INSERT INTO|UPDATE|DELETE FROM) .*", _Tables.ignore),
     )
 )
 
 
-def tables_of(statements: Iterable[str]) -> dict[str, Table]:
-    """Return the tables that these statements make in an empty keyspace.
+def tables_of(statements: Iterable[str], there: Mapping[str, Table] | None = None) -> dict[str, Table]:
+    """Return the tables that these statements make of those that are there: by default of none.
 
     Raises:
         ConfigError: a statement has no known form; every known form can be repeated without harm.
     """
-    replayed = _Tables()
+    replayed = _Tables(dict(there or {}))
     for statement in statements:
         text = re.sub(r"\s+", " ", statement).strip()
         for form, handler in _FORMS:

@@ -229,6 +229,21 @@ def test_a_keyspace_of_an_older_version_gets_a_home(connection, new_keyspace):
     assert verify(connection, made.settings) == []
 
 
+def test_workers_are_listed_though_many_have_stopped(connection, new_keyspace):
+    """A read stops at 100,000 tombstones, which are kept for a day by default, and here for two minutes.
+
+    An older keyspace works as it is, until `apply` has been run.
+    """
+    made = new_keyspace()
+    execute(connection, f"ALTER TABLE {made.name}.workers WITH gc_grace_seconds = 86400")
+    forget(connection, made, 13)
+    assert check_deployment(connection.session, made.settings).gc_grace_s == 86_400
+    result = apply(connection, made.settings, only_pre=True)
+    assert result.drift == ()
+    assert read_state(connection, made.name).tables["workers"].gc_grace_s == 120
+    assert verify(connection, made.settings) == []
+
+
 def test_an_upgrade_packs_messages_only_when_no_old_process_is_left(connection, new_keyspace, monkeypatch):
     """From format 1 to 2 under a client that runs: `pre` migrations are not enough."""
     monkeypatch.setattr("cqueue.runtime.catalog.MAX_AGE_S", 0.0)  # it looks at every call

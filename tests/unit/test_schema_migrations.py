@@ -87,11 +87,14 @@ def test_tables_add_up():
             ),
             "ALTER TABLE t ADD IF NOT EXISTS e set<text>",
             "ALTER TABLE t ADD IF NOT EXISTS (f int, g map<text, text>)",
+            "ALTER TABLE t WITH gc_grace_seconds = 6",
+            "ALTER TABLE dropped WITH gc_grace_seconds = 6",
+            "CREATE TABLE IF NOT EXISTS t (z int PRIMARY KEY)",
             "INSERT INTO t (a) VALUES (1)",
         ]
     )
     assert set(tables) == {"t"}
-    assert tables["t"].gc_grace_s == 5
+    assert tables["t"].gc_grace_s == 6
     assert tables["t"].columns == {
         "a": Column("int", "partition_key", 0),
         "b": Column("text", "static"),

@@ -165,6 +165,20 @@ def test_only_outstanding_migrations_run():
     assert len(cql) == 3
 
 
+def test_an_option_that_a_migration_sets_is_no_drift_before_it_has_run():
+    """`apply` would tell an operator to run what it runs itself, and end with exit code 1."""
+    workers = replace(complete_state().tables["workers"], gc_grace_s=86_400)
+    number = next(migration.number for migration in MIGRATIONS if migration.what == "workers")
+    old = complete_state(tables={**complete_state().tables, "workers": workers})
+    (drift,) = all_drift(old, MIGRATIONS)
+    assert drift.cql == ("ALTER TABLE shop.workers WITH gc_grace_seconds = 120",)
+    old.applied.pop(number)
+    assert [drift.where for drift in all_drift(old, MIGRATIONS)] == [f"migration {number}_pre_workers"]
+    planned = plan(Options(), old, SETTINGS, only_pre=True)
+    assert "ALTER TABLE workers WITH gc_grace_seconds = 120" in statements(planned)
+    assert planned.drift == ()
+
+
 def test_new_tables_get_the_recorded_options():
     """Not today's defaults."""
     more = replace(

@@ -17,7 +17,7 @@ from cqueue.dev.addresses import FIRST_ADDRESS, Reservation
 from cqueue.dev.jars import Progress, ensure_jars, silent
 from cqueue.dev.java import find_java
 from cqueue.dev.node import Node
-from cqueue.dev.paths import default_directory
+from cqueue.dev.paths import command, default_directory
 from cqueue.dev.record import Record
 from cqueue.dev.settings import MAX_NODES, Settings, default_heap
 from cqueue.dev.status import ClusterState, Status, cluster_url, summarize
@@ -146,7 +146,7 @@ class DevCluster:
                 if missing and not settings.addresses and not reservation.take(node.address):
                     raise DevError(
                         f"Something else listens on {node.address}, where node {node.number} belongs. Stop "
-                        "that, or run `cqueue dev start`, which moves the node."
+                        f"that, or run {command('start', self.directory)}, which moves the node."
                     )
                 self._launch(missing, [node], limit, progress)
 
@@ -182,7 +182,7 @@ class DevCluster:
         # Waiting lets the caller start it again at once: its ports are free then.
         hit = processes.kill([home]) if sig is signal.SIGKILL else processes.send_signal(home, sig)
         if not hit:
-            raise DevError(f"Node {number} does not run. `cqueue dev start` starts it.")
+            raise DevError(f"Node {number} does not run. {command('start', self.directory)} starts it.")
 
     def logs(self, number: int = 1, lines: int = 50) -> list[str]:
         """The last lines that node `number` wrote in its present or last run."""
@@ -197,8 +197,8 @@ class DevCluster:
         if wanted.nodes != known.settings.nodes:
             raise DevError(
                 f"The cluster in {self.directory} was made with --nodes {known.settings.nodes}, "
-                f"not {wanted.nodes}, which cannot be changed. `cqueue dev wipe` deletes it; --dir makes "
-                "another."
+                f"not {wanted.nodes}, which cannot be changed. {command('wipe', self.directory)} deletes it; "
+                "--dir makes another."
             )
         return wanted
 
@@ -211,7 +211,7 @@ class DevCluster:
         if difference:
             raise DevError(
                 f"The cluster in {self.directory} runs with {', '.join(difference)}. "
-                "Run `cqueue dev stop` first."
+                f"Run {command('stop', self.directory)} first."
             )
         return wanted
 
@@ -251,7 +251,9 @@ class DevCluster:
     def _node(self, number: int) -> Node:
         known = record.load(self.directory)
         if known is None:
-            raise DevError(f"There is no cluster in {self.directory}. `cqueue dev start` makes one.")
+            raise DevError(
+                f"There is no cluster in {self.directory}. {command('start', self.directory)} makes one."
+            )
         if not 1 <= number <= len(known.addresses):
             raise ConfigError(f"There is no node {number}; the cluster has 1 to {len(known.addresses)}.")
         return Node(self.directory, number, known)

@@ -7,6 +7,7 @@ them empty); then everything goes to `.cqueue` in the working directory, never t
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,12 @@ def cache_root(environ: Mapping[str, str] | None = None) -> Path:
 def default_directory(environ: Mapping[str, str] | None = None) -> Path:
     """Return the directory of the nodes if `--dir` is not given: `$XDG_DATA_HOME/cqueue/dev`."""
     return _root(environ, "XDG_DATA_HOME", ".local/share") / "dev"
+
+
+def command(what: str, directory: Path) -> str:
+    """Return the command of `cqueue dev` that does this to the cluster of a directory, for people to run."""
+    is_default = directory == default_directory().expanduser().resolve()
+    return f"`cqueue dev {what}{'' if is_default else f' --dir {shlex.quote(str(directory))}'}`"
 
 
 def node_home(directory: Path, number: int) -> Path:

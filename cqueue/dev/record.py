@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from cqueue.dev.paths import command
 from cqueue.dev.settings import Settings
 from cqueue.errors import ConfigError, DevError
 
@@ -48,7 +49,7 @@ def load(directory: Path) -> Record | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, ConfigError) as exc:
-        raise DevError(f"{path} cannot be read: {exc}. `cqueue dev wipe` starts afresh.") from exc
+        raise DevError(f"{path} cannot be read: {exc}. {command('wipe', directory)} starts afresh.") from exc
 
 
 def save(directory: Path, record: Record) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from cqueue.dev import processes
 from cqueue.dev.jars import Progress
 from cqueue.dev.node import Node
+from cqueue.dev.paths import command
 from cqueue.errors import DevError
 
 _POLL_SECONDS = 0.2
@@ -32,12 +34,10 @@ _REMEDIES = (
     (("ConfigurationException",), "A setting was refused; look at the overrides of cassandra.yaml."),
     (
         ("CommitLogReplayException", "CorruptSSTableException", "FSReadError"),
-        "The data is damaged; `cqueue dev wipe` starts afresh (and deletes it).",
+        "The data is damaged; {wipe} starts afresh (and deletes it).",
     ),
 )
-_LAST_RESORT = (
-    "`cqueue dev logs` shows the whole log; `cqueue dev wipe` starts afresh (and deletes the data)."
-)
+_LAST_RESORT = "{logs} shows the whole log; {wipe} starts afresh (and deletes the data)."
 
 
 def await_answers(
@@ -75,13 +75,11 @@ def await_ring(nodes: Sequence[Node], launched: Mapping[int, int], limit: timede
         waiting = [node for node in waiting if not node.sees_ring()]
 
 
-def remedy(log: Sequence[str]) -> str:
-    """One line on what to do about a start that left this log."""
+def remedy(log: Sequence[str], directory: Path) -> str:
+    """One line on what to do about a start that left this log, of the cluster of this directory."""
     text = "\n".join(log)
-    for marks, advice in _REMEDIES:
-        if any(mark in text for mark in marks):
-            return advice
-    return _LAST_RESORT
+    known = (advice for marks, advice in _REMEDIES if any(mark in text for mark in marks))
+    return next(known, _LAST_RESORT).format(logs=command("logs", directory), wipe=command("wipe", directory))
 
 
 def telling(log: Sequence[str]) -> Sequence[str]:
@@ -114,4 +112,6 @@ def _is_gone(node: Node, launched: Mapping[int, int]) -> bool:
 def _failure(node: Node, what: str) -> DevError:
     log = node.log_tail(200)
     shown = "\n".join(f"  {line}" for line in telling(log)) or "  (empty)"
-    return DevError(f"Node {node.number} ({node.address}) {what}. From its log:\n{shown}\n{remedy(log)}")
+    return DevError(
+        f"Node {node.number} ({node.address}) {what}. From its log:\n{shown}\n{remedy(log, node.directory)}"
+    )

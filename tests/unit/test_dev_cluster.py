@@ -101,7 +101,7 @@ def test_damaged_record_has_a_remedy(tmp_path, text):
     """A record that cannot be read is reported with the way out, and `wipe` is one."""
     (tmp_path / record.RECORD).write_text(text)
     cluster = DevCluster(tmp_path)
-    with pytest.raises(DevError, match="cqueue dev wipe"):
+    with pytest.raises(DevError, match=f"`cqueue dev wipe --dir {tmp_path}` starts afresh"):
         cluster.status()
     cluster.wipe()
     assert cluster.status().state is ClusterState.STOPPED
@@ -323,7 +323,7 @@ def test_commands_on_nothing_have_a_remedy(tmp_path):
     """Without a cluster the node commands name the one that makes it; `stop` has nothing to do."""
     cluster = DevCluster(tmp_path)
     for call in (cluster.kill, cluster.logs, cluster.start_node):
-        with pytest.raises(DevError, match="cqueue dev start"):
+        with pytest.raises(DevError, match=f"`cqueue dev start --dir {tmp_path}` makes one"):
             call(1)
     cluster.stop()
     record.save(tmp_path, RECORD)
@@ -386,14 +386,15 @@ def test_a_process_without_a_command_line_has_not_ended(monkeypatch, tmp_path):
         ("There is insufficient memory for the Java Runtime Environment", "smaller --heap"),
         ("java.lang.OutOfMemoryError: Java heap space", "bigger --heap"),
         ("org.apache.cassandra.exceptions.ConfigurationException: Invalid yaml", "overrides"),
-        ("CommitLogReader$CommitLogReplayException", "cqueue dev wipe"),
-        ("never seen before", "cqueue dev logs"),
+        ("CommitLogReader$CommitLogReplayException", "`cqueue dev wipe --dir '/a b'`"),
+        ("never seen before", "`cqueue dev logs --dir '/a b'`"),
     ],
 )
 def test_remedies(line, advice):
     """Each known failure has advice of its own, whatever options the server lists; others a place to look."""
     command = java_command(Path("java"), [Path("jamm-1.jar")], Path("home").absolute(), Settings())
-    assert advice in startup.remedy([f"INFO JVM Arguments: {command}", line, "INFO last"])
+    log = [f"INFO JVM Arguments: {command}", line, "INFO last"]
+    assert advice in startup.remedy(log, Path("/a b"))
 
 
 def test_the_error_is_shown_not_what_came_after():

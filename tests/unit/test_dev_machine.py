@@ -236,6 +236,13 @@ def test_places_follow_xdg(monkeypatch, tmp_path):
     assert paths.default_directory({"HOME": ""}) == tmp_path / ".cqueue" / "dev"
 
 
+def test_a_command_says_which_cluster_unless_it_is_the_usual_one(monkeypatch, tmp_path):
+    """People copy it out of an error."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert paths.command("stop", (tmp_path / "cqueue" / "dev").resolve()) == "`cqueue dev stop`"
+    assert paths.command("stop", Path("/a b")) == "`cqueue dev stop --dir '/a b'`"
+
+
 @pytest.fixture
 def maven(monkeypatch, tmp_path):
     """A Maven of our own; returns a function that sets what it does. Calls are counted in a file."""

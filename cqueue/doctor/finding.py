@@ -10,9 +10,6 @@ from functools import partialmethod
 from typing import Any, Final
 
 _FAILED: Final = re.compile(r"The read failed: (?:[\w.:\[\]]+:\d+: )?")
-_OF_SERVER: Final = re.compile(
-    r'Error from server: code=\w+ \[[^]]*\] message="([^"]*?)\.?"(?: info=\{[^}]*\})?'
-)
 
 
 class Severity(StrEnum):
@@ -78,5 +75,5 @@ def not_checked(subject: str, why: str) -> Finding:
 
 
 def brief(text: str) -> str:
-    """Return an error's text without what only the driver's authors understand."""
-    return _OF_SERVER.sub(r"\1", _FAILED.sub("", text))
+    """Return an error's text without what the finding says already."""
+    return _FAILED.sub("", text)

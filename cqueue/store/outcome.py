@@ -86,10 +86,10 @@ def error(
         return refused
     if kind is Kind.READ:
         failed = TooManyTombstones if _crossed_too_many(exc) else Unavailable
-        return failed(f"The read failed: {_text(exc)}")
+        return failed(f"The read failed: {server_text(exc)}")
     if _never_executed(exc, kind, sent=sent):
-        return Unavailable(f"Nothing was written: {_text(exc)}")
-    return OutcomeUnknown(f"Whether it was written is not known: {_text(exc)}")
+        return Unavailable(f"Nothing was written: {server_text(exc)}")
+    return OutcomeUnknown(f"Whether it was written is not known: {server_text(exc)}")
 
 
 def is_absent(exc: BaseException) -> bool:
@@ -139,7 +139,7 @@ def _remedy(exc: BaseException, said: str) -> str:
         )
     if (guardrail := _GUARDRAIL.match(said)) is not None:
         return (
-            f"The guardrail {guardrail['name']} of Cassandra refuses this: {guardrail['what'].rstrip('. ')}. "
+            f"The guardrail {guardrail['name']} of Cassandra refuses this: {guardrail['what']}. "
             "Have an operator raise it or lift it, on every node."
         )
     if isinstance(exc, cassandra.AuthenticationFailed | LoginRefused | errors.BadCredentials):
@@ -147,12 +147,6 @@ def _remedy(exc: BaseException, said: str) -> str:
             f"Cassandra refuses the user name or the password. Have an operator let the role log in. ({said})"
         )
     return f"Cassandra refuses the statement, and will refuse it again: {said}"
-
-
-def server_text(exc: BaseException) -> str:
-    """Return the server's own message, without the driver's text around it."""
-    found = _TEXT.search(str(exc))
-    return found[1] if found else _text(exc)
 
 
 def _crossed_too_many(exc: BaseException) -> bool:
@@ -180,10 +174,13 @@ def _causes(exc: NoHostAvailable) -> list[Any]:
     return list(causes.values()) if isinstance(causes, dict) else []
 
 
-def _text(exc: BaseException) -> str:
+def server_text(exc: BaseException) -> str:
+    """Return the server's own message, without the driver's text around it; of too few replicas, how many."""
     causes: Any = getattr(exc, "errors", None)
     if isinstance(exc, NoHostAvailable) and isinstance(causes, dict):
-        return "; ".join(f"{host}: {cause}" for host, cause in causes.items()) or "no host is up"
+        told = (f"{host}: {server_text(cause)}" for host, cause in causes.items())
+        return "; ".join(told) or "no host is up"
     if isinstance(exc, cassandra.Unavailable):
         return f"too few replicas are alive: {exc.alive_replicas}, and it takes {exc.required_replicas}"
-    return str(exc) or type(exc).__name__
+    found = _TEXT.search(str(exc))
+    return found[1].rstrip(". ") if found else str(exc) or type(exc).__name__

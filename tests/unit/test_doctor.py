@@ -175,15 +175,11 @@ def test_a_node_that_is_away_is_named():
 
 
 def test_nodes_that_do_not_answer_for_one_reason_are_one_finding():
-    """And the driver's words are cut to those that help."""
+    """And each node is named once."""
     errors = [
         Unavailable("The read failed: 10.0.0.1:9042: Host has been marked down or removed"),
         Unavailable("The read failed: 10.0.0.2:9042: Host has been marked down or removed"),
-        Unavailable(
-            "The read failed: Error from server: code=1200 [Coordinator node timed out waiting for replica "
-            'nodes\' responses] message="Operation timed out - received only 1 responses." '
-            "info={'consistency': 'LOCAL_SERIAL', 'required_responses': 2}"
-        ),
+        Unavailable("The read failed: Operation timed out - received only 1 responses"),
     ]
     told = [Answer(node, "dc1", [], error) for node, error in zip(NODES, errors, strict=True)]
     assert [one.found for one in unanswered("clocks", told, "hints of ")] == [

@@ -280,6 +280,20 @@ def test_an_error_never_is_without_text():
     assert "no host is up" in str(outcome.error(NoHostAvailable("x", {}), Kind.READ))
 
 
+@pytest.mark.parametrize("kind", Kind)
+def test_a_timeout_is_told_in_the_server_s_words_alone(kind):
+    """Without the driver's around them: who sends while a quorum is lost reads it first."""
+    info = {"consistency": QUORUM, "required_responses": 2, "received_responses": 1, "write_type": 0}
+    said = "Operation timed out - received only 1 responses."
+    exc = server(protocol.WriteTimeoutErrorMessage, said, info).to_exception()
+    expected = (
+        f"{'The read failed' if kind is Kind.READ else 'Whether it was written is not known'}: {said[:-1]}"
+    )
+    assert str(outcome.error(exc, kind)) == expected
+    several = NoHostAvailable("none", {"a": exc, "b": connection.ConnectionShutdown("defunct")})
+    assert str(outcome.error(several, kind)).endswith(f": a: {said[:-1]}; b: defunct")
+
+
 def test_too_few_replicas_are_told_in_plain_words():
     """Without the codes of the protocol: who is on call reads it first."""
     few = cassandra.Unavailable("code=1000", ConsistencyLevel.LOCAL_SERIAL, 2, 1)

@@ -31,8 +31,8 @@ app = typer.Typer()
 
 BATCH = 100
 DEFAULT_MAX = 10
-FOLLOW_WAIT = timedelta(seconds=20)
-"""How long one receive waits under --follow, before the next one."""
+FOLLOW_WAIT = timedelta(seconds=5)
+"""How long one receive waits under --follow, before the next one; an outage is told at its end."""
 
 
 class Settle(Enum):

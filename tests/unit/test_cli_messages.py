@@ -427,11 +427,15 @@ def test_follow_goes_on_until_ctrl_c(cli, monkeypatch):
 
 
 def test_follow_outlives_an_outage_and_says_so_once(cli, monkeypatch):
-    """It goes on until Ctrl-C, so a restart of Cassandra does not end it; a refusal does."""
+    """It goes on until Ctrl-C, so a restart of Cassandra does not end it; a refusal does.
+
+    It says so within five seconds, as a receive is silent as long as it waits.
+    """
     monkeypatch.setattr("cqueue.cli.outage.PAUSE_S", 0)
     receive, errors = Consumer.receive, [Unavailable("no host is up"), OutcomeUnknown("no answer"), None]
 
-    def receive_or_fail(self, *_args, **_options):
+    def receive_or_fail(self, _most, wait):
+        assert wait <= timedelta(seconds=5)
         error = errors.pop(0)
         if error is not None:
             raise error

@@ -22,7 +22,7 @@ def ready(request: Request) -> Response:
     """Tell whether queues were ever read. While Cassandra is away, pages go on showing what was known."""
     site = site_of(request)
     try:
-        site.shared.get("probe", lambda: reading.names(site.client))
+        site.shared.get("queues", lambda: reading.names(site.client))
     except CqueueError:
         return JSONResponse({"ready": False, "reason": "Cassandra has not answered yet"}, 503)
     return JSONResponse({"ready": True})

@@ -132,7 +132,15 @@ def parsed(place: Damage, parse: Callable[[], T], report: Report) -> T:
     """
     try:
         return parse()
-    except (DamagedRow, ValueError, KeyError, TypeError, AttributeError, OverflowError) as exc:
+    except (
+        DamagedRow,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as exc:
         damage = place._replace(reason=f"{place.reason} holds what does not belong there: {exc!r}")
         report(damage)
         raise error(damage) from exc

@@ -7,6 +7,8 @@ an operator mends or drops it.
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Mapping
 from threading import Lock
 from typing import Any, Final, NamedTuple
@@ -25,6 +27,9 @@ MESSAGE_KIND: Final = 3
 REMEMBERED: Final = 10_000
 """Damaged rows that a process remembers, to log each of them once. Each further one takes the place of the
 oldest, without a log line, so that a table that is damaged throughout fills neither memory nor log."""
+REMEMBERED_S: Final = 86_400.0
+"""Seconds (a day) for which a row is remembered that is not met again, as it was mended or dropped: more than
+an operator's look at a queue takes, and than consumers need to come back to a row that they passed."""
 
 _TEXTS: Final = frozenset({"queue", "key", "fleet", "worker", "log", "subscription", "member", "message"})
 LOGGER: Final = "cqueue.quarantine"
@@ -80,31 +85,37 @@ def _read(column: str, part: str) -> Any:
 
 
 class Quarantine:
-    """The damaged rows that one process has met. Thread-safe."""
+    """The damaged rows that one process has met lately. Thread-safe."""
 
     def __init__(self) -> None:
         self._mutex = Lock()
-        self._met: dict[tuple[str, tuple[Any, ...]], Damage] = {}
-        self._counts: dict[str, int] = {}
+        # With the time in s at which each was met last, in this order.
+        self._met: dict[tuple[str, tuple[Any, ...]], tuple[Damage, float]] = {}
 
     def report(self, damage: Damage) -> None:
         """Remember a damaged row. Log it, with its key, the first time."""
         place = (damage.table, damage.key)
         with self._mutex:
-            if place in self._met:
-                self._met[place] = self._met.pop(place)  # the latest
-                return
-            is_full = len(self._met) >= REMEMBERED
+            rows = self._remembered()
+            is_new, is_full = rows.pop(place, None) is None, len(rows) >= REMEMBERED
             if is_full:  # a caller that has just read this row has to find it
-                self._counts[self._met.pop(next(iter(self._met))).owner] -= 1
-            self._met[place] = damage
-            self._counts[damage.owner] = self._counts.get(damage.owner, 0) + 1
-        if not is_full:
+                del rows[next(iter(rows))]
+            rows[place] = damage, time.monotonic()
+        if is_new and not is_full:
             logs.logger(LOGGER).error("row_quarantined", **damage._asdict())
+
+    def _remembered(self) -> dict[tuple[str, tuple[Any, ...]], tuple[Damage, float]]:
+        """Forget what was not met for long; return the rest. The caller holds the mutex."""
+        since_s = time.monotonic() - REMEMBERED_S
+        while self._met and next(iter(self._met.values()))[1] < since_s:
+            del self._met[next(iter(self._met))]
+        return self._met
 
     def find(self, table: str, key: tuple[Any, ...]) -> Damage | None:
         """Return the damage that was reported for this row, if any."""
-        return self._met.get((table, key))
+        with self._mutex:
+            damage, _ = self._remembered().get((table, key), (None, 0.0))
+        return damage
 
     def check_message(self, wide_row: tuple[Any, ...], priority: int, id_: int) -> None:
         """Raise DamagedRow if the row of this message was reported."""
@@ -118,16 +129,15 @@ class Quarantine:
     def of(self, *tables: str) -> list[Damage]:
         """Return the damaged rows of these tables, in the order of their keys as text."""
         with self._mutex:
-            found = [damage for damage in self._met.values() if damage.table in tables]
+            found = [damage for damage, _ in self._remembered().values() if damage.table in tables]
         return sorted(found, key=lambda damage: (damage.table, *map(str, damage.key)))
 
     def forget(self, damage: Damage) -> None:
         """Forget a row that was mended or deleted."""
         with self._mutex:
-            if self._met.pop((damage.table, damage.key), None) is not None:
-                self._counts[damage.owner] -= 1
+            self._met.pop((damage.table, damage.key), None)
 
     def counts(self) -> Mapping[str, int]:
-        """Count the damaged rows that this process has met, by owner."""
+        """Count the damaged rows that this process has met lately, by owner."""
         with self._mutex:
-            return dict(self._counts)
+            return Counter(damage.owner for damage, _ in self._remembered().values())

@@ -157,7 +157,7 @@ def _counted(stats: Stats, quarantined: Mapping[str, int], threads: int) -> Iter
     yield _counter("messages", "Messages by what became of them.", outcomes, "queue", "outcome")
     yield _counter("failures", "Calls to Cassandra that are repeated.", failures, "queue", "call")
     yield _counter("hints", "Datagrams by which processes tell each other of messages.", hints, "event")
-    yield _gauge("quarantined_rows", "Stored rows that this process could not read.", damaged, "queue")
+    yield _gauge("quarantined_rows", "Stored rows that this process could not read lately.", damaged, "queue")
     yield _gauge("running", "Handlers that run now.", {(): stats.running})
     yield _gauge("threads", "Threads that run handlers.", {(): threads})
     yield _gauge("unstarted", "Messages held here and not yet started.", {(): stats.unstarted})

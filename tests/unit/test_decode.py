@@ -3,6 +3,7 @@
 import json
 import struct
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ from cqueue.store.operations import (
     SlotRow,
     SlotState,
 )
-from cqueue.store.quarantine import Damage, Quarantine, parse_address
+from cqueue.store.quarantine import REMEMBERED_S, Damage, Quarantine, parse_address
 from cqueue.store.record_page import RecordPage, parse
 from cqueue.store.statements import KEY_COLUMNS
 from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey
@@ -197,6 +198,12 @@ def _parsed(parse):
         decode.parsed(Damage("t", "o", ("k",), "column"), parse, Quarantine().report)
 
 
+def test_json_that_is_nested_too_deeply_is_damage():
+    """A schedule or a subscription that holds it is one damaged row, and no error of Python's."""
+    with pytest.raises(DamagedRow, match="column holds what does not belong there"):
+        decode.parsed(Damage("schedules", "q", ("q", "k"), "column"), lambda: json.loads("[" * 10**5), print)
+
+
 # ── the head of a wide row ──
 
 COLUMNS = "kind priority id cursor boundary state owner until fence ids due attempt rev died_at tally"
@@ -362,6 +369,21 @@ def test_a_row_is_counted_and_logged_once(caplog):
     assert quarantine.counts() == {"k": 1}
     assert [each.key for each in quarantine.of("queues")] == [("k",)]
     assert sum("row_quarantined" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_a_row_that_is_met_no_more_is_forgotten(monkeypatch):
+    """It was mended, or dropped by an operator: what counts damaged rows says so without a restart."""
+    now_s = 0.0
+    monkeypatch.setattr("cqueue.store.quarantine.time", SimpleNamespace(monotonic=lambda: now_s))
+    quarantine = Quarantine()
+    for number in range(2):
+        quarantine.report(Damage("queues", f"q{number}", (f"q{number}",), "why"))
+    now_s = REMEMBERED_S
+    quarantine.report(Damage("queues", "q1", ("q1",), "why"))
+    now_s += 1
+    assert quarantine.counts() == {"q1": 1}
+    assert quarantine.find("queues", ("q0",)) is None
+    assert [each.owner for each in quarantine.of("queues")] == ["q1"]
 
 
 def test_of_a_table_that_is_damaged_throughout_a_few_rows_are_remembered(caplog, monkeypatch):

@@ -222,8 +222,6 @@ def added(parts: Iterable[Families]) -> Families:
     for name, text, kind, samples in (family for part in parts for family in part):
         _, values = found.setdefault(name, ((name, text, kind), {}))
         for sample, labels, value in samples:
-            if str(sample).endswith("_created"):
-                continue
             key = (sample, *sorted(labels.items()))
             kept = values.setdefault(key, [sample, labels, 0.0])
             kept[2] = max(kept[2], value) if name in LARGEST else kept[2] + value
@@ -245,13 +243,17 @@ def _unpacked(families: Families) -> Iterator[Metric]:
 
 
 def packed(metrics: Iterable[Metric]) -> Families:
-    """Return metrics as values for JSON."""
+    """Return metrics as values for JSON, without when each was created, which nobody asks for."""
     return [
         [
             metric.name,
             metric.documentation,
             metric.type,
-            [[sample.name, dict(sample.labels), sample.value] for sample in metric.samples],
+            [
+                [sample.name, dict(sample.labels), sample.value]
+                for sample in metric.samples
+                if not sample.name.endswith("_created")
+            ],
         ]
         for metric in metrics
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,8 @@ from cqueue.cli.values import counted
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cqueue.client import Client
     from cqueue.store.quarantine import Damage
 
@@ -40,31 +43,37 @@ def list_damaged(
     and results are not: the call or the log line that meets a damaged one names it. Exits with 1 if there
     are any.
     """
+    from cqueue.store.quarantine import REMEMBERED  # noqa: PLC0415 - keeps `--help` quick
+
     with open_client(cli) as client, cli.status("Reading…") as show:
-        found = _found(client, names or [], log or [], show)
+        looks = list(_looks(client, names or [], log or [], show))
+    found = list(dict.fromkeys(chain.from_iterable(looks)))
     if found or cli.json:
         # Each address is alone on its line, so that it can be copied.
         lines = [f"{damage.address}\n  {damage.reason}" for damage in found]
         cli.emit([_described(damage) for damage in found], "\n".join(lines))
+    if any(len(look) >= REMEMBERED for look in looks):
+        cli.remark(f"There may be more: {REMEMBERED:,} are remembered at a time, those that were read last.")
     if found:
         raise typer.Exit(ExitCode.CHECK_FAILED)
     cli.remark("No row is damaged.")
 
 
-def _found(client: Client, names: list[str], logs: list[str], show: Any) -> list[Damage]:
-    from cqueue import quarantine  # noqa: PLC0415 - keeps `--help` quick
+def _looks(client: Client, names: list[str], logs: list[str], show: Any) -> Iterator[list[Damage]]:
+    """Yield the damaged rows of the small tables, and of each queue or log; some of them twice."""
+    from cqueue import quarantine  # noqa: PLC0415 - as above
 
     for name in names:
         find_queue(client, name)  # a mistyped name fails before anything long begins
-    found = [] if names or logs else quarantine.look(client)
+    if not (names or logs):
+        yield quarantine.look(client)
     for name in names or ([] if logs else client.queues()):
         show(f"Reading queue {name}…")
-        found += [one for one in quarantine.look_at_queue(client, name) if one not in found]
+        yield quarantine.look_at_queue(client, name)
     for name in logs:
         find_log(client, name)
         show(f"Reading log {name}…")
-        found += quarantine.look_at_log(client, name)
-    return found
+        yield quarantine.look_at_log(client, name)
 
 
 def _described(damage: Damage) -> dict[str, Any]:

@@ -13,10 +13,11 @@ from cqueue import QueueConfig, connect
 from cqueue.cli import confirm as asking
 from cqueue.cli import queue as commands
 from cqueue.cli.main import main
-from cqueue.client import _shared_stores
+from cqueue.client import _shared_stores, inside
 from cqueue.config import FIXED
 from cqueue.errors import Unavailable
 from cqueue.store.operations import ChangeQueue, CreateQueue, ReadQueue
+from cqueue.store.quarantine import Damage
 from tests.faulty_store import FaultyStore
 
 EVERYTHING = {
@@ -324,3 +325,21 @@ def test_a_change_that_cannot_be_shown_is_not_said_to_be_not_done(cli, cli_url, 
     assert (said.code, json.loads(said.err)["error"]) == (4, "OutcomeUnknown")
     assert "cannot be read" in said.err
     assert stored
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_list_of_damaged_rows_that_is_full_says_so(cli, monkeypatch, rows):
+    """An operator who drops all that is listed looks again."""
+
+    def look(client, name):
+        known = inside(client).quarantine
+        for number in range(rows):
+            known.report(Damage("shards", name, (name, 0, number, 0), "why"))
+        return known.of("shards")
+
+    monkeypatch.setattr("cqueue.store.quarantine.REMEMBERED", 3)
+    monkeypatch.setattr("cqueue.quarantine.look_at_queue", look)
+    cli("queue", "create", "q")
+    said = cli("quarantine", "list", "q")
+    assert (said.code, len(said.out.splitlines())) == (1, 2 * rows)
+    assert ("There may be more: 3 are remembered" in said.err) == (rows == 3)

@@ -16,6 +16,7 @@ from cqueue.doctor.site import unanswered
 from cqueue.errors import CqueueError, SchemaMismatch
 from cqueue.runtime.durations import show_duration
 from cqueue.runtime.sequences import grouped
+from cqueue.schema.deployment import DISPENSABLE
 from cqueue.schema.drift import Drift, all_drift
 from cqueue.schema.migrations import load_migrations
 from cqueue.schema.options import HINT_WINDOW_S
@@ -91,9 +92,9 @@ def drift(found: Sequence[Drift]) -> Iterator[Finding]:
 
 
 def _may_wait(one: Drift) -> bool:
-    """Return whether clients work with this difference: one of options, or of an outstanding `post`."""
+    """Return whether clients work with this difference: one of options, or of a migration that may wait."""
     if one.where.startswith("migration"):
-        return "_post_" in one.where
+        return "_post_" in one.where or one.where.partition("_pre_")[2] in DISPENSABLE
     return bool(one.cql) and not any(" ADD " in statement for statement in one.cql)
 
 

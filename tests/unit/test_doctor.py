@@ -495,6 +495,7 @@ def test_values_are_read_as_cassandra_writes_them(read, text, value):
         ),
         (Drift("migration 03_pre_log", "has not been applied.", "Run `cqueue schema apply`."), ERROR),
         (Drift("migration 07_post_packs", "has not been applied.", "Run `cqueue schema apply`."), WARNING),
+        (Drift("migration 13_pre_workers", "has not been applied.", "Run `cqueue schema apply`."), WARNING),
         (
             Drift("table log", "has compaction a, not b.", cql=("ALTER TABLE log WITH compaction = b",)),
             WARNING,

@@ -16,6 +16,8 @@ Row = TypeVar("Row")
 
 TOMBSTONE_WARN: Final = 1000
 """Tombstones up to which a read reports none: Cassandra's default `tombstone_warn_threshold`."""
+SWEPT_FROM: Final = 1000
+"""Rows from which on expired ones are looked for, each time that there are twice as many as were left."""
 _FOR_EVER_US: Final = 1 << 62
 
 
@@ -97,10 +99,15 @@ class Expiring(Generic[Key, Row]):
     def __init__(self, clock_us: Callable[[], int]) -> None:
         self._clock_us = clock_us
         self._rows: dict[Key, tuple[Row, int]] = {}  # (row, time in µs at which it expires)
+        self._swept_at = SWEPT_FROM  # rows
 
     def put(self, key: Key, row: Row, ttl_s: int) -> None:
         """Write a row. ttl_s: seconds until it expires; 0 keeps it for ever."""
-        self._rows[key] = (row, self._clock_us() + ttl_s * 1_000_000 if ttl_s else _FOR_EVER_US)
+        now_us = self._clock_us()
+        if len(self._rows) >= self._swept_at:
+            self._rows = {key: row for key, row in self._rows.items() if now_us < row[1]}
+            self._swept_at = max(SWEPT_FROM, 2 * len(self._rows))
+        self._rows[key] = (row, now_us + ttl_s * 1_000_000 if ttl_s else _FOR_EVER_US)
 
     def put_longest(self, key: Key, row: Row, ttl_s: int) -> None:
         """Write a row, unless the one that is there expires later."""

@@ -27,8 +27,6 @@ AHEAD_US = 60_000_000
 that may have been ahead. The message's id is not used again, so nothing else is deleted."""
 TTL_SLACK_S = 60
 """Seconds that a row outlives the time to live of its message: more than clocks disagree by."""
-LONGEST_TTL_S = 5 * 365 * 86_400
-"""Seconds above which a row gets no time to live: Cassandra refuses those that end after 2038."""
 SCANNED_AT_ONCE = 1000
 """Partitions of the look-up table that one read of a scan returns."""
 
@@ -84,8 +82,7 @@ def _batches(writes: Iterable[KeyWrite]) -> Iterator[tuple[KeyWrite, ...]]:
 def _ttl_s(row: MessageRow, now_us: int) -> int:
     if row.expires is None:
         return 0
-    left_s = max(0, row.expires - now_us // 1000) // 1000 + TTL_SLACK_S
-    return left_s if left_s <= LONGEST_TTL_S else 0
+    return max(0, row.expires - now_us // 1000) // 1000 + TTL_SLACK_S
 
 
 def _all(operations: Sequence[Operation[Any]]) -> Proto[NotDone | OutcomeUnknown | None]:

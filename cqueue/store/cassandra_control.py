@@ -44,7 +44,9 @@ def starters(requests: Requests) -> Starters:
         control.Listen: lambda op: write(cql.LISTEN, *op.row, op.row.digest, op.ttl_s),
         control.ReadDigests: lambda _: send(cql.READ_DIGESTS, (), decode.digests),
         control.ReadListeners: lambda op: send(cql.READ_LISTENERS, (list(op.listeners),), decode.listeners),
-        control.KeepResult: lambda op: write(cql.KEEP_RESULT, *op.row, _decided_us(op.row), op.ttl_s),
+        control.KeepResult: lambda op: write(
+            cql.KEEP_RESULT, *op.row, _decided_us(op.row), codec.ttl(op.ttl_s)
+        ),
         control.ReadResult: lambda op: one(cql.READ_RESULT, (op.message,), decode.results),
     }
 

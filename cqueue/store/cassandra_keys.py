@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from cqueue.store import decode, keys
+from cqueue.store import codec, decode, keys
 from cqueue.store import statements as cql
 from cqueue.store.requests import Requests, Starters, nothing
 from cqueue.store.statements import Kind
@@ -19,7 +19,7 @@ def starters(requests: Requests) -> Starters:
         ),
         keys.InsertKeys: lambda op: requests.send_batch(
             Kind.WRITE,
-            [(cql.INSERT_KEY, (*place, *row, ttl_s)) for place, row, ttl_s in op.writes],
+            [(cql.INSERT_KEY, (*place, *row, codec.ttl(ttl_s))) for place, row, ttl_s in op.writes],
             nothing,
         ),
         keys.DeleteKeys: lambda op: requests.send_batch(

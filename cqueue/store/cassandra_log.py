@@ -36,13 +36,7 @@ def starters(requests: Requests) -> Starters:
         ),
         ops.CountRecords: lambda op: requests.send(cql.COUNT_RECORDS, (*op.shard, op.after, op.upto), _span),
         ops.DropRecords: lambda op: write(cql.DROP_RECORDS, op.at_us, *op.shard),
-        ops.RegisterLogShard: lambda op: write(
-            # One µs later without a ttl: at equal times, Cassandra prefers what expires.
-            cql.REGISTER_LOG_SHARD,
-            *op.shard,
-            op.ttl_s,
-            op.shard.time_shard * 1000 + (not op.ttl_s),
-        ),
+        ops.RegisterLogShard: lambda op: _register(requests, op),
         ops.ReadLogShards: lambda op: all_(
             cql.READ_LOG_SHARDS, (op.log, op.time_shards), partial(decode.log_shards, op.log)
         ),
@@ -61,6 +55,13 @@ def starters(requests: Requests) -> Starters:
 def _append(requests: Requests, op: ops.AppendRecords) -> Request[None]:
     rows = codec.record_cells(op)
     return requests.send_encoded(cql.APPEND_RECORD, codec.log_partition(op.shard), rows)
+
+
+def _register(requests: Requests, op: ops.RegisterLogShard) -> Request[None]:
+    ttl_s = codec.ttl(op.ttl_s)
+    # One µs later without a ttl: at equal times, Cassandra prefers what expires.
+    at_us = op.shard.time_shard * 1000 + (not ttl_s)
+    return requests.write(cql.REGISTER_LOG_SHARD, *op.shard, ttl_s, at_us)
 
 
 def _read_whole(requests: Requests, op: ReadRecordPage) -> Steps[RecordPage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cqueue.store import decode
+from cqueue.store import codec, decode
 from cqueue.store import reservations as ops
 from cqueue.store import statements as cql
 from cqueue.store.requests import Request, Requests, Starters
@@ -27,6 +27,7 @@ def starters(requests: Requests) -> Starters:
 def _write(requests: Requests, op: ops.WriteReservation) -> Request[bool]:
     queue, key, message, replaces, made_us, sent = op.row
     values = (message.packed(), replaces.packed() if replaces else b"", made_us, sent)
+    ttl_s = codec.ttl(op.ttl_s)
     if op.expect is None:
-        return requests.change(cql.MAKE_RESERVATION, queue, key, *values, op.ttl_s)
-    return requests.change(cql.CHANGE_RESERVATION, op.ttl_s, *values, queue, key, op.expect.packed())
+        return requests.change(cql.MAKE_RESERVATION, queue, key, *values, ttl_s)
+    return requests.change(cql.CHANGE_RESERVATION, ttl_s, *values, queue, key, op.expect.packed())

@@ -7,8 +7,9 @@ The driver's own binding costs many times as much, most of it for looking up typ
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from cqueue import ids
 from cqueue.store import cells, decode
@@ -36,6 +37,9 @@ stored."""
 _NEVER_MS = 253_402_300_799_999
 """The end of the year 9999 in ms since 1970, in place of a timeout that `datetime` cannot hold. Consumers
 take either for expired (cqueue.protocol.policy); people are shown this one."""
+LAST_EXPIRY_S: Final = (1 << 31) - 86_400
+"""18 January 2038 in s since 1970: a day, ample for clocks, before the last date at which Cassandra lets rows
+expire by default. It refuses to write a row that would expire later."""
 _LOCK_STATES = frozenset(LockState)
 _SLOT_STATES = frozenset({SlotState.FREE, SlotState.CLAIMED, SlotState.WAITING})
 Report = Callable[[tuple[int, int, int], str], None]
@@ -48,6 +52,11 @@ _key = struct.Struct(">ibiQQ").pack  # the cells of priority and id
 _id = struct.Struct(">iQQ").pack
 _long = struct.Struct(">iq").pack  # the cell of a bigint
 _end = struct.Struct(">ibiq").pack  # the cells of format and write timestamp
+
+
+def ttl(seconds: int) -> int:
+    """Return the time to live that Cassandra is given: 0, for ever, for what would expire too late for it."""
+    return seconds if time.time() + seconds < LAST_EXPIRY_S else 0
 
 
 def partition(wide_row: WideRow) -> tuple[bytes, bytes, bytes]:
@@ -94,7 +103,7 @@ def log_partition(shard: LogShard) -> tuple[bytes, bytes, bytes]:
 def record_cells(op: AppendRecords) -> list[bytes]:
     """Encode each record as the cells of APPEND_RECORD's values after the partition key, in order."""
     encoded: list[bytes] = []
-    of, text, ttl = cells.of, cells.text, cells.of(_int(op.ttl_s))
+    of, text, ttl_s = cells.of, cells.text, cells.of(_int(ttl(op.ttl_s)))
     for id_, topic, key, headers, body in op.rows:
         parts = (
             _id(16, *ids.halves(id_)),
@@ -103,7 +112,7 @@ def record_cells(op: AppendRecords) -> list[bytes]:
             cells.UNSET if headers is None else of(cells.text_map(headers)),
             of(body),
             _long(8, ids.time_us(id_)),
-            ttl,
+            ttl_s,
         )
         encoded.append(b"".join(parts))
     return encoded

@@ -113,6 +113,8 @@ class Quarantine:
 
     def find(self, table: str, key: tuple[Any, ...]) -> Damage | None:
         """Return the damage that was reported for this row, if any."""
+        if not self._met:  # nearly always, and this is asked of each row of some reads
+            return None
         with self._mutex:
             damage, _ = self._remembered().get((table, key), (None, 0.0))
         return damage

@@ -17,110 +17,102 @@ if TYPE_CHECKING:
     from cqueue.store.operations import MessageRow
 
 
-class Received:
+class Received(Taken):
     """What a received message says of itself, with threads and with asyncio.
 
     Attributes:
         body: the message's bytes.
+        lease: used inside: the lease that the message shares with others of its claim.
+        row: used inside: the message as it is stored.
     """
 
-    __slots__ = ("_consumer", "_settler", "_taken", "body")
+    __slots__ = ("_consumer", "_settler", "body")
 
-    def __init__(self, settler: Settler, taken: Taken, body: bytes) -> None:
+    def __init__(self, settler: Settler, row: MessageRow, lease: Lease, body: bytes) -> None:
         self._consumer: Settles = settler  # target of `ack` and the like; a recorder replaces it
         self._settler = settler
-        self._taken = taken
+        self.row = row
+        self.lease = lease
         self.body = body
 
     @property
     def id(self) -> MessageId:
         """The message's id, the same at every delivery."""
-        return MessageId.of(self._taken.lease.wide_row, self._taken.row.priority, self._taken.row.id)
+        return MessageId.of(self.lease.wide_row, self.row.priority, self.row.id)
 
     @property
     def headers(self) -> dict[str, str]:
         """The message's headers as text by name; empty if there are none."""
-        return dict(self._taken.row.headers or {})
+        return dict(self.row.headers or {})
 
     @property
     def priority(self) -> int:
         """The message's priority, from 0 (most urgent) to 9."""
-        return self._taken.row.priority
+        return self.row.priority
 
     @property
     def task(self) -> str | None:
         """The task's name, if the message was sent with one."""
-        return self._taken.row.task
+        return self.row.task
 
     @property
     def key(self) -> str | None:
         """The key that the message was sent with, if any."""
-        return self._taken.row.key
+        return self.row.key
 
     @property
     def codec(self) -> str | None:
         """How the body is encoded, if the sender said so."""
-        return self._taken.row.codec
+        return self.row.codec
 
     @property
     def trigger(self) -> str | None:
         """The schedule's firing that sent the message, as JSON; None for other messages."""
-        return self._taken.row.trigger
+        return self.row.trigger
 
     @property
     def due(self) -> datetime:
         """When the message was due first, in UTC."""
-        return to_datetime(ids.time_us(self._taken.row.id) // 1000)
+        return to_datetime(ids.time_us(self.row.id) // 1000)
 
     @property
     def sent_at(self) -> datetime:
         """When the message was sent, in UTC, by cluster time."""
-        return to_datetime(self._taken.row.sent_at)
+        return to_datetime(self.row.sent_at)
 
     @property
     def attempt(self) -> int:
         """The number of this delivery, from 1. A claim whose consumer died before it handled the message
         counts.
         """
-        return self._taken.lease.attempt
+        return self.lease.attempt
 
     @property
     def suspect(self) -> bool:
         """Whether the last holder let the message expire, so that the message may have killed it. It comes
         alone.
         """
-        return self._taken.lease.suspect
-
-    @property
-    def lease(self) -> Lease:
-        """Used inside: the lease that the message shares with others of its claim."""
-        return self._taken.lease
-
-    @property
-    def row(self) -> MessageRow:
-        """Used inside: the message as it is stored."""
-        return self._taken.row
+        return self.lease.suspect
 
     @property
     def is_held(self) -> bool:
         """Whether the message is still held as far as this process knows: neither settled nor lost."""
-        lease = self._taken.lease
-        return not lease.lost and self._taken.row.id in lease.outstanding
+        return not self.lease.lost and self.row.id in self.lease.outstanding
 
     @property
     def is_cancelled(self) -> bool:
         """Whether somebody cancelled the message while it was held here. `extend` and `nack` find it out."""
-        return self._taken.row.id in self._taken.lease.cancelled
+        return self.row.id in self.lease.cancelled
 
     @property
     def fence(self) -> int:
         """A fencing token: of two deliveries of a message, the later one has the higher token."""
-        return self._taken.lease.fence
+        return self.lease.fence
 
     @property
     def visible_again(self) -> datetime:
         """When the visibility timeout passes, in UTC. `extend` moves it."""
-        return to_datetime(self._taken.lease.due_ms)
+        return to_datetime(self.lease.due_ms)
 
     def __repr__(self) -> str:
         return f"<message {self.id} attempt={self.attempt} bytes={len(self.body)}>"

@@ -22,7 +22,7 @@ class AsyncReceivedMessage(Received):
     __slots__ = ("_twin",)
 
     def __init__(self, twin: AsyncConsumer, message: ReceivedMessage) -> None:
-        super().__init__(message._settler, message._taken, message.body)  # noqa: SLF001 - its other half
+        super().__init__(message._settler, message.row, message.lease, message.body)  # noqa: SLF001 - its twin
         self._twin = twin
 
     async def ack(self) -> None:
@@ -72,7 +72,7 @@ class AsyncConsumer(Opening[Consumer]):
         consumer = self._inner
         messages = await self._bridge.call(
             partial(consumer.receive, max_messages, wait),
-            lost=consumer._give_back_unseen,  # noqa: SLF001 - its other half
+            lost=consumer._give_back_unseen,  # noqa: SLF001 - its twin
         )
         return [AsyncReceivedMessage(self, message) for message in messages]
 

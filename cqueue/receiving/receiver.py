@@ -207,7 +207,7 @@ class ClaimedMessages:
         self._bury_spent(claimed.dead, spec)
         some = self._still_held(claimed.taken, spec)
         if None not in [taken.row.body for taken in some]:  # mostly; the other way takes twice as long
-            messages = [ReceivedMessage(settler, taken, taken.row.body or b"") for taken in some]
+            messages = [ReceivedMessage(settler, one.row, one.lease, one.row.body or b"") for one in some]
         else:
             try:
                 messages = self._with_bodies(some, spec)
@@ -271,7 +271,7 @@ class ClaimedMessages:
             if body is None:
                 missing.append(one)
             else:
-                messages.append(ReceivedMessage(self._settler, one, body))
+                messages.append(ReceivedMessage(self._settler, one.row, one.lease, body))
         return messages + (self._found(missing, spec) if missing else [])
 
     def _found(self, missing: Sequence[Taken], spec: QueueSpec) -> list[ReceivedMessage]:
@@ -291,11 +291,11 @@ class ClaimedMessages:
             if one.row.id not in everywhere:
                 continue  # acked meanwhile
             body = everywhere[one.row.id]
-            bare = Taken(bodies.without_body(one.row), one.lease)
+            bare = bodies.without_body(one.row)
             if body is not None:
-                found.append(ReceivedMessage(settler, one, body))
+                found.append(ReceivedMessage(settler, one.row, one.lease, body))
             elif policy.disposition(spec, body_lost=True) is Disposition.BURY:
-                settler.bury(bare, spec, BODY_LOST)
+                settler.bury(Taken(bare, one.lease), spec, BODY_LOST)
             else:
-                found.append(ReceivedMessage(settler, bare, b""))
+                found.append(ReceivedMessage(settler, bare, one.lease, b""))
         return found

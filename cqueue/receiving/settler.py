@@ -75,7 +75,7 @@ class Settler:
         them back.
         """
         batches = list(self.acking.values())
-        acking = {(one.lease, one.row.id) for batch in batches for one in _taken(batch)}
+        acking = {(one.lease, one.row.id) for batch in batches for one in batch}
         for lease in list(self._leases):
             if lease.is_held and lease.due_ms > now_ms:
                 with suppress(CqueueError), self._lock_of(lease):
@@ -193,7 +193,7 @@ class Settler:
         since_s, meter = time.monotonic(), self._driver.meter
         note_end = _note_acking(some)
         try:
-            emptied = self._measured("ack", None, 0, acks.ack(_taken(some)))
+            emptied = self._measured("ack", None, 0, acks.ack(some))
         except OutcomeUnknown as exc:
             raise AckUnknown(f"it is not known whether {len(some)} ack(s) are stored: {exc}") from exc
         finally:
@@ -203,7 +203,7 @@ class Settler:
             for name, count in Counter(settler.name for settler in _settlers(some)).items():
                 meter.count("acked", name, count)
         if emptied:
-            owners = dict(zip([one.lease for one in _taken(some)], _settlers(some), strict=True))
+            owners = dict(zip([one.lease for one in some], _settlers(some), strict=True))
             for lease in emptied:
                 owners[lease].settled(lease)
 
@@ -236,12 +236,12 @@ class Settler:
     def nack(self, messages: Messages, delay: timedelta = timedelta()) -> None:
         """See `Consumer.nack`."""
         delay_ms = -(-delay_us(delay) // 1000)
-        self._settle("nack", messages, lambda some: self._give_back(_taken(some), delay_ms, count=True))
+        self._settle("nack", messages, lambda some: self._give_back(some, delay_ms, count=True))
 
     def snooze(self, messages: Messages, delay: timedelta) -> None:
         """See `Consumer.snooze`."""
         delay_ms = -(-delay_us(delay) // 1000)
-        self._settle("snooze", messages, lambda some: self._give_back(_taken(some), delay_ms, count=False))
+        self._settle("snooze", messages, lambda some: self._give_back(some, delay_ms, count=False))
 
     def _give_back(self, taken: Sequence[Taken], delay_ms: int, *, count: bool) -> None:
         by_lease = grouped((one.lease, one.row.id) for one in taken)
@@ -261,7 +261,7 @@ class Settler:
         """See `Consumer.extend`."""
         check_extension(duration)
 
-        taken = _taken(listed(messages))
+        taken = listed(messages)
 
         def extend(lease: Lease) -> None:
             with self._lock_of(lease):
@@ -284,7 +284,7 @@ class Settler:
             with self._lock_of(taken.lease):
                 self._bury(taken, spec, reason, headers, holder=own_name())
 
-        self._settle("dead", messages, lambda some: _call_for_each(_taken(some), bury_one))
+        self._settle("dead", messages, lambda some: _call_for_each(some, bury_one))
 
 
 def _are_texts(headers: Any) -> bool:
@@ -309,10 +309,6 @@ def _note_acking(messages: Sequence[Received]) -> Callable[[], None]:
 
 def _settlers(messages: Sequence[Received]) -> list[Settler]:
     return [message._settler for message in messages]  # noqa: SLF001 - of this package
-
-
-def _taken(messages: Sequence[Received]) -> list[Taken]:
-    return [message._taken for message in messages]  # noqa: SLF001 - as above
 
 
 def _call_for_each(items: Iterable[T], call: Callable[[T], None]) -> None:

@@ -110,7 +110,7 @@ class Fetchers:
 def delivery_of(resolver: Resolver, poller: Poller, message: ReceivedMessage) -> Delivery:
     """Return the delivery of a message with its handler, or with the reason why no handler takes it."""
     delivery = Delivery(message, poller)
-    if message.trigger is not None:
+    if message.row.trigger is not None:
         delivery.is_firing = True
     try:
         binding = resolver.resolve(message)

@@ -589,7 +589,7 @@ def test_a_burial_that_began_meanwhile_makes_a_cancel_unknown(queue, monkeypatch
         def bury_first(operation):
             if isinstance(operation, DeleteMessages) and not begun:
                 begun.append(True)
-                queue._driver.run(dead._die(queue._catalog.entry(queue.name).spec, message._taken))
+                queue._driver.run(dead._die(queue._catalog.entry(queue.name).spec, message))
             return execute(operation)
 
         monkeypatch.setattr(store, "execute", bury_first)

@@ -174,7 +174,7 @@ class Facade(RuleBasedStateMachine):
         assert known.holder is message, "a stale holder's extension was accepted"
         until_us = self.clock.us + seconds * 1_000_000
         for other in self.known.values():  # they were received together, and share a timeout
-            if other.holder is not None and other.holder._taken.lease is message._taken.lease:
+            if other.holder is not None and other.holder.lease is message.lease:
                 other.until_us = max(other.until_us, until_us)
 
     @rule(message=consumes(deliveries))

@@ -157,12 +157,16 @@ class Inline:
         """Run the message as a worker does, without time limits."""
         delivery = delivery_of(self._app, poller, message)
         runner = self._runner
-        runner.prepare(delivery)
-        call = runner.enter(delivery)
+        if delivery.is_firing:
+            runner.ask_schedule(delivery)
+        call = runner.begin(delivery)
         if call is not None:
             try:
                 delivery.answer = self._await(call()) if delivery.is_async else call()
             except FAILURES as exc:
                 delivery.error = exc
-        runner.finish(delivery, runner.decide(delivery))
+        settlement = runner.decide(delivery)
+        if delivery.is_firing:
+            settlement = runner.move_on(delivery, settlement)
+        runner.settle(delivery, settlement)
         return Ran(poller.name, message, delivery.settlement, delivery.answer, delivery.error)

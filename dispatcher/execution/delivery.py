@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cqueue.consumer import ReceivedMessage
     from cqueue.dispatcher.execution.actions import Action
-    from cqueue.dispatcher.execution.context import Binding, Context
+    from cqueue.dispatcher.execution.context import Binding, Context, Firing
     from cqueue.dispatcher.execution.pollers import Poller
     from cqueue.protocol.lease import Lease
     from cqueue.store.control import KeepResult
@@ -94,6 +94,7 @@ class Delivery(Interruptible):
 
     # The run:
     context: Context | None = None
+    firing: Firing | None = None  # of a schedule that has it run
     override: Action | None = None  # the schedule's action, in place of the handler's
     begun_s = math.inf  # when the handler was called, monotonic
     answer: Any = None  # what the handler returned

@@ -9,7 +9,7 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cqueue.dispatcher.execution.backlog import Backlog
 from cqueue.dispatcher.execution.delivery import STOP, Delivery
@@ -18,6 +18,8 @@ from cqueue.dispatcher.execution.interrupt import Interrupted
 from cqueue.dispatcher.execution.runner import Runner
 from cqueue.errors import NotDone
 from cqueue.runtime.batcher import calls
+
+T = TypeVar("T")
 
 BLOCKED_S: Final = 5.0
 """Seconds without a turn of the loop after which it counts as blocked: no proper coroutine takes as long."""
@@ -134,22 +136,26 @@ class EventLoop:
             delivery.end(STOP, monotonic())
 
     async def _handle(self, delivery: Delivery) -> None:
-        """Run one delivery, as a worker thread does."""
+        """Run one delivery, as a worker thread does; what needs Cassandra is done off the loop."""
+        runner = self._runner
         try:
             try:
-                await self._off_the_loop_if_firing(delivery, partial(self._runner.prepare, delivery))
-                call = self._runner.enter(delivery)
+                if delivery.is_firing:
+                    await self._off_the_loop(partial(runner.ask_schedule, delivery))
+                call = runner.begin(delivery)
                 if delivery.is_abandoned:  # as in a worker
                     return
                 if call is not None:
                     delivery.answer = await self._called(delivery, call)
             except BaseException as exc:  # noqa: BLE001 - as in a worker
                 delivery.error = exc
-            settlement = self._runner.decide(delivery)
-            await self._off_the_loop_if_firing(delivery, partial(self._runner.finish, delivery, settlement))
+            settlement = runner.decide(delivery)
+            if delivery.is_firing:
+                settlement = await self._off_the_loop(partial(runner.move_on, delivery, settlement))
+            runner.settle(delivery, settlement)
             delivery.let_go()
         except BaseException as exc:  # noqa: BLE001 - as in a worker
-            self._runner.broken(delivery, exc)
+            runner.broken(delivery, exc)
 
     async def _called(self, delivery: Delivery, call: Callable[[], Any]) -> Any:
         """Call the handler, which is cancelled when its time limit passes, or the dispatcher stops."""
@@ -168,22 +174,19 @@ class EventLoop:
             if timer is not None:
                 timer.cancel()
 
-    async def _off_the_loop_if_firing(self, delivery: Delivery, step: Callable[[], object]) -> None:
-        """Do the step here; for a firing, which needs Cassandra, on a thread, unless there are too many.
+    async def _off_the_loop(self, step: Callable[[], T]) -> T:
+        """Do the step on a thread, or here if there are too many.
 
         A cancellation does not end the step: nobody would settle the message, whose lease is extended until
         then.
         """
-        if not delivery.is_firing:
-            step()
-            return
         try:
             # Not by an executor: one that cannot start a thread keeps the step, and does it later as well.
             done = asyncio.wrap_future(self._steps.submit(partial(copy_context().run, step)))
         except NotDone:
-            step()
-            return
+            return step()
         while not done.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([done])
-        done.result()
+        result: T = done.result()
+        return result

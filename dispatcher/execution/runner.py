@@ -106,13 +106,9 @@ class Runner:
 
     # ── before ──
 
-    def prepare(self, delivery: Delivery) -> None:
-        """Make the run's context, and ask the schedule of a firing, which takes requests to Cassandra."""
-        context = delivery.context = _RunContext(delivery, self.telemetry.log, self.stopping)
-        if delivery.is_lost:
-            delivery.lose()
-        self.telemetry.count(delivery.poller.name, "started")
-        if not delivery.is_firing or delivery.binding is None or delivery.error is not None:
+    def ask_schedule(self, delivery: Delivery) -> None:
+        """Ask the schedule of a firing, before `begin`. It takes requests to Cassandra."""
+        if delivery.binding is None or delivery.error is not None:
             return
         try:
             started = firing.begin(delivery.poller.queue.schedules.store, delivery.message)
@@ -122,14 +118,22 @@ class Runner:
         if isinstance(started, Cancel | Snooze):
             delivery.override = started
         else:
-            context.firing = started
+            delivery.firing = started
 
-    def enter(self, delivery: Delivery) -> Callable[[], Any] | None:
-        """Call the hooks before the run. Return the handler's call, or None to call nothing."""
-        binding, message, context = delivery.binding, delivery.message, delivery.context
-        if binding is None or context is None or delivery.error is not None or delivery.override is not None:
+    def begin(self, delivery: Delivery) -> Callable[[], Any] | None:
+        """Make the run's context, and call the hooks before the run. Return the handler's call, or None to
+        call nothing.
+        """
+        context = delivery.context = _RunContext(delivery, self.telemetry.log, self.stopping)
+        if delivery.is_lost:
+            delivery.lose()
+        self.telemetry.count(delivery.poller.name, "started")
+        binding, message = delivery.binding, delivery.message
+        if binding is None or delivery.error is not None or delivery.override is not None:
             return None
         try:
+            if delivery.firing is not None:
+                context.firing = delivery.firing
             if binding.timeout is not None:
                 context.deadline = context.now + binding.timeout
             for before in self._before:
@@ -151,16 +155,25 @@ class Runner:
 
     # ── after ──
 
-    def finish(self, delivery: Delivery, settlement: Settlement) -> None:
-        """Move the schedule of a firing on, which takes requests to Cassandra, and hand the decision on."""
-        context = delivery.context
-        is_ours = not delivery.is_abandoned  # else `give_up` has settled it, and only a success counts
-        if not (is_ours or settlement is SUCCEEDED):
-            return
-        if delivery.is_firing and context and delivery.override is None and settlement is not INTERRUPTED:
-            settlement = self._moved_on(delivery, context, settlement)
-            if not (is_ours or settlement is SUCCEEDED):
-                return
+    def move_on(self, delivery: Delivery, settlement: Settlement) -> Settlement:
+        """Move the schedule of a firing on, after `decide`. Return the decision about the firing.
+
+        It takes requests to Cassandra.
+        """
+        is_void = delivery.is_abandoned and settlement is not SUCCEEDED
+        if is_void or delivery.override is not None or settlement is INTERRUPTED:
+            return settlement
+        try:
+            store = delivery.poller.queue.schedules.store
+            return firing.finish(store, delivery.message, delivery.firing, settlement)
+        except BaseException as exc:  # noqa: BLE001 - as above
+            delivery.error = exc
+            return self._after_error(delivery, exc)
+
+    def settle(self, delivery: Delivery, settlement: Settlement) -> None:
+        """Count and log the decision, and have it stored."""
+        if delivery.is_abandoned and settlement is not SUCCEEDED:
+            return  # `give_up` has settled the message, and only a success counts after that
         self.telemetry.count(delivery.poller.name, settlement.outcome)
         if settlement is not SUCCEEDED:
             self.telemetry.decided(delivery, settlement)
@@ -239,15 +252,6 @@ class Runner:
         if delivery.error is not None:
             return self._after_error(delivery, delivery.error)
         return SUCCEEDED if delivery.answer is None else self._of_answer(delivery, delivery.answer)
-
-    def _moved_on(self, delivery: Delivery, context: Context, settlement: Settlement) -> Settlement:
-        """Move the schedule on; return the decision about the firing."""
-        try:
-            store = delivery.poller.queue.schedules.store
-            return firing.finish(store, delivery.message, context.firing, settlement)
-        except BaseException as exc:  # noqa: BLE001 - as above
-            delivery.error = exc
-            return self._after_error(delivery, exc)
 
     def _of_answer(self, delivery: Delivery, answer: Any) -> Settlement:
         if answer is False and (delivery.binding is None or delivery.binding.keeping is None):

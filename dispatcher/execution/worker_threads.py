@@ -42,8 +42,9 @@ class WorkerThreads:
 
     def _run(self, delivery: Delivery) -> None:
         runner = self._runner
-        runner.prepare(delivery)
-        call = runner.enter(delivery)
+        if delivery.is_firing:
+            runner.ask_schedule(delivery)
+        call = runner.begin(delivery)
         if delivery.is_abandoned:  # given up while its hooks ran: others may handle it by now
             return
         if call is not None:
@@ -51,7 +52,10 @@ class WorkerThreads:
                 delivery.answer = delivery.call(call)
             except BaseException as exc:  # noqa: BLE001 - also SystemExit: a handler ends no worker
                 delivery.error = exc
-        runner.finish(delivery, runner.decide(delivery))
+        settlement = runner.decide(delivery)
+        if delivery.is_firing:
+            settlement = runner.move_on(delivery, settlement)
+        runner.settle(delivery, settlement)
 
     # ── handlers that take too long ──
 

@@ -59,9 +59,8 @@ def make_delivery(call=lambda *_: None, *, is_firing=False):
 def test_a_run_that_has_ended_is_not_given_up(runner, settled):
     """It ends between the look at what runs and the decision to wait for it no longer."""
     delivery = make_delivery()
-    runner.prepare(delivery)
-    runner.enter(delivery)
-    runner.finish(delivery, runner.decide(delivery))
+    runner.begin(delivery)
+    runner.settle(delivery, runner.decide(delivery))
     assert not runner.give_up(delivery, LEFT, Event.STUCK)
     assert not delivery.is_abandoned
     assert not delivery.is_lost
@@ -112,8 +111,7 @@ def test_one_settles_a_message_whose_run_ends_as_it_is_given_up(names):
 def test_a_run_is_given_up_once(runner, settled):
     """Though its time limit and a stop of the dispatcher meet."""
     delivery = make_delivery()
-    runner.prepare(delivery)
-    runner.enter(delivery)
+    runner.begin(delivery)
     assert runner.give_up(delivery, LEFT, Event.STUCK)
     assert not runner.give_up(delivery, INTERRUPTED, Event.ABANDONED)
     assert settled == [LEFT]
@@ -125,11 +123,10 @@ def test_a_run_is_given_up_once(runner, settled):
 def test_a_run_that_was_given_up_settles_only_what_it_has_done(runner, settled, override, expected):
     """An ack is right however late; nothing else is stored in place of what was decided."""
     delivery = make_delivery()
-    runner.prepare(delivery)
-    runner.enter(delivery)
+    runner.begin(delivery)
     runner.give_up(delivery, LEFT, Event.STUCK)
     delivery.override = override
-    runner.finish(delivery, runner.decide(delivery))
+    runner.settle(delivery, runner.decide(delivery))
     assert settled == expected
 
 
@@ -138,10 +135,10 @@ def test_a_late_success_whose_schedule_does_not_move_on_settles_nothing(runner, 
     monkeypatch.setattr(firing, "begin", lambda *_: object())
     monkeypatch.setattr(firing, "finish", lambda *_: Settlement(Verb.SNOOZE, "snoozed"))
     delivery = make_delivery(is_firing=True)
-    runner.prepare(delivery)
-    runner.enter(delivery)
+    runner.ask_schedule(delivery)
+    runner.begin(delivery)
     runner.give_up(delivery, LEFT, Event.STUCK)
-    runner.finish(delivery, runner.decide(delivery))
+    runner.settle(delivery, runner.move_on(delivery, runner.decide(delivery)))
     assert settled == [LEFT]
 
 
@@ -199,8 +196,7 @@ def test_a_decision_that_cannot_be_handed_on_still_frees_the_thread():
 
     runner = Runner(Telemetry(), [], refuse)
     delivery = make_delivery()
-    runner.prepare(delivery)
-    runner.enter(delivery)
+    runner.begin(delivery)
     assert runner.give_up(delivery, LEFT, Event.STUCK)
 
 

@@ -187,16 +187,13 @@ class Backlog:
             self._wake_loop()
         return []
 
-    def take(self, done: int = 0) -> Delivery | None:
-        """Wait for the next delivery of the calling worker; None: the backlog is closed.
+    def take(self, line: RunQueue, done: int = 0) -> Delivery | None:
+        """Return the next delivery of a run queue, if one waits and a runner is free.
 
         Args:
-            done: the `id` of the worker's last delivery, which is settled or on its way; 0 for none.
+            line: the run queue.
+            done: the `id` of the runner's last delivery, which is settled or on its way; 0 for none.
         """
-        return self.take_now(self.threads, done) or self._wait()
-
-    def take_now(self, line: RunQueue, done: int = 0) -> Delivery | None:
-        """Return the next delivery of a run queue, if one waits and a runner is free. `done` as in `take`."""
         # Workers that block on the mutex form a convoy: each release hands it to a thread that has yet to
         # get the interpreter, so every message costs two switches of threads.
         while not self._mutex.acquire(blocking=False):
@@ -214,7 +211,8 @@ class Backlog:
             self._room_freed()
         return delivery
 
-    def _wait(self) -> Delivery | None:
+    def wait(self) -> Delivery | None:
+        """Wait for the next delivery of the calling worker; None: the backlog is closed."""
         delivery = None
         with self._mutex:
             self._asleep += 1

@@ -110,7 +110,7 @@ class EventLoop:
 
     def _start_waiting(self, done: int = 0) -> None:
         """Start waiting handlers, as many as may run. `done`: the `id` of a delivery that has ended."""
-        while (delivery := self._backlog.take_now(self._backlog.coroutines, done)) is not None:
+        while (delivery := self._backlog.take(self._backlog.coroutines, done)) is not None:
             done = 0
             task = self._loop.create_task(self._handle(delivery))
             self._tasks[task] = delivery

@@ -28,8 +28,8 @@ class WorkerThreads:
             self._count += 1
 
     def _work(self) -> None:
-        done = 0
-        while (delivery := self._backlog.take(done)) is not None:
+        backlog, done = self._backlog, 0
+        while (delivery := backlog.take(backlog.threads, done) or backlog.wait()) is not None:
             try:
                 self._run(delivery)
             except BaseException as exc:  # noqa: BLE001 - nobody would notice that the thread has ended

@@ -37,7 +37,7 @@ def backlog(told):
 
 
 def taken(backlog, count):
-    return [backlog.take() for _ in range(count)]
+    return [backlog.take(backlog.threads) for _ in range(count)]
 
 
 def test_queues_take_turns(backlog):
@@ -69,18 +69,18 @@ def test_coroutines_wait_in_a_line_of_their_own(backlog, told):
     plain, coroutine = delivery(), delivery(is_async=True)
     backlog.put([coroutine, plain])
     assert told.called == 1
-    assert backlog.take() is plain
-    assert backlog.take_now(backlog.coroutines) is coroutine
-    assert backlog.take_now(backlog.coroutines) is None
+    assert backlog.take(backlog.threads) is plain
+    assert backlog.take(backlog.coroutines) is coroutine
+    assert backlog.take(backlog.coroutines) is None
 
 
 def test_running_and_waiting_are_counted_exactly(backlog):
     """At every moment a message is in exactly one of the two counts."""
     backlog.put([delivery() for _ in range(3)])
     assert (backlog.waiting, backlog.running) == (3, 0)
-    one = backlog.take()
+    one = backlog.take(backlog.threads)
     assert (backlog.waiting, backlog.running) == (2, 1)
-    backlog.take(id(one))
+    backlog.take(backlog.threads, id(one))
     assert (backlog.waiting, backlog.running) == (1, 1)
 
 
@@ -88,7 +88,7 @@ def test_withdrawn_is_only_what_nobody_has_started(backlog):
     """The other deliveries keep their order."""
     ones = [delivery() for _ in range(5)]
     backlog.put(ones)
-    backlog.take()
+    backlog.take(backlog.threads)
     assert backlog.withdraw(ones[:3]) == ones[1:3]
     assert taken(backlog, 2) == ones[3:]
 
@@ -96,7 +96,7 @@ def test_withdrawn_is_only_what_nobody_has_started(backlog):
 def test_close_gives_back_what_waits_and_ends_the_workers(backlog):
     """Deliveries that come after the close are given back as well."""
     ended = []
-    thread = threading.Thread(target=lambda: ended.append(backlog.take()))
+    thread = threading.Thread(target=lambda: ended.append(backlog.wait()))
     thread.start()
     backlog.put([delivery(is_async=True)])
     assert len(backlog.close()) == 1
@@ -110,7 +110,7 @@ def test_close_gives_back_what_waits_and_ends_the_workers(backlog):
 def test_calm_is_when_nothing_runs(backlog):
     """A worker that cannot be ended is not waited for, once it is abandoned."""
     backlog.put([delivery()])
-    one = backlog.take()
+    one = backlog.take(backlog.threads)
     backlog.close()
     assert backlog.running
     backlog.abandon(one)
@@ -146,7 +146,7 @@ def test_a_receive_of_little_use_is_put_off_and_asked_for_later(backlog, told):
     assert room(backlog, "a") == 0
     taken(backlog, 19)
     assert told.fed == 0
-    backlog.take()
+    backlog.take(backlog.threads)
     assert told.fed == 1
     assert room(backlog, "a") == 50
 
@@ -156,7 +156,7 @@ def test_where_two_batches_fit_none_is_asked_for_in_part(backlog, told):
     backlog.put([delivery("a") for _ in range(101)])
     assert room(backlog, capacity=200) == 0
     assert room(backlog, capacity=200, coming=100) == 0
-    backlog.take()
+    backlog.take(backlog.threads)
     assert told.fed == 1
     assert room(backlog, capacity=200) == 100
     assert room(backlog, capacity=200, coming=100) == 0
@@ -165,12 +165,7 @@ def test_where_two_batches_fit_none_is_asked_for_in_part(backlog, told):
 def test_an_idle_worker_is_room_for_one(backlog, told):
     """Where handlers are so slow that nothing should wait."""
     assert room(backlog, "a", capacity=0) == 0
-    thread = threading.Thread(target=backlog.take)
-    thread.start()
-    while not backlog._asleep:
-        pass
-    backlog.close()
-    thread.join(10)
+    assert backlog.take(backlog.threads) is None
     assert told.fed == 1
 
 

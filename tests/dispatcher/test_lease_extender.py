@@ -103,7 +103,7 @@ def test_a_lease_is_extended_once_a_thread_can_be_started(lease_extender, poller
     other = LeasedBatch(poller, poller.lease, [batch.deliveries.pop()])
     lease_extender.keep(other)
     for _ in range(3):
-        backlog.take()
+        backlog.take(backlog.threads)
 
     def refuse(*_):
         raise NotDone("no thread can be started")
@@ -122,7 +122,7 @@ def test_an_extension_that_no_thread_could_do_is_not_left_in_line(
 ):
     """All of them would be made once threads can be started, before those of leases that are due."""
     for _ in range(3):
-        backlog.take()
+        backlog.take(backlog.threads)
 
     def refuse(_):
         raise RuntimeError("can't start new thread")
@@ -157,7 +157,7 @@ def test_one_extension_at_a_time(batch):
 )
 def test_what_is_over_is_looked_at_once_more(lease_extender, backlog, poller, batch, change, lost):  # noqa: PLR0917
     """A batch that is over is dropped at the next check; its handlers are told only if the lease was lost."""
-    backlog.take()
+    backlog.take(backlog.threads)
     deliveries = batch.deliveries
     for name, value in change.items():
         setattr(batch.lease, name, value)
@@ -170,7 +170,7 @@ def test_what_is_over_is_looked_at_once_more(lease_extender, backlog, poller, ba
 @pytest.mark.parametrize("settlement", [None, SUCCEEDED, Settlement(Verb.NACK, "retried")])
 def test_what_runs_or_is_not_yet_settled_is_extended(lease_extender, backlog, poller, batch, settlement):
     """Again and again, at each half of its timeout."""
-    first = backlog.take()
+    first = backlog.take(backlog.threads)
     first.settlement = settlement or first.settlement
     backlog.close()
     settled(*batch.deliveries[1:])
@@ -202,7 +202,7 @@ def test_what_is_left_to_its_timeout_is_not_extended(lease_extender, backlog, po
 
 def test_an_extension_that_fails_is_tried_again_each_second(lease_extender, backlog, poller):
     """Not at each tick; and even after the timeout, because nobody need have taken the message."""
-    backlog.take()
+    backlog.take(backlog.threads)
     poller.error = Unavailable("no node")
     tick_at(lease_extender, poller, *range(0, 25_000, 100))
     assert 18 <= poller.extended <= 25_000 // RETRY_MS
@@ -215,7 +215,7 @@ def test_a_lost_lease_is_told_to_handlers_and_forgotten(lease_extender, backlog,
     """`context.lost` of each that runs."""
     lost = []
     for one in batch.deliveries:
-        assert backlog.take() is one
+        assert backlog.take(backlog.threads) is one
         one.context = SimpleNamespace(lost=SimpleNamespace(set=lambda: lost.append(1)))
     poller.error = LeaseLost("gone")
 
@@ -265,7 +265,7 @@ def test_what_is_over_or_lost_is_let_go_of(lease_extender, poller, batch):
 
 def test_bodies_of_settled_messages_are_let_go(lease_extender, backlog, poller, batch):
     """Though a neighbour runs for hours."""
-    backlog.take()
+    backlog.take(backlog.threads)
     settled(*batch.deliveries[1:])
     tick_at(lease_extender, poller, 5_000)
     assert len(batch.deliveries) == 1

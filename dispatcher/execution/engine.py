@@ -191,7 +191,7 @@ class Engine:
         self.loop.watch(time.monotonic())
         self.worker_threads.watch(time.monotonic())
         self.settlement_writer.watch()
-        self.history.watch(self.lease_extender.batches)
+        self.history.watch(self.lease_extender.batches.copy())
 
     # ── the end ──
 

@@ -9,7 +9,6 @@ each call may wait long for Cassandra.
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -55,8 +54,7 @@ class LeaseExtender:
         self._watch = watch
         self._extensions = calls("cqueue-extend", at_a_time=EXTENDERS)
         self._trouble = Trouble(runner.telemetry, Event.EXTEND_FAILED, Event.EXTEND_RESUMED)
-        self._new: deque[LeasedBatch] = deque()
-        self.batches: list[LeasedBatch] = []
+        self.batches: set[LeasedBatch] = set()  # copied before a look: fetchers add to it
         self._ticks = 0
         self._stop = threading.Event()
         self.thread = threading.Thread(target=self._run, name="cqueue-lease-extender", daemon=True)
@@ -74,7 +72,7 @@ class LeaseExtender:
 
     def keep(self, batch: LeasedBatch) -> None:
         """Add a batch to those that are checked. Called on any thread."""
-        self._new.append(batch)
+        self.batches.add(batch)
 
     def _run(self) -> None:
         while not self._stop.wait(TICK_S):
@@ -86,14 +84,13 @@ class LeaseExtender:
 
     def tick(self) -> None:
         """Check all batches once."""
-        while self._new:
-            self.batches.append(self._new.popleft())
         self._ticks += 1
-        if self._ticks % TICKS_TO_FORGET == 0:
-            for batch in self.batches:
-                batch.forget()
         now_ms: dict[str, int] = {}
-        self.batches = [batch for batch in self.batches if self._look(batch, now_ms)]
+        for batch in self.batches.copy():
+            if self._ticks % TICKS_TO_FORGET == 0:
+                batch.forget()
+            if not self._look(batch, now_ms):
+                self.batches.discard(batch)
 
     def _look(self, batch: LeasedBatch, clock_ms: dict[str, int]) -> bool:
         """Do what a batch needs; return whether it needs further checks."""

@@ -488,7 +488,7 @@ def test_a_lost_lease_is_told_and_nothing_but_an_ack_is_sent(work, clock, dispat
     gate.wait_begun()
     dispatcher.engine.poll_schedule.close()
     until(lambda: dispatcher.engine.lease_extender.batches)
-    batch = dispatcher.engine.lease_extender.batches[0]
+    (batch,) = dispatcher.engine.lease_extender.batches
     batch.busy = True  # as if the extension hung, while this process is cut off
     clock.advance(10)
     with work.consumer() as other:

@@ -162,7 +162,7 @@ def test_what_is_over_is_looked_at_once_more(lease_extender, backlog, poller, ba
     for name, value in change.items():
         setattr(batch.lease, name, value)
     tick_at(lease_extender, poller, 0)
-    assert lease_extender.batches == []
+    assert not lease_extender.batches
     assert {one.is_lost for one in deliveries} == {lost}
     assert backlog.waiting == (0 if lost else 2)
 
@@ -226,7 +226,8 @@ def test_a_lost_lease_is_told_to_handlers_and_forgotten(lease_extender, backlog,
     poller.consumer.extend = extend
     tick_at(lease_extender, poller, 5_000, 5_100)
     assert len(lost) == 3
-    assert lease_extender.batches == batch.deliveries == []
+    assert not lease_extender.batches
+    assert batch.deliveries == []
 
 
 @pytest.mark.parametrize("most", [1, 3])
@@ -240,7 +241,7 @@ def test_a_lost_lease_is_told_to_handlers_at_any_check(lease_extender, poller, b
         one.message.is_held = False
     tick_at(lease_extender, poller, TICKS_TO_FORGET)
     assert all(one.is_lost for one in deliveries)
-    assert lease_extender.batches == []
+    assert not lease_extender.batches
 
 
 def test_an_extension_that_comes_after_the_last_ack_does_nothing(lease_extender, poller, batch):
@@ -260,7 +261,8 @@ def test_what_is_over_or_lost_is_let_go_of(lease_extender, poller, batch):
     """A batch and its deliveries know each other: only the garbage collector would find them."""
     poller.lease.outstanding = set()
     tick_at(lease_extender, poller, 100)
-    assert lease_extender.batches == batch.deliveries == []
+    assert not lease_extender.batches
+    assert batch.deliveries == []
 
 
 def test_bodies_of_settled_messages_are_let_go(lease_extender, backlog, poller, batch):

@@ -74,45 +74,44 @@ _GIVING_UP: Final = threading.Lock()
 """Held while a run is given up, which is rare."""
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Delivery(Interruptible):
     """One delivery of one message, and the one run of its handler.
 
-    Only the thread that has the delivery at the moment writes its fields. There is one object for every
-    message, so values that nearly all deliveries share are class attributes.
+    Only the thread that has the delivery at the moment writes its fields. The fields are slots, because to
+    read defaults from the class took a fifth of the time of a run.
     """
 
+    message: ReceivedMessage
+    poller: Poller
     batch: LeasedBatch | None = None
     binding: Binding | None = None
-    is_async = False
-    is_firing = False  # a schedule sent the message
-    is_suspect = False  # its last holder let it expire
+    is_async: bool = False
+    is_firing: bool = False  # a schedule sent the message
+    is_suspect: bool = False  # its last holder let it expire
 
-    settlement = UNDECIDED
-    is_left = False  # the message is left to its timeout; the lease is not extended for it
+    settlement: Settlement = UNDECIDED
+    is_left: bool = False  # the message is left to its timeout; the lease is not extended for it
     result: KeepResult | None = None  # what is stored about the message, if its task keeps results
-    due_s = 0.0  # when a nacked or snoozed message is due again, by the settlement writer's clock
+    due_s: float = 0.0  # when a nacked or snoozed message is due again, by the settlement writer's clock
 
     # The run:
     context: Context | None = None
     firing: Firing | None = None  # of a schedule that has it run
     override: Action | None = None  # the schedule's action, in place of the handler's
-    begun_s = math.inf  # when the handler was called, monotonic
+    begun_s: float = math.inf  # when the handler was called, monotonic
     answer: Any = None  # what the handler returned
     error: BaseException | None = None  # what the handler raised, or why no handler is called
-    is_own_error = False  # the dispatcher has written the error's text
-    is_told = False  # the history says that it runs
-    is_lost = False  # another consumer may have the message
+    is_own_error: bool = False  # the dispatcher has written the error's text
+    is_told: bool = False  # the history says that it runs
+    is_lost: bool = False  # another consumer may have the message
     task: Task[Any] | None = None  # of a coroutine function, while it is called
     told_s: float | None = None  # when the handler was interrupted
-    told = ""  # why the handler was interrupted: TIME_LIMIT or STOP
-    is_abandoned = False  # the run was given up: another thread settles the message, nobody waits for the run
-    _has_ended = False
-    _is_doubtful = False  # whether the run is given up is being decided, or was
+    told: str = ""  # why the handler was interrupted: TIME_LIMIT or STOP
+    is_abandoned: bool = False  # given up: another thread settles the message, nobody waits for the run
+    _has_ended: bool = False
+    _is_doubtful: bool = False  # whether the run is given up is being decided, or was
     end_span: Callable[..., None] | None = None  # ends the span of the run; None if nobody traces
-
-    def __init__(self, message: ReceivedMessage, poller: Poller) -> None:
-        self.message = message
-        self.poller = poller
 
     @property
     def name(self) -> str:
@@ -144,7 +143,7 @@ class Delivery(Interruptible):
     @property
     def is_called(self) -> bool:
         """Whether the handler is being called."""
-        return self.task is not None or super().is_called
+        return self.task is not None or self.is_interruptible
 
     def end(self, why: str, now_s: float) -> bool:
         """Interrupt the handler; return False if it does not run, or was interrupted before.

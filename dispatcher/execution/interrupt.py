@@ -13,36 +13,38 @@ import ctypes
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 _set_async_exc = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_async_exc.argtypes = (ctypes.c_ulong, ctypes.py_object)
 _SPIN_S: Final = 0.0005
 """Seconds between two looks for the other thread's flag, which is set within microseconds."""
-_TAKEN: Final[list[bool]] = []
-"""The right to interrupt a handler that does not run: nobody has it."""
 
 
 class Interrupted(BaseException):
     """Raised in a handler whose time is up. Not an `Exception`, so that fewer handlers swallow it."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Interruptible:
     """One run of a handler, which another thread may interrupt once while `call` runs it."""
 
-    _thread = 0
-    _right = _TAKEN  # until the handler runs
-    _fired = False
+    _thread: int = field(default=0, init=False)
+    _right: list[bool] | None = field(default=None, init=False)  # while the handler runs
+    _fired: bool = field(default=False, init=False)
 
     @property
-    def is_called(self) -> bool:
+    def is_interruptible(self) -> bool:
         """Whether `call` is running the handler."""
-        return self._right is not _TAKEN
+        return self._right is not None
 
     def interrupt(self) -> bool:
         """Raise `Interrupted` in the handler; return False if it does not run, or was interrupted before."""
+        if (right := self._right) is None:
+            return False
         try:
-            self._right.pop()
+            right.pop()
         except IndexError:
             return False
         _set_async_exc(self._thread, Interrupted)
@@ -68,7 +70,7 @@ class Interruptible:
 
     def _end(self) -> None:
         """Take the right to interrupt back; if it is gone, wait until no exception is still to come."""
-        if self._right is _TAKEN:  # never given: another exception came before the function began
+        if self._right is None:  # never given: another exception came before the function began
             return
         try:
             self._right.pop()
@@ -76,7 +78,7 @@ class Interruptible:
             while not self._fired:
                 time.sleep(_SPIN_S)
             _catch_what_is_under_way()
-        self._right = _TAKEN  # the list lives no longer than its run
+        self._right = None  # the list lives no longer than its run
 
 
 def _catch_what_is_under_way() -> None:

@@ -15,8 +15,8 @@ from cqueue.message import Message
 from tests.fix_dispatcher import SOON
 
 MESSAGES = 2000
-CALLS = 32
-"""Most calls of the dispatcher's functions a message: 28, and up to 30 where threads wake each other."""
+CALLS = 26
+"""Most calls of the dispatcher's functions a message: 22, and up to 24 where threads wake each other."""
 FILES = (str(Path(dispatcher.__file__).parent), received.__file__)
 
 

@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from inspect import isasyncgenfunction, iscoroutinefunction, isgeneratorfunction
 from typing import Any, Final
 
 from tenacity import RetryCallState, Retrying
@@ -51,6 +52,7 @@ Listener = Callable[[Any], object]
 of one partition."""
 
 _RETRYING = Retrying()
+_RUN_LATER: Final = (iscoroutinefunction, isgeneratorfunction, isasyncgenfunction)
 LOGGER: Final = "cqueue.log"
 RECORD_DEAD: Final = "record_dead"
 
@@ -87,14 +89,23 @@ def checked_listeners(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
     """Check listeners.
 
     Raises:
-        BadInput: there is no listener, or one cannot be called or has a bad batch size.
+        BadInput: there is no listener, or one cannot be called, is a coroutine or generator function, or has
+            a bad batch size.
     """
     found = tuple(listeners) if isinstance(listeners, Iterable) and not callable(listeners) else ()
     if not found or not all(map(callable, found)):
         raise BadInput("listeners takes a list of one or more that can be called")
     for each in found:
         _check_size(getattr(each, "batch_size", 1))
+        _check_runs(each.call if isinstance(each, Batched) else each)
     return found
+
+
+def _check_runs(listener: Any) -> None:
+    """Refuse a listener whose records would count as done, though calling it runs nothing."""
+    called = (listener, getattr(listener, "__call__", None))  # noqa: B004 - the method itself is examined
+    if any(runs_later(each) for runs_later in _RUN_LATER for each in called):
+        raise BadInput(f"{listener!r} is a coroutine or generator function: calling it runs nothing")
 
 
 @dataclass(frozen=True, slots=True)

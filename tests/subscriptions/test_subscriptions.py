@@ -1515,6 +1515,40 @@ def test_a_subscription_that_cannot_be_is_refused(client, options):
         client.subscribe("events", **values)
 
 
+async def coroutine_listener(record):
+    """Stands for a listener of a program with asyncio."""
+
+
+def generator_listener(record):
+    yield record
+
+
+async def generating_coroutine_listener(record):
+    yield record
+
+
+class CallableListener:
+    async def __call__(self, record):
+        """Stands for an object with a coroutine method."""
+
+
+@pytest.mark.parametrize(
+    "listener",
+    [
+        coroutine_listener,
+        generator_listener,
+        generating_coroutine_listener,
+        CallableListener(),
+        batched(10)(coroutine_listener),
+    ],
+)
+@pytest.mark.usefixtures("log")
+def test_a_listener_that_would_not_run_is_refused(client, listener):
+    """Its records would count as done, and nothing would have been done."""
+    with pytest.raises(BadInput, match="calling it runs nothing"):
+        client.subscribe("events", name="billing", listeners=[print, listener])
+
+
 def test_a_subscription_to_no_log_is_refused(client):
     with pytest.raises(LogNotFound):
         client.subscribe("nosuch", name="b", listeners=[print])

@@ -260,4 +260,7 @@ def _check_derived(spec: QueueSpec, due_us: int, now_us: int) -> None:
 
 def _check_open_rows(spec: QueueSpec, what: str) -> None:
     if not spec.has_open_rows:
-        raise BadInput(f"queue {spec.name!r} takes no {what}; alter it first: derived_sends=True")
+        raise BadInput(
+            f"queue {spec.name!r} takes no {what}; alter it first: queue.alter(derived_sends=True), or "
+            f"cqueue queue alter {spec.name} --derived-sends"
+        )

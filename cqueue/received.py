@@ -157,7 +157,7 @@ def listed(messages: Messages) -> list[Received]:
     Raises:
         BadInput: an element is not a received message.
     """
-    listed = [messages] if isinstance(messages, Received) else messages
+    listed = [messages] if isinstance(messages, Received | str) else messages  # an id is one wrong entry
     if not isinstance(listed, Iterable):
         raise BadInput(f"{messages!r} is neither a received message nor several of them")
     listed = list(listed)
@@ -165,5 +165,5 @@ def listed(messages: Messages) -> list[Received]:
         return listed
     for message in listed:
         if not isinstance(message, Received):
-            raise BadInput(f"{message!r} is not a received message")
+            raise BadInput(f"{message!r} is not a received message; give what receive returned")
     return listed

@@ -367,6 +367,7 @@ def _unexpected(parameters: Iterable[inspect.Parameter], kwargs: Iterable[str]) 
     names = [name for name, kind in kinds.items() if kind in _BY_NAME]
     for name in kwargs:
         if name not in kinds:
-            hint = suggest(name, names)
+            is_option = name in SendOptions.__annotations__
+            hint = f" Was .options({name}=…) meant?" if is_option else suggest(name, names)
             return f"got an unexpected keyword argument {name!r}{hint and f'.{hint}'}"
     return None

@@ -302,6 +302,7 @@ def test_many_are_all_of_the_task(app):
         (("a",), {"sbject": "b"}, "unexpected keyword argument 'sbject'. Did you mean 'subject'?"),
         ((), {"too": "a"}, "unexpected keyword argument 'too'. Did you mean 'to'?"),
         (("a",), {"zzz": "b"}, "unexpected keyword argument 'zzz'"),
+        (("a",), {"delay": timedelta(1)}, "keyword argument 'delay'. Was .options(delay=…) meant?"),
         ((object(),), {}, "to is a builtins.object"),
         ((), {"to": "a", "subject": [1, {"k": object()}]}, "subject[1]['k'] is a"),
     ],

@@ -664,10 +664,18 @@ def test_leases_that_were_given_back_are_forgotten_once_there_are_many(queue, mo
         assert len(consumer._settler._leases) <= 3
 
 
-@pytest.mark.parametrize("wrong", [None, "abc", 5, [b"x"]])
-def test_what_is_no_message_cannot_be_acked(queue, wrong):
-    """Bad input, of its own kind."""
-    with queue.consumer() as consumer, pytest.raises(cqueue.BadInput):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (None, "None is neither"),
+        ("abc", "'abc' is not .*; give what receive returned"),
+        (5, "5 is neither"),
+        ([b"x"], "b'x' is not .*; give what receive returned"),
+    ],
+)
+def test_what_is_no_message_cannot_be_acked(queue, wrong, said):
+    """Bad input, of its own kind; of an id all is quoted, not its first letter."""
+    with queue.consumer() as consumer, pytest.raises(cqueue.BadInput, match=said):
         consumer.ack(wrong)
 
 

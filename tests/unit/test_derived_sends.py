@@ -62,6 +62,7 @@ def test_a_queue_takes_sources_only_when_it_looks_for_them(client):
         consumer.receive()
         ((_, error),) = queue.send_many([once()]).failed
         assert isinstance(error, cqueue.BadInput)
+        assert "cqueue queue alter plain --derived-sends" in str(error)
         queue.alter(derived_sends=True)
         queue.send_many([once()])
         (received,) = consumer.receive(10, wait=SOON)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from threading import Lock, RLock
 from typing import Any, NamedTuple
 
@@ -71,6 +71,10 @@ POLL_LIMIT_S = 1.0
 it."""
 TRIES = 20
 """How often a conditional change is made anew after it collided with another one, before `NotDone`."""
+REMEMBERED = 100_000
+"""Queues read one by one that are remembered, 1 KB each; beyond that all are forgotten, and read again."""
+CONFIGURATIONS = 1000
+"""Configurations that are remembered by their text: a hundred thousand queues mostly have the same few."""
 
 DEAD_CONFIG = QueueConfig(shards=1, time_shard=QueueConfig().time_shard * 120, max_attempts=0, max_shards=16)
 """Configuration of dead-letter queues. Their time shards are 120 times as wide as usual (an hour), because
@@ -264,6 +268,8 @@ class Catalog:
         entry = self._entry_of(row)
         with self._mutex:
             if generation == self._generation:
+                if len(self._entries) >= REMEMBERED:
+                    self._entries.clear()
                 self._entries[name] = entry
         return entry
 
@@ -281,7 +287,7 @@ class Catalog:
 
     def _config_of(self, row: QueueRow) -> QueueConfig:
         report = self._driver.report
-        return decode.parsed(_place(row, "config"), lambda: QueueConfig.from_json(row.config), report)
+        return decode.parsed(_place(row, "config"), lambda: _parsed(row.config), report)
 
     def all(self) -> list[QueueEntry]:
         """Return all queues in order of name, without those that are being deleted or cannot be read.
@@ -330,8 +336,11 @@ class Catalog:
                 raise QueueExists(f"queue {name!r} {EXISTS}")
             if differ := with_other_settings(self._config_of(row), named_settings(wanted)):
                 raise QueueExists(f"queue {name!r} exists {differ}")
-        with self._mutex:
-            self._forget()  # what is known may be the queue of that name before this one
+        with self._mutex:  # what is known may be the queue of that name before this one
+            self._generation += 1
+            self._dead.clear()
+            for each in (name, name + DEAD_SUFFIX):
+                self._entries.pop(each, None)
         return self._entry_of(row)
 
     def _check_not_deleting(self, name: str) -> QueueRow:
@@ -500,6 +509,11 @@ class Catalog:
                 self._driver.ask(BumpDeployment(before))
                 return  # if another client was quicker, its bump does as well
         raise NotDone("the change counter of the keyspace could not be raised; try again")
+
+
+@lru_cache(CONFIGURATIONS)
+def _parsed(text: str) -> QueueConfig:
+    return QueueConfig.from_json(text)
 
 
 def _place(row: QueueRow, column: str) -> Damage:

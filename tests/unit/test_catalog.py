@@ -164,6 +164,50 @@ def test_queues_that_were_listed_are_not_read_again_one_by_one():
         assert not read
 
 
+@pytest.fixture
+def reads():
+    """A client, and the names of the queues that it reads one by one."""
+    names = []
+    store = FaultyStore(
+        trouble=lambda operation: names.append(operation.name) if isinstance(operation, ReadQueue) else None
+    )
+    with Client(store) as client:
+        yield client, names
+
+
+def test_a_client_that_makes_a_queue_reads_no_other_one_again(reads):
+    """A crawler makes a queue for each new host, and sends to thousands in between."""
+    client, names = reads
+    client.create_queue("a").send(b"x")
+    names.clear()
+    client.create_queue("b")
+    client.queue("a").send(b"x")
+    assert not names
+    client.create_queue("a", exist_ok=True)  # it may have been deleted and made again elsewhere
+    names.clear()
+    client.queue("a")
+    assert names == ["a"]
+
+
+def test_a_client_remembers_so_many_queues_and_no_more(reads, monkeypatch):
+    """A producer that sends to millions would keep a gigabyte for each million."""
+    monkeypatch.setattr(catalog, "REMEMBERED", 2)
+    client, _ = reads
+    for name in ("a", "b", "c", "d", "e"):
+        client.create_queue(name)
+        assert client.queue(name).config == cqueue.QueueConfig()
+        assert len(client._catalog._entries) <= 2
+
+
+def test_queues_of_one_configuration_share_it(reads):
+    """To parse and keep each queue's own took nine seconds of a list of a hundred thousand."""
+    client, _ = reads
+    config = cqueue.QueueConfig(visibility=timedelta(seconds=77))
+    names = [client.create_queue(name, config).name for name in ("a", "b")]
+    one, other = [client._catalog.entry(name).config for name in names]
+    assert one is other
+
+
 def test_an_idle_client_looks_at_nothing(client, store):
     """What is known may grow old while nobody calls: no thread stays behind."""
     age(client, 1.0)

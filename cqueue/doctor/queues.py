@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from cqueue import quarantine
 from cqueue.client import Client, inside
-from cqueue.dispatcher.service.membership import Worker, listed
+from cqueue.dispatcher.service.membership import listed
 from cqueue.doctor.doorbell import listeners_of
 from cqueue.doctor.finding import Finding, Severity, Subject, not_checked
 from cqueue.doctor.queue_figures import LATE_US, Figures, letters_since, read
@@ -62,10 +62,11 @@ def of_client(client: Client) -> Iterator[Finding]:
     entries = inside(client).catalog.all()
     names = {entry.row.name for entry in entries}
     dead_names = {name + DEAD_SUFFIX for name in names}  # looked at with their queues
+    polling = grouped((name, worker.name) for worker in workers for name in worker.polled)
     own = [entry for entry in entries if entry.row.name not in dead_names]
     clean = 0
     for entry in own:
-        found = list(_of_queue(client, entry, _serving(entry, listeners, workers), names))
+        found = list(_of_queue(client, entry, _serving(entry, listeners, polling), names))
         clean += not found
         yield from found
     quarantine.look(client)
@@ -86,11 +87,16 @@ def _of_queue(client: Client, entry: QueueEntry, serving: int, names: set[str]) 
         yield not_checked(SUBJECT, f"{name}: {exc}")
 
 
-def _serving(entry: QueueEntry, listeners: Iterable[ListenerRow], workers: Iterable[Worker]) -> int:
-    """Return how many processes are known to wait for a queue. A worker's listener has the worker's name."""
+def _serving(
+    entry: QueueEntry, listeners: Iterable[ListenerRow], polling: Mapping[str, Sequence[str]]
+) -> int:
+    """Return how many processes are known to wait for a queue. A worker's listener has the worker's name.
+
+    polling: the names of the workers that poll each queue.
+    """
     short = short_name(entry.spec.partition)
     known = {one.listener for one in listeners if names_contain(one.names, short)}
-    return len(known | {worker.name for worker in workers if worker.polls(entry.row.name)})
+    return len(known.union(polling.get(entry.row.name, ())))
 
 
 def _letters(client: Client, dead_queue: str) -> Letters:

@@ -102,9 +102,14 @@ class Worker:
     tasks: tuple[str | None, ...] | None = None
     seen: float = 0.0
 
+    @property
+    def polled(self) -> tuple[str, ...]:
+        """Names of the queues that the worker receives from: none once it is stopping."""
+        return () if self.state == STOPPING else self.queues
+
     def polls(self, queue: str) -> bool:
-        """Return whether the worker receives from this queue; a stopping worker does not."""
-        return queue in self.queues and self.state != STOPPING
+        """Return whether the worker receives from this queue."""
+        return queue in self.polled
 
     @property
     def every_s(self) -> float:
@@ -257,8 +262,7 @@ class Membership:
 
     def _see(self, me: Worker, others: list[Worker]) -> None:
         """Tell of queues whose workers have changed: there may be 20,000, which mostly have the same ones."""
-        polling = [each for each in others if each.state != STOPPING]
-        names = grouped((queue, each.name) for each in polling for queue in each.queues)
+        names = grouped((queue, each.name) for each in others for queue in each.polled)
         fleets = {queue: frozenset((*names.get(queue, ()), me.name)) for queue in me.queues}
         known, self._fleets = self._fleets, fleets
         changed = grouped((fleet, queue) for queue, fleet in fleets.items() if fleet != known.get(queue))

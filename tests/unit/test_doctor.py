@@ -651,6 +651,38 @@ def test_messages_behind_handlers_that_take_minutes_are_no_error(monkeypatch):
     assert "consumers have up to 2 other messages at work, and the last claim" in found.found
 
 
+class Names:
+    """Names of queues that count how often they are gone through."""
+
+    def __init__(self, *names):
+        self.names, self.looks = names, 0
+
+    def __iter__(self):
+        self.looks += 1
+        return iter(self.names)
+
+    def __contains__(self, name):
+        return name in iter(self)
+
+
+def test_the_queues_of_a_worker_are_gone_through_once(monkeypatch):
+    """A worker of 100,000 queues has a list of as many: to look there for each of them took minutes."""
+    monkeypatch.setattr(queue_figures, "LATE_US", 0)
+    polled = Names("a", "b", "c")
+    gone = replace(worker("gone", 0.0), queues=("b",), state="stopping")
+    known = [replace(worker("w", 0.0), queues=polled), gone]
+    monkeypatch.setattr(queues, "listed", lambda _: (known, 0.0))
+    with cqueue.connect("memory://") as client:
+        for name in ("a", "b", "c", "d"):
+            client.create_queue(name).send(b"x")
+        now_us = client._driver.clock.now_us
+        monkeypatch.setattr(client._driver.clock, "now_us", lambda **how: now_us(**how) + 120 * S)
+        found = {one.figures["queue"]: one.figures["waiting"] for one in queues.of_client(client)}
+        monkeypatch.undo()
+    assert found == {"a": 1, "b": 1, "c": 1, "d": 0}
+    assert polled.looks == 1
+
+
 def test_a_paused_queue_is_not_stuck():
     (one,) = queues.late("q", figures(late_s=600), 1, paused=True)
     assert one.severity is INFO

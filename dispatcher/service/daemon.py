@@ -54,6 +54,8 @@ LONGEST_RETRY_S: Final = 10.0
 """Longest pause between two attempts to connect at the start, in seconds: soon after Cassandra is back."""
 METRICS_PART: Final = 0.05
 """Part of its time that a child may spend on metrics for its parent: of 20,000 queues they take seconds."""
+NAMED: Final = 20
+"""Queues that a line of the log names: the names of thousands would be a line of a megabyte."""
 BUG: Final = 70
 """Exit code after an error of this library or the application: EX_SOFTWARE of sysexits.h."""
 
@@ -236,7 +238,9 @@ class Daemon:
         )
         members.start()
         self._tick()
-        self._log.info(logs.DaemonEvent.READY, worker=own_name(), queues=list(dispatcher.stats().queues))
+        names = list(dispatcher.stats().queues)
+        more = {"more": len(names) - NAMED} if len(names) > NAMED else {}
+        self._log.info(logs.DaemonEvent.READY, worker=own_name(), queues=names[:NAMED], **more)
         self._after(dispatcher.join, Stopped())
         if self._settings.drain:
             self._after(dispatcher.drain, Ordered("drained"))

@@ -269,6 +269,18 @@ def test_a_handler_function_runs_with_queues(shop, run, monkeypatch):
     assert shop.seen == [b"x"]
 
 
+def test_a_daemon_of_many_queues_names_a_few_in_its_log(shop, run, monkeypatch):
+    """A line with 100,000 names has megabytes, and collectors of logs cut it."""
+    monkeypatch.setenv("CQUEUE_URL", shop.URL)
+    names = [f"q{number}" for number in range(daemon.NAMED + 2)]
+    for name in names:
+        shop.app.client.create_queue(name)
+    with structlog.testing.capture_logs() as lines:
+        assert run("daemon_shop:handle", queues=names, drain=True).code == 0
+    (ready,) = [line for line in lines if line["event"] == "daemon_ready"]
+    assert (ready["queues"], ready["more"]) == (names[: daemon.NAMED], 2)
+
+
 def test_a_function_that_makes_an_application_runs(shop, run):
     shop.app.tasks["send"].enqueue("a")
     assert run("daemon_shop:make", drain=True).code == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,7 @@ from cqueue.cli.options import ExistOk, QueueName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.values import counted
 from cqueue.config import FIXED, QueueConfig, with_other_settings
-from cqueue.errors import BadInput, DamagedRow, QueueExists, QueueNotFound
+from cqueue.errors import BadInput, QueueExists
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.runtime.durations import show_duration
@@ -108,12 +107,15 @@ def create(
 @command(app, "list")
 def list_queues(cli: CliContext, *, all_: Annotated[bool, "Dead-letter queues as well."] = False) -> None:
     """List the queues and their configuration."""
+    from cqueue.client import inside  # noqa: PLC0415 - the driver takes long to import
+    from cqueue.runtime.catalog import PAUSED  # noqa: PLC0415 - as above
+
     with open_client(cli) as client:
-        names = [name for name in client.queues() if all_ or not name.endswith(DEAD_SUFFIX)]
-        rows = []
-        for name in names:
-            with suppress(QueueNotFound, DamagedRow):  # since it was listed
-                rows.append(queue_fields(client.queue(name)))
+        rows = [
+            _fields(one.row.name, one.config, paused=one.row.state == PAUSED)
+            for one in inside(client).catalog.all()
+            if all_ or not one.row.name.endswith(DEAD_SUFFIX)
+        ]
         say_left_out(cli, client, "queues")
     columns = columns_of("queue", "state", "visibility_ms", "max_attempts", "shards", "time_shard_ms")
     print_list(cli, rows, dict, columns, none=NO_QUEUE, spare=("time shard", "shards", "max attempts"))
@@ -209,6 +211,10 @@ def _fields_after(queue: Queue) -> dict[str, Any]:
 
 def queue_fields(queue: Queue) -> dict[str, Any]:
     """Return what --json shows of a queue: durations in ms, as they are stored."""
-    dead = None if queue.name.endswith(DEAD_SUFFIX) else queue.dead_letter_name
-    state = "paused" if queue.paused else "active"
-    return {"queue": queue.name, "state": state, "dead_letter_queue": dead, **in_ms(asdict(queue.config))}
+    return _fields(queue.name, queue.config, paused=queue.paused)
+
+
+def _fields(name: str, config: QueueConfig, *, paused: bool) -> dict[str, Any]:
+    dead = None if name.endswith(DEAD_SUFFIX) else name + DEAD_SUFFIX
+    state = "paused" if paused else "active"
+    return {"queue": name, "state": state, "dead_letter_queue": dead, **in_ms(asdict(config))}

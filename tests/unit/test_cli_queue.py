@@ -16,7 +16,8 @@ from cqueue.cli.main import main
 from cqueue.client import _shared_stores, inside
 from cqueue.config import FIXED
 from cqueue.errors import Unavailable
-from cqueue.store.operations import ChangeQueue, CreateQueue, ReadQueue
+from cqueue.runtime import catalog
+from cqueue.store.operations import BumpDeployment, ChangeQueue, CreateQueue, ListQueues, ReadQueue
 from cqueue.store.quarantine import Damage
 from tests.faulty_store import FaultyStore
 
@@ -122,6 +123,27 @@ def test_list_shows_dead_letter_queues_when_asked(cli):
     names = [queue["queue"] for queue in cli("--json", "queue", "list", "--all").json]
     assert names == ["a", "a.dead", "b", "b.dead"]
     assert cli("queue", "list").out.splitlines()[1].split()[0] == "a"
+
+
+def test_list_reads_no_queue_alone_though_some_are_being_changed(cli, cli_url, monkeypatch):
+    """Each change makes clients forget what they know: to read 100,000 queues one by one takes minutes."""
+    with connect(cli_url) as client:
+        client.create_queue("a")
+        store = client._driver.store
+    read, handlers = [], store._handlers
+    monkeypatch.setattr(catalog, "MAX_AGE_S", 0.0)  # each call looks whether anything was changed
+
+    def list_and_change(operation, handle=handlers[ListQueues]):
+        store.execute(BumpDeployment(store._deployment.changes))
+        return handle(operation)
+
+    def note(operation, handle=handlers[ReadQueue]):
+        read.append(operation.name)
+        return handle(operation)
+
+    handlers.update({ListQueues: list_and_change, ReadQueue: note})
+    assert [queue["queue"] for queue in cli("--json", "queue", "list").json] == ["a"]
+    assert not read
 
 
 def test_alter_says_that_it_keeps_what_is_not_given(cli):

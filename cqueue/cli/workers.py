@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+MOST_NAMED = 5
+"""Queues of a worker that a terminal names: there may be thousands."""
 _SPARE = ("started", "threads", "app", "unstarted", "retried", "heartbeat", "succeeded", "dead", "running")
 
 
@@ -37,7 +39,7 @@ def workers(cli: CliContext) -> None:
         say_left_out(cli, client, "workers")
     columns: dict[str, Callable[[Worker], Any]] = {
         "worker": attrgetter("name"),
-        "queues": lambda worker: ", ".join(worker.queues),
+        "queues": lambda worker: _named(worker.queues, all_=not cli.console.is_terminal),
         "state": attrgetter("state"),
         **{name: attrgetter(name) for name in ("threads", "running", "unstarted")},
         **{name: partial(_count, name) for name in ("succeeded", "retried", "dead")},
@@ -54,6 +56,12 @@ def workers(cli: CliContext) -> None:
 def _fields(worker: Worker, now_s: float) -> dict[str, Any]:
     moments = {name: _moment(getattr(worker, name)) for name in ("started", "seen")}
     return {**asdict(worker), **moments, "age_s": _age_s(worker, now_s)}
+
+
+def _named(queues: Sequence[str], *, all_: bool) -> str:
+    more = 0 if all_ else max(0, len(queues) - MOST_NAMED)
+    named = ", ".join(queues[: len(queues) - more])
+    return f"{named} and {more:,} more" if more else named
 
 
 def _count(name: str, worker: Worker) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -136,6 +137,16 @@ def test_workers_keep_worker_queues_and_state(narrow, cli, monkeypatch):
     assert "1,234,567" in line
     monkeypatch.setenv("COLUMNS", "40")
     assert cli("workers").out.splitlines()[1] == line
+
+
+def test_a_terminal_shows_a_few_of_a_workers_queues_and_a_pipe_all(narrow, cli, monkeypatch):
+    """A worker may have 100,000: nobody could find the others behind that line."""
+    names = tuple(f"q{number}" for number in range(7))
+    many = replace(WORKER, name="w", queues=names)
+    monkeypatch.setattr("cqueue.dispatcher.service.membership.listed", lambda _client: ([many], 1.0))
+    assert "q0, q1, q2, q3, q4 and 2 more  running" in narrow("workers")
+    monkeypatch.delenv("FORCE_COLOR")
+    assert ", ".join(names) in cli("workers").out
 
 
 def test_peek_keeps_ids_and_shows_the_beginning_of_bodies(narrow, cli):

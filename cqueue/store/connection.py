@@ -31,7 +31,7 @@ from cassandra.policies import (
     TokenAwarePolicy,
 )
 
-from cqueue.errors import ConfigError, CqueueError, SchemaMismatch, TlsFailed, Unavailable
+from cqueue.errors import ConfigError, CqueueError, Refused, SchemaMismatch, TlsFailed, Unavailable
 from cqueue.runtime import tls
 from cqueue.runtime.urls import is_loopback
 from cqueue.settings import Consistency, SerialConsistency, Settings
@@ -173,8 +173,13 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
     """Return the error that says what to do; the driver raises the same one in all these cases."""
     reasons = getattr(exc, "errors", None)
     causes = list(reasons.values()) if isinstance(reasons, dict) else []
-    if any(isinstance(cause, LoginRefused) for cause in causes):
-        return ConfigError(f"{settings.address} refused the user name or the password, or wants one.")
+    for cause in causes:
+        # One that the node could not look up is no refusal: it may be let in a moment later.
+        if isinstance(cause, LoginRefused) and isinstance(outcome.refusal(cause), Refused):
+            return ConfigError(
+                f"{settings.address} refused the user name or the password, or wants one. "
+                f"({outcome.server_text(cause)})"
+            )
     if settings.local_dc is not None and (known := _data_centres(cluster)) and settings.local_dc not in known:
         return ConfigError(_which_dc(f"local_dc={settings.local_dc} does not exist", cluster))
     if (refused := outcome.refusal(exc)) is not None:

@@ -144,7 +144,8 @@ def _remedy(exc: BaseException, said: str) -> str:
         )
     if isinstance(exc, cassandra.AuthenticationFailed | LoginRefused | errors.BadCredentials):
         return (
-            f"Cassandra refuses the user name or the password. Have an operator let the role log in. ({said})"
+            "Cassandra refuses the user name or the password. Have an operator let the role log in, or "
+            f"restart this process with the password that the role has now. ({said})"
         )
     return f"Cassandra refuses the statement, and will refuse it again: {said}"
 

@@ -8,11 +8,12 @@ import cassandra
 import pytest
 from cassandra import ConsistencyLevel, WriteType, cluster, connection, pool, protocol, query
 from cassandra.cluster import NoHostAvailable
+from cassandra.metadata import Metadata
 
-from cqueue.errors import OutcomeUnknown, Refused, SchemaMismatch, TooManyTombstones, Unavailable
+from cqueue.errors import ConfigError, OutcomeUnknown, Refused, SchemaMismatch, TooManyTombstones, Unavailable
 from cqueue.settings import load
 from cqueue.store import outcome
-from cqueue.store.connection import _use_keyspace
+from cqueue.store.connection import _connect, _use_keyspace
 from cqueue.store.driver import LoginRefused
 from cqueue.store.statements import Kind
 
@@ -244,7 +245,8 @@ def test_where_no_host_is_up_since_none_lets_the_role_in_an_operator_is_told(kin
     login = LoginRefused("app is not permitted to log in")
     error = outcome.error(NoHostAvailable("none", {}), kind, sent=False, login=login)
     assert type(error) is Refused
-    assert "let the role log in. (app is not permitted to log in)" in str(error)
+    assert "let the role log in, or restart this process with the password" in str(error)
+    assert "(app is not permitted to log in)" in str(error)
     for sent in (cassandra.OperationTimedOut(), NoHostAvailable("none", {})):
         assert type(outcome.error(sent, kind, login=login)) is not Refused
 
@@ -255,6 +257,29 @@ def test_a_login_that_could_not_be_looked_up_is_no_refusal(kind):
     said = 'Error from server: code=0100 message="Unable to perform authentication: Cannot achieve QUORUM"'
     error = outcome.error(NoHostAvailable("none", {}), kind, sent=False, login=LoginRefused(said))
     assert type(error) is Unavailable
+
+
+@pytest.mark.parametrize(
+    ("said", "known"),
+    [
+        ("Unable to perform authentication: Cannot achieve consistency level LOCAL_QUORUM", Unavailable),
+        ("app is not permitted to log in", ConfigError),
+        ("Provided username app and/or password are incorrect", ConfigError),
+    ],
+)
+def test_a_client_that_starts_is_told_whether_its_login_was_refused_or_not_looked_up(said, known):
+    """A wrong password ends a daemon; tables of roles that do not answer are waited for, as any outage."""
+
+    class Cluster:
+        metadata = Metadata()
+
+        def connect(self):
+            refused = LoginRefused(f'Failed: code=0100 [Bad credentials] message="{said}"')
+            raise NoHostAvailable("none", {"db:9042": refused})
+
+    with pytest.raises(known) as caught:
+        _connect(Cluster(), load("cassandra://db/shop?local_dc=dc1"), use_keyspace=False)
+    assert said in str(caught.value)
 
 
 def test_some_hosts_that_refuse_prove_nothing_of_the_others():

@@ -50,7 +50,9 @@ _NO_GRANT: Final = re.compile(r"User (?P<role>.+) has no (?P<right>\w+) permissi
 _GUARDRAIL: Final = re.compile(r"Guardrail (?P<name>\w+) violated: (?P<what>.*)", re.DOTALL)
 _ROLES_AWAY: Final = "Unable to perform auth"  # …orization, …entication: the tables of roles did not answer
 
-_READ_TOO_MANY_TOMBSTONES: Final = 0x01  # of a replica, in the native protocol from version 5 on
+# Of a replica, in the native protocol from version 5 on.
+_READ_TOO_MANY_TOMBSTONES: Final = 0x01
+_READ_SIZE: Final = 0x04
 
 # Refused while it was checked, before anything was executed.
 _REFUSED = (
@@ -85,8 +87,7 @@ def error(
     if (refused := refusal(exc)) is not None:
         return refused
     if kind is Kind.READ:
-        failed = TooManyTombstones if _crossed_too_many(exc) else Unavailable
-        return failed(f"The read failed: {server_text(exc)}")
+        return _of_read(exc)
     if _never_executed(exc, kind, sent=sent):
         return Unavailable(f"Nothing was written: {server_text(exc)}")
     return OutcomeUnknown(f"Whether it was written is not known: {server_text(exc)}")
@@ -150,9 +151,18 @@ def _remedy(exc: BaseException, said: str) -> str:
     return f"Cassandra refuses the statement, and will refuse it again: {said}"
 
 
-def _crossed_too_many(exc: BaseException) -> bool:
+def _of_read(exc: BaseException) -> Unavailable | Refused:
+    """Return the error for a read that failed. A replica's guardrails refuse it only as it runs."""
     codes = exc.error_code_map if isinstance(exc, cassandra.ReadFailure) else None
-    return _READ_TOO_MANY_TOMBSTONES in (codes or {}).values()
+    reasons = set((codes or {}).values())
+    if _READ_TOO_MANY_TOMBSTONES in reasons:
+        return TooManyTombstones(f"The read failed: {server_text(exc)}")
+    if _READ_SIZE in reasons:
+        return Refused(
+            f"A guardrail of Cassandra refuses to read as much at once: {server_text(exc)}. "
+            "Have an operator raise it or lift it, on every node."
+        )
+    return Unavailable(f"The read failed: {server_text(exc)}")
 
 
 def _never_executed(exc: BaseException, kind: Kind, *, sent: bool) -> bool:

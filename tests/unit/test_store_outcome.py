@@ -69,6 +69,10 @@ TABLE = [
         timeout(cassandra.ReadFailure, failures=1, error_code_map={"10.0.0.1": 1}),
         (TooManyTombstones, OutcomeUnknown, OutcomeUnknown),
     ),
+    (
+        timeout(cassandra.ReadFailure, failures=1, error_code_map={"10.0.0.1": 4}),
+        (Refused, OutcomeUnknown, OutcomeUnknown),
+    ),
     (cassandra.CoordinationFailure("failed"), UNKNOWN),
     (cassandra.FunctionFailure("failed", "ks", "f", []), UNKNOWN),
     (cassandra.CDCWriteFailure("full"), UNKNOWN),

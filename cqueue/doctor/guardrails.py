@@ -92,6 +92,10 @@ RULES: Final = (
         "large sends", values.size, 2 * PACK_BYTES, "2MiB",
     ),
     AtLeast(
+        "native_transport_max_message_size", MUTATION_BYTES,
+        "large sends", values.size, 2 * PACK_BYTES, "2MiB",
+    ),
+    AtLeast(
         "local_read_size_fail_threshold", BODY_BYTES_A_READ + MAX_BODY,
         "receives of large bodies", values.size, 2 * MAX_BODY, "8MiB", only_if="read_thresholds_enabled",
     ),
@@ -120,6 +124,13 @@ SWITCHES: Final = (
     ("zero_ttl_on_twcs_enabled", "`cqueue schema apply`, which makes the table of logs", False),
 )
 """Switches that must be true: name, what is refused otherwise, and whether cqueue works at all without."""
+
+DRIVER_READS: Final = frozenset({"ONE"})
+"""Levels at which the driver reads nodes and tables when it connects."""
+RARE_READS: Final = frozenset({"QUORUM", "SERIAL", "EACH_QUORUM", "LOCAL_ONE", "ALL"})
+"""Levels of reads that few calls make."""
+RARE_WRITES: Final = frozenset({"QUORUM", "SERIAL", "EACH_QUORUM"})
+"""Levels of writes that only commands of operators make."""
 
 
 def check(site: Site) -> Iterator[Finding]:
@@ -174,13 +185,16 @@ def _switch(name: str, refused: str, fatal: bool, settings: values.NodeSettings)
 def _lists(settings: values.NodeSettings, client: Settings) -> Iterator[Finding]:
     """Judge the settings that list what may not be used: consistency levels, properties of tables."""
     own = {client.consistency.upper(), client.serial_consistency.upper()}
-    rare = {"QUORUM", "SERIAL", "EACH_QUORUM", "LOCAL_ONE"} - own
-    for name in ("read_consistency_levels_disallowed", "write_consistency_levels_disallowed"):
-        yield from _disallowed(name, own, Severity.ERROR, "what every client does", settings)
-        commands = "`cqueue schema apply`, `cqueue dc` or this check"
-        yield from _disallowed(name, rare, Severity.WARNING, commands, settings)
-    apply, properties = "`cqueue schema apply`, which makes tables", ("compaction", "gc_grace_seconds")
-    yield from _disallowed("table_properties_disallowed", properties, Severity.WARNING, apply, settings)
+    reads, writes = "read_consistency_levels_disallowed", "write_consistency_levels_disallowed"
+    for name, needed in ((reads, own | DRIVER_READS), (writes, own)):
+        yield from _disallowed(name, needed, Severity.ERROR, "what every client does", settings)
+    commands = "`cqueue schema apply` or `cqueue dc`"
+    rare = f"{commands}, this check, or looks for bodies that a quorum lacks: their messages wait"
+    yield from _disallowed(reads, RARE_READS - own, Severity.WARNING, rare, settings)
+    yield from _disallowed(writes, RARE_WRITES - own, Severity.WARNING, commands, settings)
+    apply, properties = "`cqueue schema apply`, which makes tables", ("compaction", "gc_grace_seconds", "id")
+    for name in ("table_properties_disallowed", "table_properties_ignored"):
+        yield from _disallowed(name, properties, Severity.WARNING, apply, settings)
 
 
 def _disallowed(

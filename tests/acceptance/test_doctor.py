@@ -181,7 +181,8 @@ def test_settings_and_guardrails_of_the_node_are_read(keyspace, site_of):
     names = {rule.name for rule in guardrails.RULES} | {name for name, *_ in guardrails.SWITCHES}
     names |= {rule.only_if for rule in guardrails.RULES if rule.only_if}
     names |= {"read_consistency_levels_disallowed", "write_consistency_levels_disallowed"}
-    names |= {"table_properties_disallowed", "data_disk_usage_percentage_fail_threshold"}
+    names |= {"table_properties_disallowed", "table_properties_ignored"}
+    names |= {"data_disk_usage_percentage_fail_threshold"}
     names |= {"paxos_variant", "paxos_state_purging", "commitlog_sync", "commitlog_sync_period"}
     names |= {"hinted_handoff_enabled", "max_hint_window", "tombstone_warn_threshold"}
     names |= {"tombstone_failure_threshold"}

@@ -394,6 +394,7 @@ def test_a_periodic_commit_log_is_as_bad_as_there_are_few_copies(number, severit
 
 
 OFF = {rule.name: None for rule in guardrails.RULES} | {name: "true" for name, *_ in guardrails.SWITCHES}
+OFF["read_thresholds_enabled"] = "true"
 MEASURED = {
     "user_timestamps_enabled": "false",
     "in_select_cartesian_product_fail_threshold": "25",
@@ -401,6 +402,9 @@ MEASURED = {
     "maximum_timestamp_fail_threshold": "1d",
     "partition_keys_in_select_fail_threshold": "20",
     "column_value_size_fail_threshold": "512KiB",
+    "max_mutation_size": "256KiB",
+    "native_transport_max_message_size": "256KiB",
+    "local_read_size_fail_threshold": "512KiB",
     "zero_ttl_on_twcs_enabled": "false",
     "alter_table_enabled": "false",
 }
@@ -408,11 +412,11 @@ OTHERS = {
     "page_size_fail_threshold": "500",
     "collection_size_fail_threshold": "1KiB",
     "minimum_timestamp_fail_threshold": "12h",
-    "max_mutation_size": "1024KiB",
     "use_statements_enabled": "false",
     "read_consistency_levels_disallowed": "[LOCAL_QUORUM]",
     "write_consistency_levels_disallowed": "[LOCAL_SERIAL, ALL]",
     "table_properties_disallowed": "[compaction, comment]",
+    "table_properties_ignored": "[comment, id]",
 }
 
 
@@ -451,6 +455,21 @@ def test_a_guardrail_that_is_off_refuses_nothing(value):
 def test_a_guardrail_that_is_high_enough_refuses_nothing():
     settings = {"10.0.0.1": OFF | {rule.name: rule.shown for rule in guardrails.RULES}}
     assert severities(guardrails.judged(settings, CLIENT)) == [OK]
+
+
+@pytest.mark.parametrize(
+    ("name", "levels", "severity"),
+    [
+        ("read_consistency_levels_disallowed", "[ONE]", ERROR),
+        ("read_consistency_levels_disallowed", "[ALL]", WARNING),
+        ("read_consistency_levels_disallowed", "[ANY, TWO, THREE]", OK),
+        ("write_consistency_levels_disallowed", "[ANY, ONE, TWO, THREE, LOCAL_ONE, ALL]", OK),
+        ("write_consistency_levels_disallowed", "[EACH_QUORUM]", WARNING),
+    ],
+)
+def test_levels_are_told_only_where_somebody_asks_for_them(name, levels, severity):
+    """The driver reads at ONE to connect; nothing writes at less than a quorum, or at ALL."""
+    assert severities(guardrails.judged({"10.0.0.1": {**OFF, name: levels}}, CLIENT)) == [severity]
 
 
 def test_limits_of_reads_count_only_where_they_are_switched_on():

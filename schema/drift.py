@@ -146,7 +146,8 @@ def _replication_drift(state: State, wanted: Options) -> Iterator[Drift]:
         return
     if state.strategy == "NetworkTopologyStrategy" and state.replication == wanted.replication:
         return
-    replication = map_literal({"class": "NetworkTopologyStrategy", **wanted.replication})
+    copies = _next_copies(state, wanted.replication)
+    replication = map_literal({"class": "NetworkTopologyStrategy", **copies})
     cql = ALTER_REPLICATION.cql.format(keyspace=state.keyspace, replication=replication)
     yield Drift(
         f"keyspace {state.keyspace}",
@@ -155,6 +156,26 @@ def _replication_drift(state: State, wanted: Options) -> Iterator[Drift]:
         ALTER_REPLICATION.comment,
         (cql,),
     )
+
+
+def _next_copies(state: State, wanted: Mapping[str, int]) -> Mapping[str, int]:
+    """Return what to alter the copies to next: by one at most where clients ask for a quorum.
+
+    Quorums of n and of n + 1 copies share a replica. A quorum of three where one was may be the two new ones,
+    which are empty: clients would drop partitions whose messages the first one holds.
+    """
+    if state.deployment is None or state.strategy != "NetworkTopologyStrategy":
+        return wanted
+    present, home = state.replication or {}, state.deployment.home_dc
+    changed = [
+        dc
+        for dc in sorted({*present, *wanted})
+        if home in {None, dc} and present.get(dc, 0) != wanted.get(dc, 0)
+    ]
+    copies = {**wanted, **{dc: present.get(dc, 0) for dc in changed}}
+    for dc in changed[:1]:
+        copies[dc] += 1 if wanted.get(dc, 0) > copies[dc] else -1
+    return {dc: count for dc, count in copies.items() if count}
 
 
 def _table_option_drift(state: State, wanted: Options, migrations: Sequence[Migration]) -> Iterator[Drift]:

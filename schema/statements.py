@@ -76,7 +76,7 @@ RESUME_RETIRING: Final = (
 
 # What an operator runs; never run by this package.
 ALTER_REPLICATION: Final = Statement(
-    "Afterwards run `nodetool repair -full` on every node.",
+    "Run the statement, then `nodetool repair -full` on every node, then this command again.",
     "ALTER KEYSPACE {keyspace} WITH replication = {replication}",
 )
 ALTER_COMPACTION: Final = Statement(

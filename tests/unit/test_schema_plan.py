@@ -282,6 +282,29 @@ def test_other_options_are_drift_with_what_to_run(options, where, cql):
     assert split_statements(render_plan(planned)) == (), "drift stands in comments only"
 
 
+@pytest.mark.parametrize(
+    ("home", "present", "wanted", "altered"),
+    [
+        ("dc1", "dc1=1", "dc1=3", "'dc1': '2'"),
+        ("dc1", "dc1=2", "dc1=3", "'dc1': '3'"),
+        ("dc1", "dc1=3", "dc1=1", "'dc1': '2'"),
+        ("dc1", "dc1=3", "dc1=3,dc2=3", "'dc1': '3', 'dc2': '3'"),
+        (None, "dc1=3", "dc1=3,dc2=3", "'dc1': '3', 'dc2': '1'"),
+        (None, "dc1=2,dc2=2", "dc1=3,dc2=3", "'dc1': '3', 'dc2': '2'"),
+        (None, "dc1=3,dc2=1", "dc1=3", "'dc1': '3'"),
+    ],
+)
+def test_copies_are_altered_by_one_where_clients_ask_for_a_quorum(home, present, wanted, altered):
+    """Or two quorums, one before and one after, share no replica: the second does not see what the first has.
+
+    home: None if clients work in every data centre.
+    """
+    row = replace(complete_state().deployment, home_dc=home)
+    state = complete_state(replication=parse_replication(present), deployment=row)
+    (drift,) = option_drift(state, Options(replication=parse_replication(wanted)), MIGRATIONS)
+    assert drift.cql[0].endswith(f"'NetworkTopologyStrategy', {altered}}}")
+
+
 def test_after_the_operator_has_altered_it_the_new_option_is_recorded():
     state = complete_state(replication={"dc1": 1})
     assert [d.where for d in all_drift(state, MIGRATIONS)] == ["keyspace shop"]

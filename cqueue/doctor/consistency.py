@@ -104,7 +104,7 @@ def _centre(dc: str, all_copies: Mapping[str, int], nodes: int, settings: Settin
         yield SUBJECT.warning(
             f"{dc}: {copies} {'copy' if copies == 1 else 'copies'} on {nodes} nodes",
             reason=reason,
-            remedy=f"{_alter(settings, {**all_copies, dc: WANTED_COPIES})}, then nodetool repair -full on "
+            remedy=f"{_alter(settings, {**all_copies, dc: copies + 1})}, then nodetool repair -full on "
             "every node",
             figures=figures,
         )

@@ -38,6 +38,11 @@ waits no longer than this."""
 MAX_WAITING_REST_US = 5_000_000
 """µs between probes of a wide row that is over and has only waiting slots, as thousands may for days: a
 message that somebody makes due soon by its id, and whose hint is lost, waits no longer than this."""
+LONGEST_OPEN_REST_US = 300_000_000
+"""µs between probes of an open wide row without slots at most. A late message that another consumer took, and
+that this one has not seen, waits no longer than this after its holder died."""
+RESTS_AN_AGE = 16
+"""Probes of such a row in the time that has passed since its end: a day of them is kept."""
 PROBE_IDS = 200
 """Ids that one probe reads at most. A full answer counts as work."""
 
@@ -170,7 +175,7 @@ def _rest_until(memory: RowMemory, spec: QueueSpec, now_us: int) -> int:
     """Return when to probe a wide row without work again; 0 for at once, as new messages may land in it.
 
     A row that is over gets no new messages, so it rests until a timeout passes: for two seconds at most if a
-    holder may give something back, else for five.
+    holder may give something back, else for five. An open one rests for longer, the older it is.
     """
     if now_us < memory.end_us + spec.settle_us + spec.skew_us:
         return 0
@@ -185,4 +190,7 @@ def _rest_until(memory: RowMemory, spec: QueueSpec, now_us: int) -> int:
     ]
     if memory.open:
         wake_us.append(memory.reads.floors.pass_at_us)
+        if not used:
+            age_us = (now_us - memory.end_us) // RESTS_AN_AGE
+            longest_us = max(longest_us, min(LONGEST_OPEN_REST_US, age_us))
     return min([at for at in wake_us if at > now_us] + [now_us + longest_us])

@@ -43,8 +43,13 @@ NEVER_US = 1 << 62
 
 FIRST_PASS_GAP_US = 1_000_000
 """µs between the first two passes over an open wide row: a late message waits a second."""
-LONGEST_PASS_GAP_US = 60_000_000
-"""µs between passes at most: gaps double up to this, as each pass reads the whole row."""
+PASS_GAP_US = 60_000_000
+"""µs between passes of a young row, and of one of which a hint came: gaps double up to this."""
+LONGEST_PASS_GAP_US = 3_600_000_000
+"""µs (an hour) between passes of an old row, which has hardly any late messages."""
+PASSES_AN_AGE = 4
+"""Passes in the time that has passed since a row's end. Each pass crosses all tombstones of the row, and a
+day of rows is kept: with a pass a minute, a hundred messages a second would take 300 reads a second."""
 
 
 class ReadAhead(NamedTuple):
@@ -112,13 +117,19 @@ class ReadFloors:
 
     by_priority: dict[int, int] = field(default_factory=dict)
     pass_at_us: int = 0  # when the next whole pass is due
+    _passed_us: int = 0  # when the last one began
     _gap_us: int = FIRST_PASS_GAP_US
 
-    def start_pass(self, now_us: int) -> None:
-        """Begin a pass from the start of the row, and schedule the next one."""
+    def start_pass(self, now_us: int, end_us: int) -> None:
+        """Begin a pass from the start of the row, and schedule the next one. end_us: of the row."""
         self.by_priority.clear()
-        self.pass_at_us = now_us + self._gap_us
-        self._gap_us = min(LONGEST_PASS_GAP_US, self._gap_us * 2)
+        self._passed_us, self.pass_at_us = now_us, now_us + self._gap_us
+        longest_us = min(LONGEST_PASS_GAP_US, (now_us - end_us) // PASSES_AN_AGE)
+        self._gap_us = min(max(PASS_GAP_US, longest_us), self._gap_us * 2)
+
+    def note_hint(self) -> None:
+        """Let the next pass not wait for long: the hint may be of a message that stands below the floor."""
+        self.pass_at_us = min(self.pass_at_us, self._passed_us + PASS_GAP_US)
 
 
 @dataclass(slots=True)

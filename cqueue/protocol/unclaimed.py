@@ -349,6 +349,6 @@ def _floor(draft: Draft, priority: int) -> int:
     memory = draft.memory
     start = ids.lowest_at(memory.wide_row.time_shard * 1000)
     if draft.now_us >= memory.reads.floors.pass_at_us:
-        memory.reads.floors.start_pass(draft.now_us)
+        memory.reads.floors.start_pass(draft.now_us, memory.end_us)
         memory.reads.budget.restart()
     return max(start, memory.reads.floors.by_priority.get(priority, start))

@@ -1,5 +1,6 @@
 """Sends under derived ids: the same source and due time are one message, however often it is sent."""
 
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,9 +10,12 @@ from cqueue import ids
 from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.errors import OutcomeUnknown
+from cqueue.message import to_datetime
 from cqueue.protocol import shards
 from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
 from cqueue.protocol.send import send
+from cqueue.runtime.clock import LocalClock
+from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertBodies, InsertMessages, RegisterShard
 from tests.faulty_store import FaultyStore
 from tests.simulation.hand import NOON_US, Table
@@ -172,3 +176,87 @@ def test_a_statement_is_not_made_before_what_has_to_be_stored_before(kind, size,
         queue = client.create_queue("q", QueueConfig(derived_sends=True))
         with pytest.raises(cqueue.NotDone):
             queue.send_statement(cqueue.Message(bytes(size)))
+
+
+# ── a day of such messages ──
+
+STEP_S = 300
+"""As long as a wide row takes such messages."""
+
+
+class Clock:
+    """Stands still, unless a test moves it."""
+
+    now_us = time.time_ns() // 1000
+
+    def __call__(self):
+        return self.now_us
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def asked(clock, monkeypatch):
+    """A client on a store that counts what it is asked for."""
+    monkeypatch.setattr("cqueue.client._clock_of", lambda _: LocalClock(clock))
+    store = FaultyStore(MemoryStore(clock))
+    with Client(store) as client:
+        client.create_queue("q", QueueConfig(derived_sends=True))
+        yield client, store
+
+
+def of(clock, ago_s=0):
+    """A message that was due `ago_s` seconds ago."""
+    return once(source=f"{clock.now_us}-{ago_s}", due=to_datetime(clock.now_us // 1000 - 1000 * ago_s))
+
+
+@pytest.fixture
+def consumer(asked, clock):
+    """One that has worked for a day, with a message in each wide row."""
+    queue = asked[0].queue("q")
+    with queue.consumer() as consumer:
+        for _ in range(86_400 // STEP_S):
+            queue.send_many([of(clock)])
+            (message,) = consumer.receive(10)
+            message.ack()
+            clock.now_us += STEP_S * 1_000_000
+        yield consumer
+
+
+def polled(consumer, clock, seconds):
+    """What a poll every two seconds finds, until it finds something; how long that took."""
+    for second in range(0, seconds, 2):
+        if found := consumer.receive(10):
+            return found, second
+        clock.now_us += 2_000_000
+    return [], seconds
+
+
+def test_the_rows_of_a_day_cost_an_idle_consumer_little(asked, consumer, clock):
+    """They are kept for late repeats. With a pass a minute and a look every two seconds at each, there were
+    150 requests a second.
+    """
+    _, store = asked
+    polled(consumer, clock, 3600)  # passes over each row become rarer with its age
+    before = store.asked
+    assert polled(consumer, clock, 3600) == ([], 3600)
+    assert (store.asked - before) / 3600 < 5
+
+
+@pytest.mark.parametrize("hours", [1, 20])
+def test_a_message_that_comes_hours_late_is_found(asked, consumer, clock, hours):
+    """Soon if its sender's hint arrives, else within a quarter of that time, or an hour."""
+    client, store = asked
+    message = of(clock, hours * 3600)
+    client.queue("q").send_many([message])
+    (found,), took_s = polled(consumer, clock, 3600)
+    assert (found.body, took_s <= 62) == (b"x", True)
+    found.ack()
+    with Client(store, on_close=lambda: None) as silent:
+        silent.queue("q").send_many([of(clock, hours * 3600 + 1)])
+    (found,), took_s = polled(consumer, clock, 7200)
+    assert took_s <= min(hours * 900, 3600) + STEP_S
+    found.ack()

@@ -79,7 +79,7 @@ class SendStatement:
     _ring: Callable[[], None] = field(repr=False)
 
     def notify(self) -> None:
-        """Tell a consumer, once the batch is done. Without it, a consumer that waits looks within 2 s."""
+        """Tell a consumer, once the batch is done. Without it, one that waits usually looks within 2 s."""
         self._ring()
 
 
@@ -126,13 +126,15 @@ class Producer:
 
     def statement(self, message: Message) -> SendStatement:
         """Return the INSERT of one message, as `Queue.send_statement`."""
-        spec = self._catalog.entry(self.name).spec
-        one = _outgoing(message, self._driver.clock.now_us(), spec)
-        _check_open_rows(spec, "statements of sends")
-        if message.unique is not None or (spec.keyed and one.key is not None):
-            what = "unique" if message.unique is not None else "a key, as the queue is keyed"
-            raise BadInput(f"a statement of a send takes no message with {what}: that is more than one write")
         with self._driver.limited():
+            spec = self._catalog.entry(self.name).spec
+            one = _outgoing(message, self._driver.clock.now_us(), spec)
+            _check_open_rows(spec, "statements of sends")
+            if message.unique is not None or (spec.keyed and one.key is not None):
+                what = "unique" if message.unique is not None else "a key, as the queue is keyed"
+                raise BadInput(
+                    f"a statement of a send takes no message with {what}: that takes another write"
+                )
             flush = self._states.run(lambda state: self._driver.run(prepare(spec, state, one)))
             cql, values = self._driver.ask(ShowInsert(flush.wide_row, flush.rows[0]))
         (id_,) = _ids_of(flush)
@@ -225,7 +227,7 @@ class Producer:
 
     def _ring(self, flush: Flush) -> None:
         """Send a hint about the messages that are due already; polls find the others when they are due."""
-        last = ids.START if flush.skipped else ids.highest_at(self._driver.clock.now_us())
+        last = ids.START if flush.skipped else ids.highest_at(self._driver.clock.guess_us())
         if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
             priorities = frozenset(due.values())
             named = tuple(sorted(due)) if len(due) <= MAX_NAMED and len(priorities) == 1 else ()

@@ -307,9 +307,10 @@ class Queue:
     def send_statement(self, message: Message) -> SendStatement:
         """Return the INSERT of a message, for a logged batch with writes of your own: all are stored or none.
 
-        Execute the batch at once, by a session of your own on the same cluster, and repeat it if its outcome
-        is unknown: the message stays one. The queue needs `derived_sends`. A body above 16 KiB is stored by
-        this call. A batch that is never executed leaves no message.
+        Execute the batch at once, by a session of your own in the same data centre, at LOCAL_QUORUM, or
+        QUORUM if the keyspace's serial consistency is `serial`. Repeat it if its outcome is unknown: the
+        message stays one. The queue needs `derived_sends`. A body above 16 KiB is stored by this call. A
+        batch that is never executed leaves no message.
 
         Args:
             message: without `unique`; and without a key, if the queue is keyed. Tasks have `Task.statement`.

@@ -50,6 +50,8 @@ def prepare(spec: QueueSpec, state: ProducerState, one: Outgoing) -> Proto[Flush
     failed = (yield from sending.register([flush])) or (yield from sending.before([flush]))
     if failed is not None:
         raise writing.not_written("the message's partition could not be registered", failed)
+    if abs((yield from Now(checked=True)) - now_us) > spec.settle_us:
+        raise NotDone("the clock jumped, or this process stood still: the id is of another time")
     return flush
 
 

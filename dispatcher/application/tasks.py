@@ -251,6 +251,9 @@ class Task(Generic[P, R_co]):
     def statement(self, /, *args: P.args, **kwargs: P.kwargs) -> SendStatement:
         """Return the INSERT of a call, to commit together with rows of your own; see `Queue.send_statement`.
 
+        Middleware gets the message before, by `before_send`, and no `after_send`. Not in memory, so not with
+        `App.testing`.
+
         Raises:
             BadArguments: as `enqueue`.
             BadInput, NotDone: as `Queue.send_statement`.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from cassandra import InvalidRequest
+from cassandra import ConsistencyLevel, InvalidRequest
 from cassandra.query import BatchStatement
 
 import cqueue
@@ -37,7 +37,7 @@ def pay(orders, connection):
     insert = session.prepare(f"INSERT INTO {orders} (id, state) VALUES (?, 'paid')")
 
     def write(order, *sends):
-        batch = BatchStatement()
+        batch = BatchStatement(consistency_level=ConsistencyLevel.LOCAL_QUORUM)
         batch.add(insert, [order])
         for send in sends:
             batch.add(session.prepare(send.cql), send.values)

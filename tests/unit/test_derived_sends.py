@@ -178,6 +178,19 @@ def test_a_statement_is_not_made_before_what_has_to_be_stored_before(kind, size,
             queue.send_statement(cqueue.Message(bytes(size)))
 
 
+def test_a_statement_of_another_time_is_not_given_out(client_at, clock):
+    """A message under an id from before a standstill might land in a partition that was dropped since."""
+    client, store = client_at
+
+    def stand_still(operation):
+        if isinstance(operation, RegisterShard):
+            clock.now_us += 3_000_000
+
+    store.trouble = stand_still
+    with pytest.raises(cqueue.NotDone, match="stood still"):
+        client.queue("q").send_statement(cqueue.Message(b"x"))
+
+
 # ── a day of such messages ──
 
 STEP_S = 300
@@ -199,7 +212,7 @@ def clock():
 
 
 @pytest.fixture
-def asked(clock, monkeypatch):
+def client_at(clock, monkeypatch):
     """A client on a store that counts what it is asked for."""
     monkeypatch.setattr("cqueue.client._clock_of", lambda _: LocalClock(clock))
     store = FaultyStore(MemoryStore(clock))
@@ -214,9 +227,9 @@ def of(clock, ago_s=0):
 
 
 @pytest.fixture
-def consumer(asked, clock):
+def consumer(client_at, clock):
     """One that has worked for a day, with a message in each wide row."""
-    queue = asked[0].queue("q")
+    queue = client_at[0].queue("q")
     with queue.consumer() as consumer:
         for _ in range(86_400 // STEP_S):
             queue.send_many([of(clock)])
@@ -235,11 +248,11 @@ def polled(consumer, clock, seconds):
     return [], seconds
 
 
-def test_the_rows_of_a_day_cost_an_idle_consumer_little(asked, consumer, clock):
+def test_the_rows_of_a_day_cost_an_idle_consumer_little(client_at, consumer, clock):
     """They are kept for late repeats. With a pass a minute and a look every two seconds at each, there were
     150 requests a second.
     """
-    _, store = asked
+    _, store = client_at
     polled(consumer, clock, 3600)  # passes over each row become rarer with its age
     before = store.asked
     assert polled(consumer, clock, 3600) == ([], 3600)
@@ -247,9 +260,9 @@ def test_the_rows_of_a_day_cost_an_idle_consumer_little(asked, consumer, clock):
 
 
 @pytest.mark.parametrize("hours", [1, 20])
-def test_a_message_that_comes_hours_late_is_found(asked, consumer, clock, hours):
+def test_a_message_that_comes_hours_late_is_found(client_at, consumer, clock, hours):
     """Soon if its sender's hint arrives, else within a quarter of that time, or an hour."""
-    client, store = asked
+    client, store = client_at
     message = of(clock, hours * 3600)
     client.queue("q").send_many([message])
     (found,), took_s = polled(consumer, clock, 3600)

@@ -320,4 +320,7 @@ def _call_for_each(items: Iterable[T], call: Callable[[T], None]) -> None:
         except CqueueError as exc:
             failure = failure or exc
     if failure is not None:
-        raise failure
+        try:
+            raise failure
+        finally:
+            failure = None  # its traceback holds this frame

@@ -1,11 +1,12 @@
 """The consumer under trouble: what fails, what rings, what closes must not keep other messages waiting."""
 
+import gc
 import os
 import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 
 import pytest
@@ -916,3 +917,20 @@ def test_a_paused_queue_shows_once_nothing_is_held_any_more(queue):
             return queue.stats().claimed == 0
 
         until(is_drained)
+
+
+def test_a_lost_lease_leaves_nothing_for_the_collector(client):
+    """Messages are let go of as their calls end; the collector of a dispatcher runs rarely."""
+    queue = client.create_queue("q", QueueConfig(visibility=VISIBLE))
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        (message,) = consumer.receive(wait=SOON)
+        message.ack()
+        gc.collect()
+        gc.disable()
+        try:
+            with suppress(cqueue.LeaseLost):
+                consumer.extend([message], timedelta(minutes=1))
+            assert gc.collect() == 0
+        finally:
+            gc.enable()

@@ -227,7 +227,7 @@ class Producer:
 
     def _ring(self, flush: Flush) -> None:
         """Send a hint about the messages that are due already; polls find the others when they are due."""
-        last = ids.START if flush.skipped else ids.highest_at(self._driver.clock.guess_us())
+        last = ids.START if flush.skipped else ids.highest_at(self._driver.clock.now_us())
         if due := {row.id: row.priority for row in flush.rows if row.id <= last}:
             priorities = frozenset(due.values())
             named = tuple(sorted(due)) if len(due) <= MAX_NAMED and len(priorities) == 1 else ()

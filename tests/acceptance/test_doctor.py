@@ -240,9 +240,11 @@ def test_a_migration_that_is_outstanding_is_found(new_keyspace, connection, site
     own = new_keyspace()
     execute(connection, f"DELETE FROM {own.name}.schema_migrations WHERE name = 'cqueue' AND number = 7")
     execute(connection, f"DELETE FROM {own.name}.schema_migrations WHERE name = 'cqueue' AND number = 9")
+    execute(connection, f"DELETE FROM {own.name}.schema_migrations WHERE name = 'cqueue' AND number = 12")
     found = list(tables.check(site_of(own)))
-    assert "07_post_packs" in only(found, WARNING).found
-    assert "09_pre_listeners" in only(found, ERROR).found
+    post, dispensable = with_severity(found, WARNING)
+    assert ("07_post_packs" in post.found, "09_pre_listeners" in dispensable.found) == (True, True)
+    assert "12_pre_results" in only(found, ERROR).found
 
 
 def test_a_schema_of_a_newer_version_is_found(new_keyspace, connection, site_of):

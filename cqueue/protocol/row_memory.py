@@ -45,8 +45,9 @@ FIRST_PASS_GAP_US = 1_000_000
 """µs between the first two passes over an open wide row: a late message waits a second."""
 PASS_GAP_US = 60_000_000
 """µs between passes of a young row, and of one of which a hint came: gaps double up to this."""
-LONGEST_PASS_GAP_US = 3_600_000_000
-"""µs (an hour) between passes of an old row, which has hardly any late messages."""
+LONGEST_PASS_GAP_US = 300_000_000
+"""µs between passes of an old row: at most what a late message waits of which no hint came, such as one that
+was redriven."""
 PASSES_AN_AGE = 4
 """Passes in the time that has passed since a row's end. Each pass crosses all tombstones of the row, and a
 day of rows is kept: with a pass a minute, a hundred messages a second would take 300 reads a second."""

@@ -1,6 +1,5 @@
 """Sends under derived ids: the same source and due time are one message, however often it is sent."""
 
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,10 +13,10 @@ from cqueue.message import to_datetime
 from cqueue.protocol import shards
 from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
 from cqueue.protocol.send import send
-from cqueue.runtime.clock import LocalClock
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertBodies, InsertMessages, RegisterShard
 from tests.faulty_store import FaultyStore
+from tests.fix_dispatcher import ManualClock
 from tests.simulation.hand import NOON_US, Table
 
 SOON = timedelta(seconds=60)
@@ -184,7 +183,7 @@ def test_a_statement_of_another_time_is_not_given_out(client_at, clock):
 
     def stand_still(operation):
         if isinstance(operation, RegisterShard):
-            clock.now_us += 3_000_000
+            clock.advance(3)
 
     store.trouble = stand_still
     with pytest.raises(cqueue.NotDone, match="stood still"):
@@ -197,25 +196,16 @@ STEP_S = 300
 """As long as a wide row takes such messages."""
 
 
-class Clock:
-    """Stands still, unless a test moves it."""
-
-    now_us = time.time_ns() // 1000
-
-    def __call__(self):
-        return self.now_us
-
-
 @pytest.fixture
 def clock():
-    return Clock()
+    return ManualClock()
 
 
 @pytest.fixture
 def client_at(clock, monkeypatch):
     """A client on a store that counts what it is asked for."""
-    monkeypatch.setattr("cqueue.client._clock_of", lambda _: LocalClock(clock))
-    store = FaultyStore(MemoryStore(clock))
+    monkeypatch.setattr("cqueue.client._clock_of", lambda _: clock)
+    store = FaultyStore(MemoryStore(clock.now_us))
     with Client(store) as client:
         client.create_queue("q", QueueConfig(derived_sends=True))
         yield client, store
@@ -223,7 +213,7 @@ def client_at(clock, monkeypatch):
 
 def of(clock, ago_s=0):
     """A message that was due `ago_s` seconds ago."""
-    return once(source=f"{clock.now_us}-{ago_s}", due=to_datetime(clock.now_us // 1000 - 1000 * ago_s))
+    return once(source=f"{clock.us}-{ago_s}", due=to_datetime(clock.us // 1000 - 1000 * ago_s))
 
 
 @pytest.fixture
@@ -235,7 +225,7 @@ def consumer(client_at, clock):
             queue.send_many([of(clock)])
             (message,) = consumer.receive(10)
             message.ack()
-            clock.now_us += STEP_S * 1_000_000
+            clock.advance(STEP_S)
         yield consumer
 
 
@@ -244,7 +234,7 @@ def polled(consumer, clock, seconds):
     for second in range(0, seconds, 2):
         if found := consumer.receive(10):
             return found, second
-        clock.now_us += 2_000_000
+        clock.advance(2)
     return [], seconds
 
 
@@ -256,12 +246,12 @@ def test_the_rows_of_a_day_cost_an_idle_consumer_little(client_at, consumer, clo
     polled(consumer, clock, 3600)  # passes over each row become rarer with its age
     before = store.asked
     assert polled(consumer, clock, 3600) == ([], 3600)
-    assert (store.asked - before) / 3600 < 5
+    assert (store.asked - before) / 3600 < 12
 
 
 @pytest.mark.parametrize("hours", [1, 20])
 def test_a_message_that_comes_hours_late_is_found(client_at, consumer, clock, hours):
-    """Soon if its sender's hint arrives, else within a quarter of that time, or an hour."""
+    """Within a minute if its sender's hint arrives, else within five."""
     client, store = client_at
     message = of(clock, hours * 3600)
     client.queue("q").send_many([message])
@@ -271,5 +261,5 @@ def test_a_message_that_comes_hours_late_is_found(client_at, consumer, clock, ho
     with Client(store, on_close=lambda: None) as silent:
         silent.queue("q").send_many([of(clock, hours * 3600 + 1)])
     (found,), took_s = polled(consumer, clock, 7200)
-    assert took_s <= min(hours * 900, 3600) + STEP_S
+    assert took_s <= 302
     found.ack()

@@ -153,9 +153,14 @@ def _replication_drift(state: State, wanted: Options) -> Iterator[Drift]:
         f"keyspace {state.keyspace}",
         f"has replication {state.strategy} {_listed(state.replication or {})}, "
         f"not NetworkTopologyStrategy {_listed(wanted.replication)}.",
-        ALTER_REPLICATION.comment,
+        f"{ALTER_REPLICATION.comment} {_keep(state.replication or {})}",
         (cql,),
     )
+
+
+def _keep(present: Mapping[str, int]) -> str:
+    """Return what records the copies that are there, as somebody may have altered them on purpose."""
+    return f"Or keep what is there: `cqueue schema apply --replication {_listed(present).replace(' ', '')}`."
 
 
 def _next_copies(state: State, wanted: Mapping[str, int]) -> Mapping[str, int]:
@@ -164,18 +169,21 @@ def _next_copies(state: State, wanted: Mapping[str, int]) -> Mapping[str, int]:
     Quorums of n and of n + 1 copies share a replica. A quorum of three where one was may be the two new ones,
     which are empty: clients would drop partitions whose messages the first one holds.
     """
-    if state.deployment is None or state.strategy != "NetworkTopologyStrategy":
+    if state.deployment is None:
         return wanted
     present, home = state.replication or {}, state.deployment.home_dc
+    if state.strategy != "NetworkTopologyStrategy":
+        dc = home or min(wanted)
+        return {dc: present.get("replication_factor", wanted.get(dc, 1))}
     changed = [
         dc
-        for dc in sorted({*present, *wanted})
+        for dc in sorted({*present, *wanted}, key=lambda dc: (present.get(dc, 0) > wanted.get(dc, 0), dc))
         if home in {None, dc} and present.get(dc, 0) != wanted.get(dc, 0)
-    ]
+    ]  # those to raise come first: none is thinned before others have the copies
     copies = {**wanted, **{dc: present.get(dc, 0) for dc in changed}}
     for dc in changed[:1]:
         copies[dc] += 1 if wanted.get(dc, 0) > copies[dc] else -1
-    return {dc: count for dc, count in copies.items() if count}
+    return {dc: count for dc, count in sorted(copies.items()) if count}
 
 
 def _table_option_drift(state: State, wanted: Options, migrations: Sequence[Migration]) -> Iterator[Drift]:

@@ -251,6 +251,12 @@ def _check_replication(options: Options, state: State, settings: Settings) -> No
                 f"replication {name}={copies} needs {copies // 2 + 1} nodes for a quorum; {name} has "
                 f"{state.nodes[name]}."
             )
+    home = state.deployment.home_dc if state.deployment is not None else None
+    if home is not None and home not in options.replication:
+        raise ConfigError(
+            f"replication has no copies in {home}, the home of this keyspace, whose copies hold everything. "
+            "`cqueue dc switch` moves the home first."
+        )
     if settings.local_dc is not None and settings.local_dc not in options.replication:
         raise ConfigError(
             f"replication has no copies in {settings.local_dc}, the local_dc of these settings: nothing "

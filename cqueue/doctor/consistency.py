@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from cqueue.doctor.finding import Finding, Subject, not_checked
 from cqueue.errors import CqueueError
-from cqueue.schema.migrations import map_literal
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Replication, Site
@@ -47,14 +46,14 @@ def judged(replication: Replication, nodes: Mapping[str, int], settings: Setting
         yield SUBJECT.warning(
             f"keyspace {settings.keyspace} has {replication.strategy}",
             reason="It places copies without regard to data centres, and LOCAL_QUORUM may find none here.",
-            remedy=_alter(settings, {str(settings.local_dc): WANTED_COPIES}),
+            remedy=_apply({str(settings.local_dc): WANTED_COPIES}),
         )
     elif str(settings.local_dc) not in replication.copies:
         yield SUBJECT.error(
             f"local_dc {settings.local_dc} has no copies; {_listed(replication.copies)} have",
             reason="No quorum can be had there: every call fails.",
             remedy="Another local_dc in the URL, or "
-            + _alter(settings, {**replication.copies, str(settings.local_dc): WANTED_COPIES}),
+            + _apply({**replication.copies, str(settings.local_dc): WANTED_COPIES}),
             figures=dict(replication.copies),
         )
     else:
@@ -74,7 +73,7 @@ def _centre(dc: str, all_copies: Mapping[str, int], nodes: int, settings: Settin
     quorum = copies // 2 + 1
     figures = {"dc": dc, "copies": copies, "nodes": nodes, "quorum": quorum}
     votes = dc == settings.local_dc or settings.serial_consistency == "serial"
-    fewer = _alter(settings, {**all_copies, dc: max(1, nodes)})
+    fewer = _apply({**all_copies, dc: max(1, nodes)})
     if nodes < quorum and votes:
         yield SUBJECT.error(
             f"{dc}: {copies} copies on {_nodes(nodes)}; a quorum is {quorum}",
@@ -104,8 +103,8 @@ def _centre(dc: str, all_copies: Mapping[str, int], nodes: int, settings: Settin
         yield SUBJECT.warning(
             f"{dc}: {copies} {'copy' if copies == 1 else 'copies'} on {nodes} nodes",
             reason=reason,
-            remedy=f"{_alter(settings, {**all_copies, dc: copies + 1})}, then nodetool repair -full on "
-            "every node",
+            remedy=("" if nodes > copies else f"Add nodes to {dc}, then ")
+            + _apply({**all_copies, dc: WANTED_COPIES}),
             figures=figures,
         )
 
@@ -154,9 +153,10 @@ def home(row: Deployment, replication: Replication, settings: Settings) -> Itera
         )
 
 
-def _alter(settings: Settings, copies: Mapping[str, int]) -> str:
-    wanted = map_literal({"class": NETWORK, **copies})
-    return f"ALTER KEYSPACE {settings.keyspace} WITH replication = {wanted}"
+def _apply(copies: Mapping[str, int]) -> str:
+    """Return what leads to these copies; it prints one step after the other."""
+    wanted = ",".join(f"{dc}={count}" for dc, count in sorted(copies.items()))
+    return f"cqueue schema apply --replication {wanted}, and what it prints, until it finds no difference"
 
 
 def _listed(copies: Mapping[str, int]) -> str:

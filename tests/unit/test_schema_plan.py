@@ -292,6 +292,8 @@ def test_other_options_are_drift_with_what_to_run(options, where, cql):
         (None, "dc1=3", "dc1=3,dc2=3", "'dc1': '3', 'dc2': '1'"),
         (None, "dc1=2,dc2=2", "dc1=3,dc2=3", "'dc1': '3', 'dc2': '2'"),
         (None, "dc1=3,dc2=1", "dc1=3", "'dc1': '3'"),
+        (None, "dc1=3", "dc2=3", "'dc1': '3', 'dc2': '1'"),
+        (None, "dc1=3,dc2=3", "dc2=3", "'dc1': '2', 'dc2': '3'"),
     ],
 )
 def test_copies_are_altered_by_one_where_clients_ask_for_a_quorum(home, present, wanted, altered):
@@ -303,6 +305,22 @@ def test_copies_are_altered_by_one_where_clients_ask_for_a_quorum(home, present,
     state = complete_state(replication=parse_replication(present), deployment=row)
     (drift,) = option_drift(state, Options(replication=parse_replication(wanted)), MIGRATIONS)
     assert drift.cql[0].endswith(f"'NetworkTopologyStrategy', {altered}}}")
+
+
+@pytest.mark.parametrize(("home", "present"), [("dc1", 1), (None, 2)])
+def test_a_keyspace_without_data_centres_gets_one_with_as_many_copies_first(home, present):
+    row = replace(complete_state().deployment, home_dc=home)
+    simple = {"replication_factor": present}
+    state = complete_state(replication=simple, strategy="SimpleStrategy", deployment=row)
+    (drift,) = option_drift(state, Options(replication={"dc1": 3}), MIGRATIONS)
+    assert drift.cql[0].endswith(f"'NetworkTopologyStrategy', 'dc1': '{present}'}}")
+
+
+def test_the_home_keeps_its_copies():
+    """Nobody would have copied them elsewhere."""
+    row = replace(complete_state().deployment, home_dc="dc2")
+    with pytest.raises(ConfigError, match="no copies in dc2, the home"):
+        plan(Options(replication={"dc1": 3}), complete_state(deployment=row), SETTINGS)
 
 
 def test_after_the_operator_has_altered_it_the_new_option_is_recorded():

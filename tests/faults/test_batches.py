@@ -18,6 +18,7 @@ from cqueue.settings import load
 from cqueue.store.connection import open_session
 from tests.faults.clusters import running_cluster, url_of
 from tests.faults.lengths import full
+from tests.fix_dispatcher import until
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(900)]
 
@@ -67,10 +68,8 @@ class Shop:
 
     def sell(self, some):
         """Wait until that many more orders are stored."""
-        goal, end_s = len(self.sold) + some, time.monotonic() + 60
-        while len(self.sold) < goal:
-            assert time.monotonic() < end_s, "too few orders were stored"
-            time.sleep(0.1)
+        goal = len(self.sold) + some
+        until(lambda: len(self.sold) >= goal, 60, "too few orders were stored")
 
     def close(self):
         self._closed.set()
@@ -79,11 +78,8 @@ class Shop:
 
     def orders(self):
         """The orders that have a row, once no node has batches to replay."""
-        end_s = time.monotonic() + PATIENCE_S
         for host in self._session.cluster.metadata.all_hosts():
-            while self._has_batches(host):
-                assert time.monotonic() < end_s, f"{host} still has batches"
-                time.sleep(1)
+            until(lambda host=host: not self._has_batches(host), PATIENCE_S, f"{host} still has batches")
         return {row[0] for row in self._session.execute("SELECT id FROM orders", timeout=60)}
 
     def _has_batches(self, host):
@@ -115,12 +111,12 @@ def test_an_order_and_its_message_are_both_there_or_neither(tmp_path, row):
             orders, end_s = shop.orders(), time.monotonic() + PATIENCE_S
             bodies = []
             with queue.consumer() as consumer:
-                while len(bodies) < len(orders):
+                while orders - {*bodies}:
                     assert time.monotonic() < end_s, f"{len(orders - {*bodies})} orders have no message"
                     for message in consumer.receive(500, wait=timedelta(seconds=1)):
                         bodies.append(message.body.decode())
                         message.ack()
-    assert sorted(bodies) == sorted(orders)
+    assert {*bodies} == orders
     assert {*shop.sold} <= orders
     stored = len(orders) - len(shop.sold)
     row(

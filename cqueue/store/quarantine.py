@@ -28,8 +28,8 @@ REMEMBERED: Final = 10_000
 """Damaged rows that a process remembers, to log each of them once. Each further one takes the place of the
 oldest, without a log line, so that a table that is damaged throughout fills neither memory nor log."""
 REMEMBERED_S: Final = 86_400.0
-"""Seconds (a day) for which a row is remembered that is not met again, as it was mended or dropped: more than
-an operator's look at a queue takes, and than consumers need to come back to a row that they passed."""
+"""Seconds (a day) for which a row is remembered that is not met again, as it was mended or dropped. Where
+retiring is paused, nobody comes back to a damaged message below a boundary, and it is forgotten as well."""
 
 _TEXTS: Final = frozenset({"queue", "key", "fleet", "worker", "log", "subscription", "member", "message"})
 LOGGER: Final = "cqueue.quarantine"

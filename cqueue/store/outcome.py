@@ -83,7 +83,10 @@ def error(
     if not sent and login is not None:
         return _refused(login)
     if is_absent(exc):
-        return SchemaMismatch(f"The keyspace lacks cqueue's schema. Run `cqueue schema apply`. ({exc})")
+        return SchemaMismatch(
+            "Cassandra lacks a keyspace, table or column that this version of cqueue needs. Have an operator "
+            f"run `cqueue schema apply`. ({server_text(exc)})"
+        )
     if (refused := refusal(exc)) is not None:
         return refused
     if kind is Kind.READ:

@@ -51,6 +51,7 @@ class Figures:
         oldest_us: due time of the oldest of them.
         oldest_row: the wide row in which it stands.
         stragglers: those of them that stand below the cursor of their wide row.
+        in_open_rows: those of them that no slot lists in an open wide row, where messages may come late.
         claims: the last claim in each wide row that was read.
         held: messages that consumers have, at most: acked ones count until all of their claim are acked.
         implausible: locks, cursors and timeouts that lie further ahead than any client can have put them.
@@ -63,6 +64,7 @@ class Figures:
     oldest_us: int | None = None
     oldest_row: WideRow | None = None
     stragglers: int = 0
+    in_open_rows: int = 0
     claims: dict[WideRow, int] = field(default_factory=dict)
     held: int = 0
     implausible: int = 0
@@ -135,6 +137,7 @@ def _note_ids(found: Figures, spec: QueueSpec, wide_row: WideRow, priority: int,
             if id_ not in listing and not ids.is_any_of_row(id_, page.damaged):
                 found.note_late(wide_row, ids.time_us(id_))
                 found.stragglers += id_ <= cursor
+                found.in_open_rows += shards.is_open(wide_row)
         if walk.done:
             return
     found.partial = True

@@ -34,6 +34,11 @@ _STRAGGLE: Final = (
     "They came late: from a data centre that was cut off, or by a restore. Consumers find them before they "
     "drop the partition, once all else in it is done."
 )
+_STUCK: Final = "Consumers are there and take nothing: Cassandra refuses them, or they hang."
+_MAY_BE_LATE: Final = (
+    "They came long after they were due, as from a batch that was executed late, and are found within 5 "
+    "minutes; or consumers take nothing: Cassandra refuses them, or they hang."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +164,12 @@ def _why(name: str, figures: Figures, serving: int, *, paused: bool) -> tuple[Se
         reason = "Their handlers take that long, or hang: a dispatcher extends what it runs for as long."
         return Severity.WARNING, who, reason, f"More consumers, if handlers take long; cqueue peek {name}"
     if serving:
-        reason = "Consumers are there and take nothing: Cassandra refuses them, or they hang."
-        remedy = f"Look for receive_failed in their logs; cqueue workers; cqueue peek {name}"
         who = "1 process waits" if serving == 1 else f"{serving} processes wait"
-        return Severity.ERROR, f"{who} for it, and {last}", reason, remedy
+        severity, reason = Severity.ERROR, _STUCK
+        remedy = f"Look for receive_failed in their logs; cqueue workers; cqueue peek {name}"
+        if figures.in_open_rows == figures.late:
+            severity, reason, remedy = Severity.WARNING, _MAY_BE_LATE, f"Look again. {remedy}"
+        return severity, f"{who} for it, and {last}", reason, remedy
     reason = "They wait until a consumer comes. Consumers with notify=off are not known here."
     remedy = "Start a consumer: cqueue dispatch MODULE:APP for tasks"
     return Severity.WARNING, f"nobody is known to wait for it, and {last}", reason, remedy

@@ -642,6 +642,9 @@ def figures(*, claimed_s=None, late_s=None, late=1, **others):
         (figures(late_s=600, claimed_s=2), 0, INFO, "last claim"),
         (figures(late_s=600, claimed_s=300), 2, ERROR, "2 processes wait for it, and the last claim"),
         (figures(late_s=600), 1, ERROR, "1 process waits for it, and nothing was ever claimed where"),
+        (figures(late_s=600, late=2, in_open_rows=1), 1, ERROR, "1 process waits for it"),
+        (figures(late_s=600, late=2, in_open_rows=2), 1, WARNING, "1 process waits for it"),
+        (figures(late_s=600, late=2, in_open_rows=2), 0, WARNING, "nobody is known to wait"),
         (figures(late_s=600, claimed_s=300, held=2), 2, WARNING, "consumers have up to 2 other messages"),
         (figures(late_s=90_000), 0, WARNING, "1 message due for up to 1d1h; nobody is known to wait"),
         (figures(late_s=600, late=3, partial=True), 0, WARNING, "3+ messages"),
@@ -669,6 +672,18 @@ def test_messages_behind_handlers_that_take_minutes_are_no_error(monkeypatch):
             monkeypatch.undo()
     assert (found.severity, found.figures["late"], found.figures["held"]) == (WARNING, 3, 2)
     assert "consumers have up to 2 other messages at work, and the last claim" in found.found
+
+
+def test_a_message_that_came_late_into_an_open_row_is_no_error(monkeypatch):
+    """A consumer that is well finds it minutes later: the finding says so, and to look again."""
+    monkeypatch.setattr(queues, "listed", lambda _: ([replace(worker("w", 0.0), queues=("q",))], 0.0))
+    with cqueue.connect("memory://") as client:
+        queue = client.create_queue("q", cqueue.QueueConfig(derived_sends=True))
+        queue.send_many([cqueue.Message(b"x", source="s", due=datetime.now(UTC) - timedelta(hours=2))])
+        (found,) = queues.of_client(client)
+    assert (found.severity, found.figures["late"]) == (WARNING, 1)
+    assert "found within 5 minutes" in found.reason
+    assert "Look again" in found.remedy
 
 
 class Names:

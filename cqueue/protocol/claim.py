@@ -214,7 +214,7 @@ def _take_dead(draft: Draft, slot: SlotRow) -> Proto[None]:
 
 def _nothing(draft: Draft) -> Claim:
     """Finish a claim that has nothing to write."""
-    draft.memory.reads.floors.by_priority.update(draft.learned.floors)
+    draft.memory.reads.floors.note_read(draft.learned.floors)
     return Claim()
 
 
@@ -295,6 +295,6 @@ def _remember(draft: Draft) -> None:
         memory.emptied_us = 0 if draft.more else memory.remembered.read_us
     else:
         memory.reads.named.setdefault(draft.named.priority, []).extend(draft.named.ids)
-    memory.reads.floors.by_priority.update(draft.learned.floors)
+    memory.reads.floors.note_read(draft.learned.floors)
     for took in draft.learned.took:
         memory.reads.note_taken(*took)

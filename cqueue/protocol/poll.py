@@ -221,7 +221,7 @@ class Poll:
             yield from refresh(self.registry, spec)
         known = [(memory, hint) for hint in here if (memory := self.registry.rows.get(hint.wide_row))]
         for memory, hint in known:
-            memory.reads.floors.note_hint()
+            memory.note_hint(hint)
             self.work.add(memory, Reason.HINT, hint)
         return bool(known)
 

@@ -84,7 +84,8 @@ def head_has_work(memory: RowMemory, spec: QueueSpec, gate: SuspectGate, now_us:
     if any(can_take(slot, spec, gate, now_us) for slot in used):
         return True
     if memory.open:
-        return now_us >= memory.reads.floors.pass_at_us or (not used and now_us >= memory.retire_at_us(spec))
+        floors, may_go = memory.reads.floors, not used and now_us >= memory.retire_at_us(spec)
+        return now_us >= floors.pass_at_us or any(floors.named.values()) or may_go
     if any(
         policy.is_lost(at, now_us) or policy.sweep_is_due(at, spec, now_us) for at in head.cursors.values()
     ):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.protocol import policy, shards
-from cqueue.protocol.budget import TombstoneBudget
+from cqueue.protocol.budget import TARGET_TOMBSTONES, TombstoneBudget
+from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Lease
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import Head, LockState, MessageRow, SlotChange, WideRow
@@ -44,7 +45,8 @@ NEVER_US = 1 << 62
 FIRST_PASS_GAP_US = 1_000_000
 """µs between the first two passes over an open wide row: a late message waits a second."""
 PASS_GAP_US = 60_000_000
-"""µs between passes of a young row, and of one of which a hint came: gaps double up to this."""
+"""µs between passes of a young row, and of one of which a hint came, as not all hints name what they tell of:
+gaps double up to this."""
 LONGEST_PASS_GAP_US = 300_000_000
 """µs between passes of an old row: at most what a late message waits of which no hint came, such as one that
 was redriven."""
@@ -114,9 +116,13 @@ class RetirementPass:
 
 @dataclass(slots=True)
 class ReadFloors:
-    """Where reads of an open wide row begin, by priority; whole passes come at growing intervals."""
+    """Where reads of an open wide row begin, by priority; whole passes come at growing intervals.
+
+    What a hint names below its floor is read by its id, so that a late message need not wait for a pass.
+    """
 
     by_priority: dict[int, int] = field(default_factory=dict)
+    named: dict[int, set[int]] = field(default_factory=dict)  # by hints, since the last read from the floor
     pass_at_us: int = 0  # when the next whole pass is due
     _passed_us: int = 0  # when the last one began
     _gap_us: int = FIRST_PASS_GAP_US
@@ -128,9 +134,18 @@ class ReadFloors:
         longest_us = min(LONGEST_PASS_GAP_US, (now_us - end_us) // PASSES_AN_AGE)
         self._gap_us = min(max(PASS_GAP_US, longest_us), self._gap_us * 2)
 
-    def note_hint(self) -> None:
-        """Let the next pass not wait for long: the hint may be of a message that stands below the floor."""
+    def note_hint(self, priority: int, named: Iterable[int]) -> None:
+        """Note what a hint names, unless that is much; let the next pass, which finds all, come soon."""
+        known = self.named.setdefault(priority, set())
+        if len(known) < TARGET_TOMBSTONES:
+            known.update(named)
         self.pass_at_us = min(self.pass_at_us, self._passed_us + PASS_GAP_US)
+
+    def note_read(self, floors: Mapping[int, int]) -> None:
+        """Note where the next reads begin: these went to their end, and so did those by name before."""
+        self.by_priority.update(floors)
+        for priority in floors:
+            self.named.pop(priority, None)
 
 
 @dataclass(slots=True)
@@ -220,6 +235,12 @@ class RowMemory:
     def open(self) -> bool:
         """Return whether this is an open wide row."""
         return policy.has_no_cursor(self.wide_row)
+
+    def note_hint(self, hint: Hint) -> None:
+        """Note a hint: messages of an open wide row may stand below the floor."""
+        if self.open:
+            for priority in hint.priorities & self.priorities:
+                self.reads.floors.note_hint(priority, hint.named)
 
     def known_head(self, spec: QueueSpec, now_us: int) -> Head | None:
         """Return the remembered head if a claim may go by it without a read.

@@ -6,7 +6,8 @@ others, and only the sweep lets the cursor move. A sweep counts only if it *bega
 which the cursor moves: no acknowledged message can appear there any more.
 
 Open wide rows have no cursor, because messages may land in them at any time. Each poll reads what became due
-since the last poll; passes over the whole row follow at growing intervals.
+since the last poll, and by its id what a hint named before that; passes over the whole row follow at growing
+intervals.
 """
 
 from __future__ import annotations
@@ -315,6 +316,9 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
     budget, present = memory.reads.budget, _present(memory, now_us)
     recent = ids.lowest_at(now_us - draft.spec.settle_us - draft.spec.skew_us)
     floor = begin = _floor(draft, priority)
+    if not (yield from _take_named(draft, priority, floor)):
+        draft.more = True
+        return
     limit = _rows_at_once(memory, priority, draft.left)
     while floor < present and draft.left > 0:
         reach = budget.reach(priority, floor, present)
@@ -342,6 +346,18 @@ def _take_open(draft: Draft, priority: int) -> Proto[None]:
         draft.learned.floors[priority] = recent
     else:  # the claim is full, and nothing behind its last message was read
         draft.more = True
+
+
+def _take_named(draft: Draft, priority: int, floor: int) -> Proto[bool]:
+    """Take what hints have named up to the floor, by its ids; return whether that is all."""
+    named = draft.memory.reads.floors.named.get(priority, ())
+    late = sorted(draft.head.unlisted(priority, [id_ for id_ in named if id_ <= floor]))
+    if not late:
+        return True
+    limit = _rows_at_once(draft.memory, priority, draft.left)
+    rows = yield from ReadMessages(draft.memory.wide_row, priority, tuple(late), limit)
+    _, whole = _take_slice(draft, priority, rows, whole=len(rows) < limit)
+    return whole
 
 
 def _floor(draft: Draft, priority: int) -> int:

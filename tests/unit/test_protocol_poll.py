@@ -36,6 +36,7 @@ from cqueue.store.operations import (
     QueueRow,
     ReadHead,
     ReadIds,
+    ReadMessages,
     ReadQueue,
     ReadShards,
     ReadSlice,
@@ -668,22 +669,89 @@ def test_the_boundary_of_a_wide_row_that_is_over_does_not_pass_its_end():
             table.receive(poll, hook=refusing(table, []))
 
 
-@pytest.mark.parametrize("priority", [0, 5])
-@pytest.mark.parametrize("every_us", [20, 500])
-def test_a_purge_of_dead_letters_stops_no_open_wide_row(priority, every_us):
-    table = Table(name="q.dead", width_ms=3_600_000, max_attempts=0, gc_grace_us=86_400_000_000)
+def with_open_row(table: Table, *priorities: int) -> tuple[Poll, WideRow]:
+    """A queue with one open wide row, for a consumer that runs rounds."""
     spec, hour_ms = table.spec, NOON_US // 1000
     normal, open_ = (shards.epoch_at(spec, hour_ms, open_=is_open) for is_open in (False, True))
     queue = QueueRow(spec.name, spec.incarnation, 1, ACTIVE, "{}", spec.epoch_ms, normal, open_)
     table.store.execute(CreateQueue(queue))
     row = shards.open_row(spec, NOON_US, b"x")
-    for each in {0, priority}:
-        for registration in shards.registration(spec, row, each):
+    for priority in priorities:
+        for registration in shards.registration(spec, row, priority):
             table.store.execute(registration)
+    return Poll(queue, spec, SuspectGate()), row
+
+
+def idle_beside_an_open_row(hours: float) -> tuple[Table, Poll, WideRow]:
+    """A consumer that began to poll `hours` after noon, and has just made a whole pass over the row."""
+    table = Table(gc_grace_us=86_400_000_000, derived_sends=True)
+    poll, row = with_open_row(table, 0)
+    table.pass_time(int(hours * 3600 * SECOND_US))
+    for _ in range(20):
+        table.pass_time(300 * SECOND_US)
+        assert work_off(table, poll) == []
+    return table, poll, row
+
+
+@pytest.mark.parametrize("hours", [0, 12])
+def test_what_comes_late_into_an_open_row_is_found_by_its_hint(hours):
+    """As from a statement that was executed minutes after it was made: it waits for no pass."""
+    table, poll, row = idle_beside_an_open_row(hours)
+    some = table.put(*(NOON_US + number for number in range(12)), row=row)
+    hints = [Hint(row, frozenset({0}), tuple(part)) for part in (some[:8], some[8:])]
+    table.log.clear()
+    assert table.receive(poll, *hints) == some[:10]
+    assert table.receive(poll) == some[10:]
+    assert not [op for op in table.log if type(op) is ReadSlice and op.after < some[-1]]
+
+
+def test_a_hint_of_an_open_row_costs_two_reads_by_id_at_most_however_often_it_comes():
+    """Of messages that are done; nothing is read from the row's start, and nothing written."""
+    table, poll, row = idle_beside_an_open_row(12)
+    some = tuple(table.put(*(NOON_US + number for number in range(8)), row=row))
+    table.store.execute(DeleteMessages(row, 0, some))
+    for _ in range(20):
+        table.log.clear()
+        assert table.receive(poll, Hint(row, frozenset({0}), some)) == []
+        kinds = [type(op) for op in table.log]
+        assert kinds.count(ReadMessages) <= 2
+        assert not {ReadSlice, Mutate} & set(kinds)
+        table.pass_time(1000)
+
+
+def test_what_a_hint_named_is_looked_for_again_after_a_failure():
+    """The next search does, though no second hint comes, and nothing else is to be done there."""
+    table, poll, row = idle_beside_an_open_row(12)
+    (message,) = table.put(NOON_US, row=row)
+
+    def fail(operation: object) -> None:
+        if type(operation) is ReadMessages:
+            raise NotDone("no answer")
+
+    with pytest.raises(NotDone):
+        table.receive(poll, Hint(row, frozenset({0}), (message,)), hook=fail)
+    table.pass_time(SEARCH_EVERY_US)
+    assert table.receive(poll) == [message]
+
+
+def test_dead_messages_of_a_hint_hide_no_live_one():
+    """However few a claim wants."""
+    table, poll, row = idle_beside_an_open_row(12)
+    some = table.put(*(NOON_US + number for number in range(4)), row=row)
+    table.store.execute(DeleteMessages(row, 0, tuple(some[:2])))
+    table.run(poll.begin(table.spec, [Hint(row, frozenset({0}), tuple(some))]))
+    found = [table.run(poll.next_claim(table.spec, 1)) for _ in range(2)]
+    assert [one.row.id for claimed in found for one in claimed.taken] == some[2:]
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+@pytest.mark.parametrize("every_us", [20, 500])
+def test_a_purge_of_dead_letters_stops_no_open_wide_row(priority, every_us):
+    table = Table(name="q.dead", width_ms=3_600_000, max_attempts=0, gc_grace_us=86_400_000_000)
+    poll, row = with_open_row(table, 0, priority)
     table.pass_time(1_800_000_000)
     purged(table, row, 12_000, priority, every_us)
     table.pass_time(600_000_000)
-    poll = Poll(queue, spec, SuspectGate())
     letters = {*table.put(table.time_us, row=row), *table.put(table.time_us + 1, priority=priority, row=row)}
     got: set[int] = set()
     refused: list[int] = []

@@ -5,7 +5,8 @@ that is longest due and has room. The pause after an empty poll doubles each tim
 cost a few polls a second; a send in this process makes its queue due at once. If an idle queue has several
 pollers, one polls, and the others rest until the queue has more work than one can fetch.
 
-To choose, a thread looks at the pollers that are due or polled, and at no others: there may be 20,000.
+To choose, a thread looks at the pollers that are due or polled, and at no others: there may be 20,000. While
+handlers are busy, all of them may be due and have no room; each is asked once, until something has changed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ QUIET_S: Final = 0.3
 HANGS_S: Final = 0.5
 """Seconds after which a poll under way is no longer counted on to bring messages."""
 RECHECK_S: Final = 0.1
-"""Seconds between two checks for room while a poller has none: handlers may have become quicker."""
+"""Seconds between two checks for room while pollers have none: handlers may have become quicker."""
+RECHECK_PART: Final = 20
+"""A check takes at most a 20th of a thread: one of 20,000 pollers takes some 50 ms."""
 RESTS_S: Final = 30.0
 """Seconds after which a resting poller polls anyway, in case the one that polls for it hangs."""
 BUSY_S: Final = 0.1
@@ -216,6 +219,8 @@ class PollSchedule:
         self._later: list[tuple[float, int, Poller]] = []  # a heap of (due_s, turn, poller)
         self._turns = count(1)
         self._due: list[Poller] = []  # the pollers that are due, the longest due first
+        self._asked = 0  # those before this index have no room
+        self._recheck_s = 0.0  # when they are asked again, if nothing else has them asked before
         self._polled: set[Poller] = set()  # whose poll is under way
         self.busy_s = 0.0  # when the dispatcher last had work
         self._closed = False
@@ -261,6 +266,7 @@ class PollSchedule:
     def room_freed(self) -> None:
         """Look again for pollers that found no room."""
         with self._changed:
+            self._asked = 0
             self._changed.notify()
 
     def next(self) -> Poller | None:
@@ -285,17 +291,25 @@ class PollSchedule:
             _, turn, poller = heappop(self._later)
             if turn == poller.state.turn:
                 self._due.append(poller)
-        for index, poller in enumerate(self._due):
+        if now_s >= self._recheck_s:
+            self._asked = 0
+        for index in range(self._asked, len(self._due)):
+            poller = self._due[index]
             state = poller.state
             if want := self._room(poller, coming):
                 state.want, state.began_s, state.due_s = want, now_s, math.inf
                 state.woken = state.is_helped = False
                 self._polled.add(poller)
                 del self._due[index]
+                self._asked = index
                 return poller
             if state.woken and now_s - state.due_s >= BUSY_S:
                 state.woken = False
                 poller.queue._pass_hints_on()  # noqa: SLF001 - the library's own
+        if not self._asked:
+            ended_s = self.clock()
+            self._recheck_s = ended_s + max(RECHECK_S, RECHECK_PART * (ended_s - now_s))
+        self._asked = len(self._due)
         return None
 
     def _poll_by(self, poller: Poller, due_s: float) -> None:
@@ -308,7 +322,7 @@ class PollSchedule:
     def _wait_s(self) -> float | None:
         """Return the seconds until a poller is due, or a poll hangs, or until the next check for room."""
         now_s = self.clock()
-        dues_s = [now_s] * bool(self._due) + [due_s for due_s, _, _ in self._later[:1]]
+        dues_s = [self._recheck_s] * bool(self._due) + [due_s for due_s, _, _ in self._later[:1]]
         dues_s += [began_s + HANGS_S for began_s in self._begun_s()]
         return min((due_s - now_s if due_s > now_s else RECHECK_S for due_s in dues_s), default=None)
 
@@ -379,6 +393,7 @@ class PollSchedule:
         with self._changed:
             state.began_s = None
             self._polled.discard(poller)
+            self._asked = 0  # what it was expected to bring is known
             self._poll_by(poller, self.clock() + (0.0 if state.woken and not state.failures else pause_s))
 
     def close(self) -> None:

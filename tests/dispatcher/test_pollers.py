@@ -9,7 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.dispatcher.execution.options import Options
-from cqueue.dispatcher.execution.pollers import HANGS_S, LONGEST_FAILED_S, QUIET_S, Poller, PollSchedule
+from cqueue.dispatcher.execution.pollers import (
+    HANGS_S,
+    LONGEST_FAILED_S,
+    QUIET_S,
+    RECHECK_S,
+    Poller,
+    PollSchedule,
+)
 from cqueue.receiving.interface import Found
 from cqueue.store.operations import WideRow
 
@@ -300,6 +307,52 @@ def test_a_poller_without_room_waits_until_room_is_freed(poll_schedule, rooms):
     poll_schedule.room_freed()
     poller = next_of(poll_schedule)
     assert (poller.name, poller.state.want) == ("full", 7)
+
+
+def test_pollers_without_room_are_asked_once_until_something_changes(clock):
+    """With busy handlers and 20,000 queues that are due, each send and each tenth of a second asked all."""
+    asked, room = [], 0
+
+    def room_of(poller, _coming):
+        asked.append(poller.name)
+        return room
+
+    def asked_now():
+        asked.clear()
+        found = next_of(poll_schedule)
+        return (len(asked), found and found.name)
+
+    poll_schedule = PollSchedule(room_of, 0.005, 1.0, clock)
+    for number in range(100):
+        enter(poll_schedule, str(number))
+    assert asked_now() == (100, None)
+    assert asked_now() == (0, None)
+    enter(poll_schedule, "new")
+    assert asked_now() == (1, None)
+    assert poll_schedule._wait_s() == pytest.approx(RECHECK_S)
+    clock.now += RECHECK_S
+    assert asked_now() == (101, None)
+    poll_schedule.room_freed()
+    room = 1
+    assert asked_now() == (1, "0")
+    room = 0
+    assert asked_now() == (100, None)
+    poll_schedule.found(poll_schedule.pollers[0], 0)  # what it was expected to bring has not come
+    assert asked_now() == (100, None)
+
+
+def test_a_check_of_very_many_pollers_comes_the_more_rarely(clock):
+    """It takes a twentieth of a thread at most."""
+
+    def room_of(_poller, _coming):
+        clock.now += 0.001
+        return 0
+
+    poll_schedule = PollSchedule(room_of, 0.005, 1.0, clock)
+    for number in range(100):
+        enter(poll_schedule, str(number))
+    assert next_of(poll_schedule) is None
+    assert poll_schedule._wait_s() == pytest.approx(20 * 0.1)
 
 
 def test_failures_are_followed_by_longer_pauses_that_no_wake_ends(poll_schedule, clock):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
+from weakref import WeakValueDictionary
 
 from cqueue.config import QueueConfig
 from cqueue.doorbell import Address, Doorbell
@@ -182,7 +184,9 @@ class Client:
         self._sends = calls("cqueue-send", at_a_time=SENDS, room=MOST_SENDS)
         # `setdefault` is atomic: threads get one object.
         self._made: dict[str, Any] = {}
-        self._wakeups: dict[str, Wakeups] = {}  # by queue, for all its consumers here
+        # By queue, for all its consumers here. Weak: queues may come and go for weeks.
+        self._wakeups = WeakValueDictionary[str, Wakeups]()
+        self._opening = Lock()  # held while one is made, so that threads get one object
         self._doorbell = (
             None if notify is None else Doorbell(self._ask_briefly, notify, self._driver.clock.guess_us)
         )
@@ -437,7 +441,10 @@ class Client:
         return QueueHistory(name, self._logs, self._driver, self._append_notifier)
 
     def _producer(self, name: str) -> Producer:
-        wakeups = self._wakeups.setdefault(name, Wakeups(self._doorbell))
+        with self._opening:
+            wakeups = self._wakeups.get(name)
+            if wakeups is None:
+                wakeups = self._wakeups[name] = Wakeups(self._doorbell)
         return Producer(name, self._catalog, self._driver, wakeups)
 
     def _open(self, name: str, linger: timedelta | None = None, make: Callable[..., Queue] = Queue) -> Queue:

@@ -94,6 +94,7 @@ class Directory:
         if told is None:
             if len(self._by_target) >= REMEMBERED:
                 self._by_target.clear()
+                self._others.clear()
             told = self._by_target[target] = self._find(target)
         return told
 

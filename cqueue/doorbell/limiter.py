@@ -14,6 +14,9 @@ BURST: Final = 100
 MAX_PLACES: Final = 1000
 """Places of one name that wait for a turn at most. Other rings are dropped: polling finds their messages."""
 
+REMEMBERED: Final = 10_000
+"""Names whose buckets are remembered; beyond that those that are full are forgotten, as new ones are full."""
+
 
 class _Waiting(NamedTuple):
     """A ring, or several of one place merged, with the earliest and the latest time to report it."""
@@ -78,6 +81,8 @@ class Limiter:
         return max(0.0, min(turns) - now_s) if turns else None
 
     def _takes_turn(self, name: bytes, now_s: float) -> bool:
+        if len(self._next_s) >= REMEMBERED:
+            self._next_s = {each: full_s for each, full_s in self._next_s.items() if full_s > now_s}
         full_s = max(now_s, self._next_s.get(name, 0.0))
         if full_s - now_s > (BURST - 1) / RATE:
             return False

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
+from itertools import islice
 from threading import Lock, RLock
 from typing import Any, NamedTuple
 
@@ -72,7 +73,7 @@ it."""
 TRIES = 20
 """How often a conditional change is made anew after it collided with another one, before `NotDone`."""
 REMEMBERED = 100_000
-"""Queues read one by one that are remembered, 1 KB each; beyond that all are forgotten, and read again."""
+"""Queues that are remembered, 1 KB each; one that is read alone beyond that has all others forgotten."""
 CONFIGURATIONS = 1000
 """Configurations that are remembered by their text: a hundred thousand queues mostly have the same few."""
 
@@ -292,7 +293,8 @@ class Catalog:
     def all(self) -> list[QueueEntry]:
         """Return all queues in order of name, without those that are being deleted or cannot be read.
 
-        A program that lists queues opens them next, so each is remembered as if it had been read alone.
+        A program that lists queues opens them next, so each is remembered as if it had been read alone, up to
+        REMEMBERED of them.
         """
         self.refresh()
         entries, generation = [], self._generation
@@ -303,7 +305,7 @@ class Catalog:
                     entries.append(self._entry_of(row))
         with self._mutex:
             if generation == self._generation:
-                self._entries.update((entry.row.name, entry) for entry in entries)
+                self._entries = {entry.row.name: entry for entry in islice(entries, REMEMBERED)}
         return entries
 
     # ── changes ──

@@ -1,5 +1,6 @@
 """How fresh what a client knows of its keyspace is, and which calls wait for that."""
 
+import gc
 import signal
 import threading
 import time
@@ -197,6 +198,25 @@ def test_a_client_remembers_so_many_queues_and_no_more(reads, monkeypatch):
         client.create_queue(name)
         assert client.queue(name).config == cqueue.QueueConfig()
         assert len(client._catalog._entries) <= 2
+    assert len(client.queues()) == 10
+    assert len(client._catalog._entries) <= 2
+
+
+def test_a_client_forgets_a_queue_that_nothing_of_it_uses(client):
+    """A crawler opens a queue for each host: a kilobyte each was a gigabyte within weeks."""
+    for name in ("a", "b"):
+        client.create_queue(name)
+    opened = client.queue("a")
+    assert client.queue("a")._producer.wakeups is opened._producer.wakeups
+    consumer = client.queue("b").consumer()
+    client.queue("b").send(b"x")
+    assert [message.body for message in consumer.receive()] == [b"x"]
+    gc.collect()
+    assert set(client._wakeups) == {"a", "b"}
+    consumer.close()
+    del opened, consumer
+    gc.collect()
+    assert not client._wakeups
 
 
 def test_queues_of_one_configuration_share_it(reads):

@@ -23,6 +23,7 @@ from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.service.membership import share_of
 from cqueue.doorbell import Address, Doorbell, Ring, Target
 from cqueue.doorbell import directory as directories
+from cqueue.doorbell import limiter as limiters
 from cqueue.doorbell.coalescer import GAP_S, LONGEST_GAP_S, RingCoalescer
 from cqueue.doorbell.datagram import (
     LONGEST,
@@ -210,6 +211,15 @@ def test_nobody_is_told_of_what_he_does_not_wait_for():
     assert known.others(Target("third@1", b"x")) == []
 
 
+def test_a_sender_to_many_queues_remembers_some_of_them(monkeypatch):
+    """Listeners may stay the same for weeks, while a process sends to a new queue for each host."""
+    monkeypatch.setattr(directories, "REMEMBERED", 100)
+    known = Directory([row("c")._replace(names=None)], me="me")
+    for number in range(1000):
+        assert [one.listener for one in known.others(Target(f"q@{number}", b"x"))] == ["c"]
+        assert max(len(known._others), len(known._by_target)) <= 100
+
+
 def test_a_sender_reads_only_what_has_changed():
     """Rows are large where processes wait for thousands of queues, and senders read every three seconds."""
     store, asked = MemoryStore(), []
@@ -310,6 +320,18 @@ def test_hints_cause_so_many_polls_and_no_more():
     assert RATE * 10 <= len(told) <= RATE * 10 + BURST + 1
     assert sum(at_s == 10.0 + 0.0005 * n for n, at_s in enumerate(told[:BURST])) == BURST
     assert limiter.offer(RING._replace(name=b"another!"), now_s)
+
+
+def test_a_limiter_of_many_names_remembers_those_that_ring_now(monkeypatch):
+    """A process may wait for a new queue for each host, for weeks."""
+    monkeypatch.setattr(limiters, "REMEMBERED", 100)
+    limiter = Limiter()
+    while limiter.offer(RING, 10.0):
+        pass
+    for number in range(1000):
+        assert limiter.offer(RING._replace(name=b"%d" % number), 10.0 + number * 2e-5)
+        assert not limiter.offer(RING._replace(place=b"elsewhere"), 10.0)
+        assert len(limiter._next_s) <= 101
 
 
 def test_rings_of_a_sender_whose_clock_is_ahead_put_each_other_off_no_further():

@@ -23,8 +23,8 @@ from cqueue.runtime.logs import DISPATCHER, TRACEBACKS
 DRIVER: Final = "cassandra"
 """Logger of the Cassandra driver."""
 REPEAT_S: Final = 60.0
-"""Seconds in which a line of the driver about one node is shown once. It logs each attempt to reconnect to a
-node that is away, every five seconds.
+"""Seconds in which a line of the driver about one node and one error is shown once. It logs each attempt to
+reconnect to a node that is away, every five seconds.
 """
 _STDLIB: Final = sysconfig.get_path("stdlib") + os.sep
 _FRAMES: Final = re.compile(rf'(?:  File "{re.escape(_STDLIB)}(?!site-packages).*\n(?:    .*\n)*)+')
@@ -107,7 +107,7 @@ def _without_driver_traceback(record: logging.LogRecord) -> bool:
 
 
 class _Repeats(logging.Filter):
-    """Leaves out what the driver has said of the same node a moment ago."""
+    """Leaves out what the driver has said of the same node, with the same error, a moment ago."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,9 +116,11 @@ class _Repeats(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name.partition(".")[0] != DRIVER:
             return True
-        node = record.args[:1] if isinstance(record.args, tuple) else ()  # first in lines that are repeated
-        kind, now_s = f"{record.msg} {node}", time.monotonic()
-        self._told_s = {told: at_s for told, at_s in self._told_s.items() if now_s - at_s < REPEAT_S}
+        told = record.args if isinstance(record.args, tuple) else ()
+        # All but numbers, which are the pause until the next attempt, or the connection
+        kind = f"{record.msg} {[str(one) for one in told if not isinstance(one, (int, float))]}"
+        now_s = time.monotonic()
+        self._told_s = {one: at_s for one, at_s in self._told_s.items() if now_s - at_s < REPEAT_S}
         is_new = kind not in self._told_s
         self._told_s.setdefault(kind, now_s)
         return is_new

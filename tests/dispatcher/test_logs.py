@@ -93,6 +93,17 @@ def test_what_the_driver_repeats_of_a_node_is_shown_once_a_minute(lines, monkeyp
     assert told.count("requests") == 13
 
 
+def test_another_error_of_the_same_node_is_shown_at_once(lines):
+    """A node that starts again, and then refuses this client: why is what an operator has to read."""
+    stream = lines(logs.Format.JSON)
+    refused, expired = OSError("Connection refused"), OSError("certificate expired")
+    for pause_s, error in ((0.5, refused), (1.1, refused), (2.0, expired), (4.3, expired)):
+        logging.getLogger("cassandra.pool").warning(
+            "no connection to %s, again in %s s: %s", "10.0.0.1", pause_s, error
+        )
+    assert [line["event"].rpartition(": ")[2] for line in said(stream)] == [str(refused), str(expired)]
+
+
 def test_verbose_shows_what_the_driver_does(lines):
     stream = lines(logs.Format.JSON, verbose=True)
     logging.getLogger("cassandra.pool").info("connected")

@@ -85,7 +85,7 @@ def wrong(settings: Settings, host: str, port: int) -> str | None:
     """Return why TLS with a node fails, as a sentence that says what to do; None if it does not.
 
     Opens a connection of its own, because the driver reports failures as text. The result is also None if the
-    node cannot be reached at all.
+    node cannot be reached at all, hangs, or hangs up before it has said anything.
 
     Raises:
         ConfigError: a file of TLS cannot be used.
@@ -159,14 +159,16 @@ def _unverified() -> ssl.SSLContext:
     return context
 
 
-def _handshake(settings: Settings, exc: OSError) -> str:
+def _handshake(settings: Settings, exc: OSError) -> str | None:
     if isinstance(exc, ssl.SSLCertVerificationError):
         return _certificate(settings, exc)
     reason = getattr(exc, "reason", None) or ""
     if "ALERT" in reason:
         return _refused(settings, _short(exc))
-    if reason in _NO_TLS or not isinstance(exc, ssl.SSLError) or isinstance(exc, ssl.SSLEOFError):
+    if reason in _NO_TLS:
         return f"It speaks no TLS, or none that this client knows ({_short(exc)}). Without TLS: tls=false."
+    if not isinstance(exc, ssl.SSLError) or isinstance(exc, ssl.SSLEOFError):
+        return None  # it hangs, or has as many connections as it takes: Cassandra without TLS would answer
     return f"TLS with it fails: {_short(exc)}."
 
 

@@ -194,13 +194,25 @@ def test_a_node_that_hangs_up_before_it_is_asked_has_said_why(authority, other, 
     [
         lambda plain: plain.sendall(b"\x85\0\0\0\0\0\0\0\x04\0\0\0\x0a"),
         lambda plain: plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"),
-        lambda plain: plain.recv(1),
-        lambda plain: plain.recv(1 << 16) and plain.recv(1),
     ],
-    ids=["frame", "http", "hangs up", "says nothing"],
+    ids=["frame", "http"],
 )
 def test_a_node_that_speaks_no_tls(authority, settings, talk):
     assert "It speaks no TLS" in said(settings, authority, talk=talk)
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        lambda _: None,
+        lambda plain: plain.recv(1),
+        lambda plain: plain.recv(1 << 16) and plain.recv(1),
+    ],
+    ids=["hangs up", "resets", "hangs"],
+)
+def test_a_node_that_takes_no_connection_more_or_hangs_is_not_a_matter_of_tls(authority, settings, talk):
+    """At its limit of connections it hangs up on everybody; nobody is to switch TLS off for that."""
+    assert said(settings, authority, talk=talk) is None
 
 
 def test_a_client_that_speaks_no_tls(authority):

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from threading import Lock
+from threading import Lock, Semaphore
 from typing import Any, Final, Generic, TypeVar
 
 from cqueue.errors import BadInput, CqueueError, NotDone, Unavailable
@@ -29,6 +29,11 @@ WAIT_S: Final = 3.0
 is one they count from the read's beginning: reads that hang hold up one look, together no longer than one."""
 THREADS: Final = 8
 """Reads side by side, at most, for all viewers together."""
+PAGES: Final = 30
+"""Pages that wait for reads at a time; others show what is known. Starlette makes pages on 40 threads: if all
+of them wait, pages whose answers are known wait behind them."""
+TURN_S: Final = 0.2
+"""Seconds that a page waits to be one of these: while Cassandra answers, others have ended by then."""
 MOST: Final = 3000
 """Answers that are kept beside those of the largest list: those used last. The largest has some 40 KB."""
 MOST_WAITING: Final = 2000
@@ -85,6 +90,7 @@ class Shared:
         self._room = MOST
         self._pace = RateLimit(A_SECOND, AT_ONCE, time_s=time_s)  # used under the mutex
         self._under_way = 0
+        self._pages = Semaphore(PAGES)
 
     def get(self, key: Hashable, read: Callable[[], T], *, wait_s: float = WAIT_S) -> Known[T]:
         """Return the answer of a read: a fresh one, or `wait_s` after it began the last one.
@@ -146,8 +152,11 @@ class Shared:
                     since_s = now_s if entry.read_s is None else entry.begun_s
                     left_s[entry.under_way] = since_s + wait_s - now_s
         longest_s = max(left_s.values(), default=0.0)
-        if longest_s > 0:
-            wait([future for future, some_s in left_s.items() if some_s > 0], timeout=longest_s)
+        if longest_s > 0 and self._pages.acquire(timeout=min(TURN_S, longest_s)):
+            try:
+                wait([future for future, some_s in left_s.items() if some_s > 0], timeout=longest_s)
+            finally:
+                self._pages.release()
         with self._mutex:
             now_s = self._time_s()
             return {key: _answer(entry, now_s) for key, entry in entries.items()}
@@ -216,7 +225,7 @@ class Begun(Generic[T]):
         """Return what `Shared.get` returns, or raise what it raises."""
         found = self.answer(wait_s)
         if found is None:
-            raise Unavailable(f"Cassandra has not answered within {wait_s:.0f} s")
+            raise Unavailable("Cassandra has not answered yet")
         if isinstance(found, CqueueError):
             raise found
         return found

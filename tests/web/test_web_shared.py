@@ -2,7 +2,7 @@
 
 from functools import partial
 from itertools import pairwise
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
@@ -10,7 +10,8 @@ pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
 from cqueue.errors import QueueNotFound, Unavailable
 from cqueue.web.rate import RateLimit
-from cqueue.web.shared import A_SECOND, AT_ONCE, DUTY, FRESH_S, Known, Shared
+from cqueue.web.shared import A_SECOND, AT_ONCE, DUTY, FRESH_S, PAGES, Known, Shared
+from tests.fix_dispatcher import until
 
 
 class Clock:
@@ -100,6 +101,26 @@ def test_a_slow_read_holds_no_page_up(shared, clock):
     assert shared.get_many({"newer": release.wait}, wait_s=0.05) == {"newer": None}
     release.set()
     assert shared.get("new", release.wait).value is True
+
+
+def test_no_more_pages_wait_than_leave_threads_for_others(shared, clock, monkeypatch):
+    """Forty that wait for a node that hangs would keep all other pages from being made."""
+    monkeypatch.setattr("cqueue.web.shared.TURN_S", 0.01)
+    shared.get("known", lambda: "old")
+    clock.now_s += 5
+    release, waiting = Event(), []
+    for number in range(PAGES):
+        looker = Thread(target=shared.get, args=(number, release.wait), kwargs={"wait_s": 60})
+        looker.start()
+        waiting.append(looker)
+    until(lambda: not shared._pages._value)
+    assert shared.get("known", release.wait, wait_s=3600).value == "old"
+    with pytest.raises(Unavailable, match="has not answered"):
+        shared.get("new", release.wait, wait_s=3600)
+    release.set()
+    for looker in waiting:
+        looker.join()
+    assert shared.get("newest", lambda: "new").value == "new"
 
 
 def test_a_read_under_way_is_not_begun_again_however_many_others_are_looked_at(shared, monkeypatch):

@@ -180,14 +180,15 @@ class Receiver:
         self._wakeups.leave(self.inbox)
         self._closed = True
         poll = self._poll
-        with suppress(CqueueError):
-            if poll is not None:
-                self._driver.run(poll.let_go())
-        if give_back:
-            self._settler.give_back_all(self._now_ms())
-        with suppress(CqueueError):
-            if poll is not None:
-                self._driver.run(poll.tidy(at_once=True))
+        with self._driver.limited():  # for all of it: in an outage, many leases would take as many deadlines
+            with suppress(CqueueError):
+                if poll is not None:
+                    self._driver.run(poll.let_go())
+            if give_back:
+                self._settler.give_back_all(self._now_ms())
+            with suppress(CqueueError):
+                if poll is not None:
+                    self._driver.run(poll.tidy(at_once=True))
 
 
 class ClaimedMessages:

@@ -73,6 +73,8 @@ class Settler:
     def give_back_all(self, now_ms: int) -> None:
         """Nack all unsettled messages, but those whose ack is under way. If that fails, their timeout gives
         them back.
+
+        With each answer the caller has its time anew, however many leases there are.
         """
         batches = list(self.acking.values())
         acking = {(one.lease, one.row.id) for batch in batches for one in batch}
@@ -81,6 +83,7 @@ class Settler:
                 with suppress(CqueueError), self._lock_of(lease):
                     unsettled = [id_ for id_ in list(lease.outstanding) if (lease, id_) not in acking]
                     self._driver.run(acks.nack(lease, unsettled, 0, self._shared))
+                    waiting.renew(self._driver.deadline_s)
 
     def settled(self, lease: Lease) -> None:
         """Mark a lease whose messages are all settled, so that its slot can be freed."""

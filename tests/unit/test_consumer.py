@@ -21,6 +21,7 @@ from cqueue.protocol.flush import INLINE_BODY
 from cqueue.protocol.lease import Holding
 from cqueue.receiving import receiver as receivers
 from cqueue.receiving import settler
+from cqueue.store import waiting
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -301,6 +302,60 @@ def test_a_second_close_gives_nothing_back(queue):
         consumer.close(give_back=False)
     received.extend(timedelta(minutes=1))
     assert received.is_held
+
+
+class Passing:
+    """The time by which calls end; a request that hangs takes all the time that it may."""
+
+    def __init__(self):
+        self.now_s = 1000.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+    def hang(self, _operation):
+        self.now_s += waiting.left_s(10.0)
+        return Unavailable("nobody answers")
+
+
+def hold_one_by_one(queue, consumer, count):
+    """Messages that were sent and received one after the other: each has a lease of its own."""
+    held = []
+    for _ in range(count):
+        queue.send(b"x")
+        held += consumer.receive()
+    return held
+
+
+def test_a_close_while_nobody_answers_takes_one_deadline_however_much_is_held(store, queue, monkeypatch):
+    """Not one for each lease: a process that is to end would be killed meanwhile."""
+    with queue.consumer() as consumer:
+        held = hold_one_by_one(queue, consumer, 6)
+        assert len({one.lease for one in held}) == 6
+        passing = Passing()
+        monkeypatch.setattr(waiting, "time", passing)
+        store.trouble = passing.hang
+        consumer.close()
+    assert passing.now_s - 1000 < 12
+    store.trouble = lambda _: None
+
+
+def test_a_close_that_is_answered_slowly_gives_back_all(store, queue, monkeypatch):
+    """Each answer shows that Cassandra is there."""
+    passing = Passing()
+    with queue.consumer() as consumer:
+        hold_one_by_one(queue, consumer, 6)
+        monkeypatch.setattr(waiting, "time", passing)
+        store.trouble = lambda _: passing.sleep(3)
+    assert passing.now_s - 1000 > 12
+    store.trouble = lambda _: None
+    with queue.consumer() as other:
+        back = other.receive(10)
+        while len(back) < 6:  # of two shards
+            back += other.receive(10, wait=SOON) or pytest.fail("some were not given back")
 
 
 @pytest.mark.usefixtures("brief_pauses")

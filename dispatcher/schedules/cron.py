@@ -10,7 +10,9 @@ gap. croniter's own arithmetic with time zones fires a fixed time twice in a fol
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from cqueue.errors import ConfigError
@@ -56,7 +58,7 @@ def check_expression(expression: str) -> str:
     """Return the expression in normal form: 5 fields, or 6 with seconds first.
 
     Raises:
-        ConfigError: the expression is not valid; the text says why.
+        ConfigError: the expression is not valid, or never fires; the text says why.
     """
     if not isinstance(expression, str):
         raise ConfigError(f"a cron expression is {expression!r}; it takes text such as '*/5 * * * *'")
@@ -69,13 +71,22 @@ def check_expression(expression: str) -> str:
         )
     if _RANDOM.search(usual):
         raise ConfigError(f"cron expression {expression!r} has H or R, which mean another time for everybody")
+    _check_usual(usual)
+    return usual
+
+
+@lru_cache(maxsize=1000)  # a schedule is read several times for each firing
+def _check_usual(expression: str) -> None:
     from croniter import croniter  # noqa: PLC0415 - takes long to import
 
+    start = datetime(2024, 1, 1)  # noqa: DTZ001 - wall time
     try:
-        croniter(usual, datetime(2024, 1, 1), second_at_beginning=True)  # noqa: DTZ001 - wall time
+        croniter(expression, start, second_at_beginning=True)
     except (ValueError, KeyError, IndexError) as exc:
-        raise ConfigError(f"cron expression {usual!r} {_fault(usual) or f'is wrong: {exc}'}") from exc
-    return usual
+        fault = _fault(expression) or f"is wrong: {exc}"
+        raise ConfigError(f"cron expression {expression!r} {fault}") from exc
+    if _next_wall(expression, start) is None:
+        raise ConfigError(f"cron expression {expression!r} never fires: none of its months has such a day")
 
 
 def _fault(expression: str) -> str:
@@ -173,12 +184,23 @@ def first_instant(wall: datetime, zone: ZoneInfo) -> datetime:
 def _next_wall(expression: str, wall: datetime) -> datetime | None:
     from croniter import CroniterBadDateError, croniter  # noqa: PLC0415 - as above
 
-    iterator = croniter(expression, wall, second_at_beginning=True, max_years_between_matches=12)
-    try:
-        found: datetime = iterator.get_next(datetime)
-    except CroniterBadDateError:
-        return None
-    return found
+    found: list[datetime] = []
+    for one in _alternatives(expression):
+        iterator = croniter(one, wall, second_at_beginning=True, max_years_between_matches=12)
+        with suppress(CroniterBadDateError):
+            found.append(iterator.get_next(datetime))
+    return min(found, default=None)
+
+
+def _alternatives(expression: str) -> list[str]:
+    """Return expressions that fire together when this one does: on its days, and on its weekdays.
+
+    With `#` or `L` in the weekdays croniter wants both to match.
+    """
+    *time, day, month, weekday = expression.split()
+    if day in {"*", "?"} or not re.search(r"#|L\d", weekday, re.IGNORECASE):
+        return [expression]
+    return [" ".join([*time, day, month, "*"]), " ".join([*time, "*", month, weekday])]
 
 
 def _wall(instant: datetime, zone: ZoneInfo) -> datetime:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from cqueue.dispatcher.execution import retry
 from cqueue.dispatcher.execution.middleware import Middleware, hooks
+from cqueue.errors import BadInput
 from cqueue.message import Message
 from cqueue.sending.results import listed
 
@@ -57,4 +58,7 @@ class Sender:
     def _prepared(self, queue: str, message: Message) -> Message:
         for hook in self._before:
             message = hook(queue, message)
+            if not isinstance(message, Message):  # as of a hook without a `return`
+                what = f"{hook.__qualname__} returned {message!r}"
+                raise BadInput(f"{what}; a hook before a send returns the message to send")
         return message

@@ -303,6 +303,22 @@ def test_a_before_hook_that_fails_stops_the_send():
         assert app.client.queue("mail").stats(exact=True).live == 0
 
 
+class Forgetful(cqueue.Middleware):
+    def before_send(self, queue, message):
+        """Look at the message, and return nothing."""
+
+
+def test_a_hook_before_a_send_that_returns_nothing_is_named():
+    app = cqueue.App("memory://", middleware=[Forgetful()])
+    task = app.task(queue="mail")(send)
+    with app.testing():
+        for call in (task.enqueue, task.statement):
+            with pytest.raises(
+                cqueue.BadInput, match=r"Forgetful.before_send returned None; .* returns the message"
+            ):
+                call("a@b")
+
+
 class Breaking(cqueue.Middleware):
     def after_send(self, queue, message, message_id):
         raise RuntimeError("broken")

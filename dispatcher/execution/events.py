@@ -115,6 +115,8 @@ class Events:
         """
         is_final = event.level == "error"
         level = "error" if event in _FAILED and isinstance(error, LASTING) else event.level
+        if event is Event.STOPPED and fields["unsettled"]:  # work that is done will be done again
+            level = "warning"
         trace: dict[str, Any] = {}
         if error is not None:
             fields["error"] = describe(error) if said is None else said

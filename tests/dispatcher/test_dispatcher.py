@@ -1170,8 +1170,8 @@ def test_a_start_without_file_descriptors_is_undone(shop, work, monkeypatch):
     assert shop._wakeups["work"]._inboxes == []
 
 
-def test_a_second_stop_ends_the_wait_for_acks(troubled, work, monkeypatch):
-    """They cannot be stored, and the first grace is long."""
+def test_a_second_stop_ends_the_wait_for_acks(troubled, work, monkeypatch, caplog):
+    """They cannot be stored, and the first grace is long. The last line warns of them."""
     monkeypatch.setattr(engine, "AFTERWARDS_S", 0.1)
     asked = threading.Event()
 
@@ -1190,6 +1190,9 @@ def test_a_second_stop_ends_the_wait_for_acks(troubled, work, monkeypatch):
     until(lambda: dispatcher.state == "stopping")
     dispatcher.stop(NOW, wait=False)
     assert dispatcher.join(SOON)
+    (last,) = [record for record in caplog.records if "dispatcher_stopped" in record.getMessage()]
+    assert last.levelname == "WARNING"
+    assert "unsettled=1" in last.getMessage()
 
 
 def test_a_handler_may_stop_its_dispatcher(work, dispatch):

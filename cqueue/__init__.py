@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.execution.context import current_context as current_context
     from cqueue.dispatcher.execution.context import current_message as current_message
     from cqueue.dispatcher.execution.dispatcher import Dispatcher as Dispatcher
+    from cqueue.dispatcher.execution.interrupt import Interrupted as Interrupted
     from cqueue.dispatcher.execution.middleware import Middleware as Middleware
     from cqueue.dispatcher.schedules.schedules import Schedule as Schedule
     from cqueue.dispatcher.schedules.schedules import Schedules as Schedules
@@ -146,6 +147,7 @@ _HOMES = {
     "dispatcher.application.app": ("App",),
     "dispatcher.execution.context": ("Binding", "Context", "Firing", "current_context", "current_message"),
     "dispatcher.execution.dispatcher": ("Dispatcher",),
+    "dispatcher.execution.interrupt": ("Interrupted",),
     "dispatcher.execution.middleware": ("Middleware",),
     "dispatcher.schedules.schedules": ("Schedule", "Schedules"),
     "dispatcher.application.handle": ("TaskHandle",),

@@ -23,7 +23,11 @@ _SPIN_S: Final = 0.0005
 
 
 class Interrupted(BaseException):
-    """Raised in a handler whose time is up. Not an `Exception`, so that fewer handlers swallow it."""
+    """Raised in a handler on a thread when its time limit has passed, or its dispatcher stops.
+
+    Not an `Exception`, so that fewer handlers swallow it. A handler that catches it has 3 s to return, or 1 s
+    at a stop; what it returns counts. A coroutine gets `asyncio.CancelledError` instead.
+    """
 
 
 @dataclass(slots=True, eq=False, repr=False)

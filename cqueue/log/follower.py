@@ -9,7 +9,7 @@ from datetime import timedelta
 from threading import Lock
 from typing import NamedTuple
 
-from cqueue.errors import Closed, NotDone
+from cqueue.errors import Closed, NotDone, PositionExpired
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.notifier import AppendHints, AppendNotifier
 from cqueue.log.positions import EARLIEST, Start, starts
@@ -60,7 +60,9 @@ class Follower(Reader):
         low, high = timedelta(milliseconds=1), timedelta(minutes=1)
         self._interval_s = check_duration("poll_interval", poll_interval, low, high)
         spec, now_us = self._spec, driver.clock.now_us()
-        positions = starts(spec, start, self._partitions, now_us, on_expired)
+        earliest = spec.beginning(now_us)
+        positions = starts(spec, start, self._partitions, now_us, on_expired, earliest=earliest)
+        self._on_expired = on_expired
         self._notifier = notifier
         self._log = spec.partition
         self._awake = waiting.Signal()  # set by a notification, or by `close`
@@ -82,6 +84,7 @@ class Follower(Reader):
 
         Raises:
             NotDone: Cassandra did not answer.
+            PositionExpired: records that were not read may be forgotten, and `on_expired` is "error".
             Closed: the follower has been closed.
         """
         self._read_ahead(wait)
@@ -118,6 +121,7 @@ class Follower(Reader):
         except NotDone:
             self._is_broken = False  # it goes on where it stopped
             raise
+        self._check_remembered(min(reached.values()))
         records, now = self._wanted(found.records), self._following
         self._round = FollowRound(
             deque(records), reached.copy(), deque(records), now.positions(), now.early()
@@ -135,6 +139,15 @@ class Follower(Reader):
         found = self._driver.run(self._following.read(spec, hinted))
         self._next_s = now_s + self._interval_s if found.is_all else now_s
         return found
+
+    def _check_remembered(self, position: int) -> None:
+        """Check that a read from this position on, which has just ended, can have found all records."""
+        now_us = self._driver.clock.now_us()
+        if self._on_expired != EARLIEST and self._spec.has_forgotten(position, now_us):
+            raise PositionExpired(
+                f"log {self._name!r} may have forgotten records that this follower had not read; "
+                "follow it from 'earliest', or give on_expired='earliest'"
+            )
 
     def __iter__(self) -> Iterator[LogRecord]:
         """Yield records until the follower is closed.
@@ -174,7 +187,7 @@ class Follower(Reader):
         """Add partitions that the log has gained, from their beginning."""
         if not self._all or spec.partitions - 1 in self._following:
             return
-        missing = [each for each in range(spec.partitions) if each not in self._following]
-        now_us = self._driver.clock.now_us()
-        for partition, position in starts(spec, EARLIEST, missing, now_us, EARLIEST).items():
-            self._following.open(spec, partition, position)
+        beginning = spec.beginning(self._driver.clock.now_us())
+        for partition in range(spec.partitions):
+            if partition not in self._following:
+                self._following.open(spec, partition, beginning)

@@ -106,8 +106,9 @@ class MemberLoop:
         following, spec = self._owned.following, self._member.spec()
         rest_s = self._polls.rest_s(now_s)
         if rest_s <= 0 or not following.is_at_end:
-            self._rebalancer.check_remembered()
+            furthest_back = min((following.position(each), each) for each in following.reading)
             found = self._member.driver.run(following.read(spec, self._hints.take()))
+            self._rebalancer.check_remembered(*furthest_back)
             self._put(found)
             if not found.is_all:
                 return 0.0

@@ -20,9 +20,9 @@ ON_EXPIRED = ("error", EARLIEST)
 
 
 def starts(
-    spec: LogSpec, start: Start, partitions: Sequence[int], now_us: int, on_expired: str
+    spec: LogSpec, start: Start, partitions: Sequence[int], now_us: int, on_expired: str, *, earliest: int
 ) -> dict[int, int]:
-    """Return for each partition the id behind which to read.
+    """Return for each partition the id behind which to read. earliest: that of the start "earliest".
 
     Raises:
         BadInput, InvalidLogId: `start` is no position of this log.
@@ -35,9 +35,19 @@ def starts(
         points = {partition: start.get(partition, EARLIEST) for partition in partitions}
     else:
         points = dict.fromkeys(partitions, start)
-    return {
-        partition: _after(spec, point, partition, now_us, on_expired) for partition, point in points.items()
-    }
+    found: dict[int, int] = {}
+    for partition, point in points.items():
+        position = earliest if point == EARLIEST else _after(spec, point, now_us)
+        if point != EARLIEST and spec.has_forgotten(position, now_us):
+            if on_expired != EARLIEST:
+                forgotten = to_datetime(spec.oldest_us(now_us) // 1000)
+                raise PositionExpired(
+                    f"partition {partition}: what stands behind {point!r} may be forgotten, like all before "
+                    f"{forgotten}; start at 'earliest', or give on_expired='earliest'"
+                )
+            position = earliest
+        found[partition] = max(position, spec.earliest(now_us))
+    return found
 
 
 def check_on_expired(on_expired: str) -> str:
@@ -51,25 +61,13 @@ def check_on_expired(on_expired: str) -> str:
     return on_expired
 
 
-def _after(spec: LogSpec, point: Point, partition: int, now_us: int, on_expired: str) -> int:
-    earliest = spec.earliest(now_us)
-    if point == EARLIEST:
-        return earliest
+def _after(spec: LogSpec, point: Point, now_us: int) -> int:
     if point == LATEST:
         return spec.horizon(now_us)
     try:
-        after = id_at(spec, point)
+        return id_at(spec, point)
     except InvalidLogId as exc:
         raise InvalidLogId(f"{exc}; a start may also be a datetime, 'earliest' or 'latest'") from exc
-    if after < earliest:
-        if spec.has_forgotten(now_us) and on_expired == "error":
-            forgotten = to_datetime(spec.oldest_us(now_us) // 1000)
-            raise PositionExpired(
-                f"partition {partition}: {point!r} lies before {forgotten}, and what is older is forgotten; "
-                "start at 'earliest', or give on_expired='earliest'"
-            )
-        return earliest
-    return after
 
 
 def id_at(spec: LogSpec, point: Point) -> int:

@@ -61,15 +61,13 @@ class Rebalancer:
         )
         self._seen = membership
 
-    def check_remembered(self) -> None:
-        """Check that the log remembers all that this member reads next, as when it took over.
+    def check_remembered(self, position: int, partition: int) -> None:
+        """Check that a read from this position on, which has just ended, can have found all records.
 
         Raises:
-            PositionExpired: it may not, and `on_expired` is "error".
+            PositionExpired: some may be forgotten, and `on_expired` is "error".
         """
-        following = self._owned.following
-        furthest_back = min(following.reading, key=following.position)
-        self._begin(furthest_back, following.position(furthest_back), self._member.driver.clock.now_us())
+        self._begin(partition, position, self._member.driver.clock.now_us())
 
     def _release(self, membership: Membership, mine: set[int]) -> None:
         """Release partitions of other members, also those taken by a mutation that seemed to fail."""
@@ -100,12 +98,11 @@ class Rebalancer:
             PositionExpired: records behind the position may be forgotten.
         """
         spec = self._member.spec()
-        earliest = spec.earliest(now_us)
         if position is None:
-            return earliest
-        if position < earliest and spec.has_forgotten(now_us) and self._on_expired != EARLIEST:
+            return spec.beginning(now_us)
+        if self._on_expired != EARLIEST and spec.has_forgotten(position, now_us):
             raise PositionExpired(
                 f"partition {partition} of log {spec.name!r}: the subscription's position is older than "
                 "what the log remembers; seek, or give on_expired='earliest'"
             )
-        return max(position, earliest)
+        return max(position, spec.earliest(now_us))

@@ -58,7 +58,7 @@ class Scanner(Reader):
         spec, self._began_us = self._spec, driver.clock.now_us()
         horizon = spec.horizon(self._began_us)
         last = horizon if end is None else min(horizon, id_at(spec, end))
-        first = starts(spec, start, self._partitions, self._began_us, on_expired)
+        first = self._starts(start, on_expired, self._began_us)
         self._round = ScanRound(deque(), object(), limit)
         self._reverse = reverse
         # Backwards, all partitions are read to the earliest start, so that they can be merged.
@@ -73,6 +73,10 @@ class Scanner(Reader):
 
     def __repr__(self) -> str:
         return f"<scanner of log {self._name}>"
+
+    def _starts(self, start: Start, on_expired: str, now_us: int) -> dict[int, int]:
+        spec = self._spec
+        return starts(spec, start, self._partitions, now_us, on_expired, earliest=spec.earliest(now_us))
 
     # ── reading ──
 
@@ -188,7 +192,7 @@ class Scanner(Reader):
         self._check_open()
         with self._reading:
             # First, as a refused start must not lose what was read ahead.
-            positions = starts(self._spec, start, self._partitions, self._driver.clock.now_us(), on_expired)
+            positions = self._starts(start, on_expired, self._driver.clock.now_us())
             # After all reads: the sources must not be moved while they are read.
             waiting.wait(self._reads.submit(lambda: None))
             self._next = None

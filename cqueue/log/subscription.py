@@ -171,7 +171,7 @@ class ExistingSubscription:
         spec = self._spec()
         partitions = sorted(start) if isinstance(start, Mapping) else list(range(spec.partitions))
         now_us = self._driver.clock.now_us()
-        targets = starts(spec, start, partitions, now_us, on_expired)
+        targets = starts(spec, start, partitions, now_us, on_expired, earliest=spec.beginning(now_us))
         _check_not_ahead(targets.values(), now_us)
         self._driver.run(move(self._key, targets))
 
@@ -282,7 +282,8 @@ class Subscription(ExistingSubscription):
 
 def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:
     """Return where a new subscription begins."""
-    found = starts(spec, start, list(start) if isinstance(start, Mapping) else [0], now_us, on_expired)
+    partitions = list(start) if isinstance(start, Mapping) else [0]
+    found = starts(spec, start, partitions, now_us, on_expired, earliest=spec.beginning(now_us))
     _check_not_ahead(found.values(), now_us)
     if isinstance(start, Mapping):
         own = {partition: found[partition] for partition, point in start.items() if point != EARLIEST}

@@ -51,7 +51,8 @@ class MemoryLogs:
         return self._shards.setdefault(shard, Rows())
 
     def _append(self, op: ops.AppendRecords) -> None:
-        until_us = self._clock_us() + op.ttl_s * 1_000_000 if op.ttl_s else _FOR_EVER_US
+        # As in Cassandra, which counts a ttl from the whole second of the write on
+        until_us = (self._clock_us() // 1_000_000 + op.ttl_s) * 1_000_000 if op.ttl_s else _FOR_EVER_US
         for row in op.rows:
             self._of(op.shard).insert(row.id, (until_us, row))
 

@@ -32,7 +32,7 @@ from cqueue.log.member_options import MemberOptions
 from cqueue.log.owned_partitions import OwnedPartitions
 from cqueue.log.protocol import progress
 from cqueue.log.protocol.subscription_definition import Origin
-from cqueue.store.log_operations import ChangeLog, RecordRow
+from cqueue.store.log_operations import ChangeLog, PeekRecords, RecordRow
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.subscriptions import (
     BeatMember,
@@ -693,6 +693,47 @@ def test_records_that_expire_before_a_running_member_reads_them_are_an_error_too
     with pytest.raises(PositionExpired) if on_expired == "error" else nullcontext():
         member.live(10)
     assert sorted(numbers(member.handled)) == [0, 1, 2, 3] + [8, 9, 10, 11] * (on_expired == "earliest")
+
+
+def test_records_that_expire_while_they_are_read_are_an_error(client, store):
+    """What the log forgets between a member's look at the clock and its read is missed all the same."""
+    log = client.create_log("events", LogConfig(partitions=4, ttl=timedelta(minutes=1)))
+    member = Member(client)
+    member.live()
+    log.append("t", b"0", partition=0)
+
+    def hang_once(operation, execute):
+        if isinstance(operation, PeekRecords):
+            store.pass_time(seconds=10)
+            store.around = lambda _, execute: execute()
+        return execute()
+
+    store.pass_time(seconds=55)
+    store.around = hang_once
+    with pytest.raises(PositionExpired):
+        member.live()
+    assert member.handled == []
+
+
+@pytest.mark.parametrize("seeks", [False, True])
+def test_a_log_that_has_forgotten_some_can_be_read_from_its_earliest_record(client, store, seeks):
+    """Time goes on until the first read, so that what was the earliest position then is forgotten by now."""
+    log = made_log(client, ttl=timedelta(minutes=1))
+    fill(log, store, 4)
+    store.pass_time(minutes=10)
+    fill(log, store, 4, start=4)
+
+    def execute_in_time(_, execute):
+        store.pass_time(milliseconds=1)
+        return execute()
+
+    store.around = execute_in_time
+    member = Member(client, start="latest" if seeks else "earliest")
+    member.live()
+    if seeks:
+        member.subscription.seek("earliest")
+    member.live()
+    assert sorted(numbers(member.handled)) == [4, 5, 6, 7]
 
 
 def test_a_position_does_not_grow_old_where_no_records_come(client):

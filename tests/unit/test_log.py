@@ -391,6 +391,35 @@ def test_a_start_that_is_forgotten_is_an_error_or_the_earliest(client, store):
     assert [record.id for record in log.scan()] == [young]
 
 
+@pytest.mark.parametrize("on_expired", ["error", "earliest"])
+def test_a_follower_says_that_the_log_has_forgotten_what_it_has_not_read(client, store, on_expired):
+    """A follower that is polled too seldom must not pass over records unseen, unless it does not mind."""
+    log = client.create_log("short", LogConfig(ttl=timedelta(minutes=1), time_shard=SHARD))
+    with log.follow("earliest", on_expired=on_expired) as follower:
+        log.append("t", b"old")
+        store.pass_time(minutes=5)
+        log.append("t", b"young")
+        store.pass_time(seconds=5)
+        for _ in range(2 if on_expired == "error" else 0):
+            with pytest.raises(PositionExpired, match="on_expired"):
+                follower.poll()
+        if on_expired == "earliest":
+            assert drained(follower) == [b"young"]
+
+
+def test_a_record_that_expires_with_its_second_is_not_missed_unseen(client, store):
+    """Cassandra counts a time to live from the whole second in which a record was written."""
+    log = client.create_log("short", LogConfig(ttl=timedelta(minutes=1), time_shard=SHARD))
+    store.pass_time(milliseconds=300)
+    first = log.append("t", b"first", partition=0)
+    store.pass_time(milliseconds=200)
+    log.append("t", b"second", partition=0)
+    with log.follow({0: first}, partitions=[0]) as follower:
+        store.pass_time(milliseconds=59_700)  # the second is 59.7 s old, and has expired
+        with pytest.raises(PositionExpired):
+            follower.poll()
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -9,6 +9,12 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.store.log_operations import LogShard
 
+MARGIN_US = 3_600_000_000
+"""µs above the earliest record at which a reader begins that goes on from there, a tenth of the ttl at most:
+its first reads have this time, before they are overtaken by what expires."""
+EXPIRES_EARLY_US = 1_000_000
+"""µs by which a record may expire before its ttl is over: Cassandra counts from a write's whole second on."""
+
 
 class EarlierTtl(NamedTuple):
     """A ttl that a log had before. It holds for what was appended then. ms since 1970; ttl_s: 0 for ever."""
@@ -69,9 +75,14 @@ class LogSpec:
         """Return the id behind which the first record that can be read stands."""
         return ids.lowest_at(self.oldest_us(now_us)) - 1
 
-    def has_forgotten(self, now_us: int) -> bool:
-        """Return whether records may have expired since the log was made."""
-        return self.oldest_us(now_us) > self.created_ms * 1000
+    def beginning(self, now_us: int) -> int:
+        """Return the id behind which a reader begins that goes on from the earliest record."""
+        return self.earliest(now_us + min(MARGIN_US, self.ttl_s * 100_000))
+
+    def has_forgotten(self, position: int, now_us: int) -> bool:
+        """Return whether records behind a position may have expired by now."""
+        oldest_us = self.oldest_us(now_us + EXPIRES_EARLY_US + self.skew_us)
+        return oldest_us > self.created_ms * 1000 and position < ids.lowest_at(oldest_us) - 1
 
     def horizon(self, began_us: int) -> int:
         """Return the id up to which a read that began at `began_us` sees all acknowledged records."""

@@ -23,6 +23,7 @@ from cqueue.protocol.inspection import discard, is_expired
 from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, tally_share, unlock
 from cqueue.protocol.row_memory import RowMemory, fence_of, remember_row
 from cqueue.protocol.spec import Proto, QueueSpec
+from cqueue.protocol.unknown import looking_again
 from cqueue.runtime.sequences import grouped
 from cqueue.store.operations import (
     Head,
@@ -297,36 +298,38 @@ def _mutate(
     live: only messages with a live row count; False: all do, as their rows have just been deleted.
     """
     memory = remember_row(spec, wide_row, frozenset({priority}))
-    is_unsure, seen_fence = False, None
+    seen_fence, unknown = None, None
     for tries in range(TRIES):
-        owner, pick, now_us = (yield from new_owner()), (yield from RandomBits(16)), (yield from Now())
-        head = yield from locks.read_whole(wide_row)
-        memory.remembered.note_read(head, now_us)
-        if policy.is_retired(head, memory.end_us, now_us):
-            return Changed(fence=fence_of(head))
-        if live:
-            ids_ = [row.id for row in (yield from ReadMessages(wide_row, priority, tuple(ids_)))]
-        edit = Edit(head, priority, now_us, owner, pick, is_unsure=is_unsure)
-        plan(edit, ids_)
-        if edit.needs_fence and not memory.remembered.locked:
-            if head.lock is None or tries >= LOCK_AFTER:
-                yield from _get_lock(memory, spec, now_us, tries, pick)
-                continue  # the head is read again
-            if policy.is_held(head.lock, spec, now_us) and head.lock.fence != seen_fence:
-                # A lock that overtook writes no tally, so the slots may be older than it. They are not in a
-                # read that begins once it was seen.
-                seen_fence = head.lock.fence
-                continue
-        applied, is_sure = (
-            (True, True) if edit.is_empty else (yield from mutate_once_or_unsure(edit.mutation(wide_row)))
-        )
-        if applied:
-            if not edit.needs_fence:
-                yield from unlock(memory)  # somebody claimed the messages before the lock was taken
-            return edit.changed
-        is_unsure |= not is_sure
+        with looking_again(unknown):
+            owner, pick, now_us = (yield from new_owner()), (yield from RandomBits(16)), (yield from Now())
+            head = yield from locks.read_whole(wide_row)
+            memory.remembered.note_read(head, now_us)
+            if policy.is_retired(head, memory.end_us, now_us):
+                return Changed(fence=fence_of(head))
+            if live:
+                ids_ = [row.id for row in (yield from ReadMessages(wide_row, priority, tuple(ids_)))]
+            edit = Edit(head, priority, now_us, owner, pick, is_unsure=unknown is not None)
+            plan(edit, ids_)
+            if edit.needs_fence and not memory.remembered.locked:
+                if head.lock is None or tries >= LOCK_AFTER:
+                    yield from _get_lock(memory, spec, now_us, tries, pick)
+                    continue  # the head is read again
+                if policy.is_held(head.lock, spec, now_us) and head.lock.fence != seen_fence:
+                    # A lock that overtook writes no tally, so the slots may be older than it. They are not in
+                    # a read that begins once it was seen.
+                    seen_fence = head.lock.fence
+                    continue
+            applied, is_sure = (
+                (True, True) if edit.is_empty else (yield from mutate_once_or_unsure(edit.mutation(wide_row)))
+            )
+            if applied:
+                if not edit.needs_fence:
+                    yield from unlock(memory)  # somebody claimed the messages before the lock was taken
+                return edit.changed
+        if not is_sure:
+            unknown = OutcomeUnknown("an earlier try had no answer, and others have written since")
         yield from Pause(PAUSE_S * min(tries, MOST_PAUSES) * (0.5 + pick / 2**16))
-    raise NotDone("others change the messages' wide row too fast; try again")
+    raise unknown or NotDone("others change the messages' wide row too fast; try again")
 
 
 def _get_lock(memory: RowMemory, spec: QueueSpec, now_us: int, tries: int, pick: int) -> Proto[None]:

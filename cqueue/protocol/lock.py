@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -84,10 +85,11 @@ def acquire(memory: RowMemory, spec: QueueSpec, *, overtakes: bool = False) -> P
 
 
 def unlock(memory: RowMemory) -> Proto[None]:
-    """Release a lock that is held between claims. A failure does no harm: the lock's lease ends by itself."""
+    """Release a lock that is held between claims. A failure is not told: the lock's lease ends by itself."""
     if memory.remembered.locked:
         now_us = yield from Now()
-        yield from _write(memory, LockRow(LockState.FREE, b"", 0, 0), now_us)
+        with suppress(NotDone, OutcomeUnknown):
+            yield from _write(memory, LockRow(LockState.FREE, b"", 0, 0), now_us)
 
 
 def _write(memory: RowMemory, lock: LockRow, now_us: int, *, overtakes: bool = False) -> Proto[bool]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from enum import Enum
 from random import Random
 from typing import NamedTuple
@@ -313,8 +312,7 @@ class Poll:
         self.work.held = None
         if but is not None:
             self.work.add(held, Reason.LEFT)
-        with suppress(NotDone, OutcomeUnknown):  # the lock's lease ends by itself
-            yield from unlock(held)
+        yield from unlock(held)
 
     # ── suspects ──
 

@@ -4,8 +4,10 @@ from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import pytest
+
 from cqueue import ids
-from cqueue.errors import MessageHeld
+from cqueue.errors import MessageHeld, NotDone, OutcomeUnknown
 from cqueue.protocol import ack, by_id, inspection, keys, policy, shards, unclaimed, writing
 from cqueue.protocol.claim import claim
 from cqueue.protocol.hint import Hint
@@ -82,6 +84,56 @@ def test_an_open_wide_row_with_a_held_message_is_no_work_for_its_age():
         view.remembered.head = Head(slots=slots)
         assert head_has_work(view, table.spec, SuspectGate(), now_us) is expected
         assert head_has_work(view, table.spec, SuspectGate(), now_us - 1) is False
+
+
+def test_a_change_that_may_be_done_stays_unknown_if_the_head_cannot_be_read_again():
+    """Its answer is lost, a consumer takes the message from where it was put, and no later try may say no."""
+    table, lost = Table(), False
+    table.claim()
+    (message,) = table.put(NOON_US)
+    table.pass_time(2 * RIVAL_WINDOW_US)
+
+    def hook(operation: object) -> None:
+        nonlocal lost
+        if type(operation) is Mutate and operation.slots:
+            table.store.execute(operation)
+            table.pass_time(RIVAL_WINDOW_US)
+            assert ids_of(table.claim()) == [message]
+            lost = True
+            raise OutcomeUnknown("no answer")
+        if lost and type(operation) is ReadHead and not operation.serial:
+            raise NotDone("no answer")
+
+    change = by_id.reschedule(table.spec, table.row, 0, [message], table.time_us // 1000)
+    with pytest.raises(OutcomeUnknown, match="others have written since"):
+        table.run(change, hook)
+    assert lost
+
+
+def test_a_change_is_done_though_its_lock_cannot_be_released():
+    """A consumer with a backlog claims and gives back the message just before the change takes its lock."""
+    table = Table()
+    message = table.put(*(NOON_US + number for number in range(4)))[-1]
+    table.pass_time(SECOND_US)
+    consumer, unlocks = table.view(), 0
+    table.claim(consumer, want=1)
+
+    def hook(operation: object) -> None:
+        nonlocal unlocks
+        if type(operation) is not Mutate:
+            return
+        if operation.lock and operation.slots:
+            table.claim(consumer, want=1)
+        elif operation.overtakes:
+            for lease in {taken.lease for taken in table.claim(consumer, want=5).taken}:
+                table.run(ack.release(lease))
+        elif not operation.slots:
+            unlocks += 1
+            raise NotDone("no answer")
+
+    change = by_id.reschedule(table.spec, table.row, 0, [message], table.time_us // 1000 + 60_000)
+    assert table.run(change, hook).done == {message}
+    assert unlocks == 1
 
 
 def test_no_more_messages_are_looked_at_than_asked_for():

@@ -187,6 +187,9 @@ def was_applied(head: Head, mutation: Mutate) -> bool:
 
     Of a claim, every slot that lists messages must be there; otherwise another consumer may hold some of
     them. A holder's change of two slots was applied as a whole if either slot is there.
+
+    A claim that only moves cursors leaves the lock as it was, so it counts as applied while that stands, also
+    if it was not. That is safe: its cursors say what its reads have shown, whether they are stored or not.
     """
     if not mutation.slots:
         return head.lock is not None and head.lock == mutation.lock_beside(head.lock)

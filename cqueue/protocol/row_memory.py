@@ -171,7 +171,11 @@ class RememberedHead:
         self.head, self.fence, self.locked, self.read_ahead = None, None, False, None
 
     def note_write(self, head: Head) -> None:
-        """Note the head that an applied mutation left."""
+        """Note the head that an applied mutation left.
+
+        A claim that took nothing leaves a lock that has run out as it was, which then counts as this
+        consumer's. The fence still keeps claims apart, and the next claim here frees that lock.
+        """
         self.head, self.fence = head, fence_of(head)
         self.locked = head.lock is not None and bool(head.lock.until_ms)
 

@@ -18,6 +18,7 @@ from cqueue.protocol.row_memory import RIVAL_WINDOW_US, RememberedHead
 from cqueue.store import packs
 from cqueue.store.cells import Unreadable
 from cqueue.store.operations import (
+    DeleteMessages,
     Head,
     LockRow,
     LockState,
@@ -134,6 +135,25 @@ def test_a_change_is_done_though_its_lock_cannot_be_released():
     change = by_id.reschedule(table.spec, table.row, 0, [message], table.time_us // 1000 + 60_000)
     assert table.run(change, hook).done == {message}
     assert unlocks == 1
+
+
+def test_a_lock_that_ran_out_and_that_a_sweep_left_keeps_nobody_out():
+    """The sweep's consumer counts it as its own; another one claims all the same, and then each goes on."""
+    table = Table()
+    some = table.put(*(NOON_US + number for number in range(4)))
+    table.pass_time(SECOND_US)
+    table.claim(table.view(), want=2)  # and dies with the lock
+    table.store.execute(DeleteMessages(table.row, 0, tuple(some[2:])))
+    table.pass_time(SETTLE_US + SKEW_US + SECOND_US)
+    consumer = table.view()
+    assert ids_of(table.claim(consumer)) == []
+    assert table.head().lock.state is LockState.LOCKED
+    assert consumer.remembered.locked
+    first = table.put(table.time_us)
+    assert ids_of(table.claim()) == first
+    second = table.put(table.time_us)
+    assert ids_of(table.claim(consumer)) == second
+    assert table.head().lock.state is LockState.FREE
 
 
 def test_no_more_messages_are_looked_at_than_asked_for():

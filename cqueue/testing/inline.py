@@ -19,6 +19,7 @@ from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.delivery import Settlement
 from cqueue.dispatcher.execution.fetchers import delivery_of
 from cqueue.dispatcher.execution.history_writer import HistoryWriter
+from cqueue.dispatcher.execution.interrupt import Interrupted
 from cqueue.dispatcher.execution.options import MS, Options
 from cqueue.dispatcher.execution.pollers import Poller, PollSchedule
 from cqueue.dispatcher.execution.runner import Runner
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.application.app import App
 
 
-FAILURES: Final = (Exception, SystemExit, asyncio.CancelledError)
+FAILURES: Final = (Exception, SystemExit, asyncio.CancelledError, Interrupted)
 """Exceptions that fail the task, as on a worker. Any other, such as KeyboardInterrupt, ends the test."""
 
 

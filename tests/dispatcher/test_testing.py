@@ -400,9 +400,9 @@ def test_a_task_that_fails_at_once_for_ever_ends_the_call():
             t.drain(max_runs=10)
 
 
-@pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("error", [SystemExit(1), asyncio.CancelledError(), cqueue.Interrupted()], ids=repr)
 def test_a_task_that_exits_has_failed(error):
-    """An exit fails the task, as on a worker, and does not end the test."""
+    """An exit, or an interrupt, fails the task, as on a worker, and does not end the test."""
     own = cqueue.App()
 
     @own.task

@@ -57,8 +57,9 @@ class Sender:
 
     def _prepared(self, queue: str, message: Message) -> Message:
         for hook in self._before:
-            message = hook(queue, message)
-            if not isinstance(message, Message):  # as of a hook without a `return`
-                what = f"{hook.__qualname__} returned {message!r}"
+            made: object = hook(queue, message)
+            if not isinstance(made, Message):  # as of a hook without a `return`
+                what = f"{hook.__qualname__} returned {made!r}"
                 raise BadInput(f"{what}; a hook before a send returns the message to send")
+            message = made
         return message

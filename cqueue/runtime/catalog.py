@@ -9,7 +9,7 @@ that collide, one fails and is made again on top of the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -27,6 +27,7 @@ from cqueue.errors import (
     QueueExists,
     QueueNotFound,
     SchemaMismatch,
+    TooManyTombstones,
     WrongDataCentre,
 )
 from cqueue.message import check_queue_name, is_queue_name
@@ -36,6 +37,7 @@ from cqueue.protocol.unknown import looking_again, unknown_if_not_done
 from cqueue.runtime.conditions import Thread
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home
+from cqueue.runtime.sequences import grouped
 from cqueue.store import decode, waiting
 from cqueue.store.control import ListSchedules, RemoveSchedule
 from cqueue.store.operations import (
@@ -53,7 +55,7 @@ from cqueue.store.operations import (
     RemoveQueue,
 )
 from cqueue.store.quarantine import Damage
-from cqueue.store.reservations import ListReservations, RemoveReservation
+from cqueue.store.reservations import ALL_TOKENS, ListReservations, RemoveReservation
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 REFRESH_AFTER_S = 0.9
@@ -464,9 +466,12 @@ class Catalog:
         with unknown_if_not_done(f"queue {name!r} is deleted in part"):
             if dead is not None:  # before anything is deleted: a queue must not do without it
                 self._mark_deleted(dead)
-                total = self._empty(dead)
-                self._driver.ask(RemoveQueue(dead.name, dead.incarnation))
-            total += self._empty(found)
+            specs = {row: self._spec_as_stored(row) for row in (dead, found) if row is not None}
+            keys = self._reserved(frozenset(spec.partition for spec in specs.values()))
+            for row, spec in specs.items():
+                total += self._empty(spec, keys.get(spec.partition, ()))
+                if row is dead:
+                    self._driver.ask(RemoveQueue(dead.name, dead.incarnation))
             delete_more()
             self._driver.ask(RemoveQueue(name, found.incarnation))
             return total
@@ -476,14 +481,29 @@ class Catalog:
             with suppress(QueueNotFound):  # somebody else has marked it, or deleted it
                 self._change(row.name, lambda row: row._replace(state=DELETING), only=row)
 
-    def _empty(self, row: QueueRow) -> int:
-        """Delete a queue's messages, schedules and reservations. Return the number of messages."""
-        spec = self._spec_as_stored(row)
+    def _reserved(self, queues: frozenset[str]) -> dict[str, list[str]]:
+        """Return the keys that are reserved in these queues, by queue."""
+        found: list[tuple[str, str]] = []
+        parts = [ALL_TOKENS]
+        while parts:
+            first, last = part = parts.pop()
+            try:
+                listed: list[tuple[str, str]] = self._driver.ask(ListReservations(queues, part))
+                found += listed
+            except TooManyTombstones:  # keys of all queues that have expired or were deleted lately
+                middle = (first + last) // 2
+                if middle == first:
+                    raise
+                parts += [(first, middle), (middle, last)]
+        return grouped(found)
+
+    def _empty(self, spec: QueueSpec, keys: Iterable[str]) -> int:
+        """Delete a queue's messages, schedules and reservations of keys. Return the number of messages."""
         total: int = self._driver.run(inspection.purge(spec))
         self._driver.run(inspection.forget(spec))
         for schedule in self._driver.ask(ListSchedules(spec.partition, as_stored=True)):
             self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
-        for key in self._driver.ask(ListReservations(spec.partition)):
+        for key in keys:
             self._driver.ask(RemoveReservation(spec.partition, key))
         return total
 

@@ -17,8 +17,8 @@ def starters(requests: Requests) -> Starters:
         ops.WriteReservation: lambda op: _write(requests, op),
         ops.ListReservations: lambda op: requests.send(
             cql.LIST_RESERVATIONS,
-            (),
-            lambda rows: [key for queue, key in rows if queue == op.queue],
+            op.tokens,
+            lambda rows: [(queue, key) for queue, key in rows if queue in op.queues],
         ),
         ops.RemoveReservation: lambda op: requests.change(cql.REMOVE_RESERVATION, op.queue, op.key),
     }

@@ -21,7 +21,7 @@ class MemoryReservations:
         return {
             ops.ReadReservation: lambda op: self._rows.get((op.queue, op.key)),
             ops.WriteReservation: self._write,
-            ops.ListReservations: lambda op: [key for queue, key in self._rows.alive() if queue == op.queue],
+            ops.ListReservations: lambda op: [place for place in self._rows.alive() if place[0] in op.queues],
             ops.RemoveReservation: self._remove,
         }
 

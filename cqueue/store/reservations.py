@@ -12,6 +12,8 @@ from cqueue.store.operations import Operation, Repeatable, WideRow
 _PACKED: Final = struct.Struct(">qiB16s")
 PLACE_BYTES: Final = _PACKED.size
 """Bytes of a packed place."""
+ALL_TOKENS: Final = (-(1 << 63), (1 << 63) - 1)
+"""The tokens of all partitions: above the first one, up to the second one."""
 
 
 class Place(NamedTuple):
@@ -89,10 +91,14 @@ class WriteReservation(Operation[bool]):
 
 
 @dataclass(frozen=True, slots=True)
-class ListReservations(Repeatable[list[str]]):
-    """List the keys that are reserved in a queue, in no order. Reads the keys of all queues."""
+class ListReservations(Repeatable[list[tuple[str, str]]]):
+    """List the keys that are reserved in these queues, as (queue, key), in no order.
 
-    queue: str
+    Reads the keys of all queues that have these tokens. The in-memory twin has no tokens.
+    """
+
+    queues: frozenset[str]
+    tokens: tuple[int, int] = ALL_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

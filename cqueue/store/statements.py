@@ -399,8 +399,11 @@ CHANGE_RESERVATION = _conditional(
     "UPDATE {keyspace}.reservations USING TTL ? SET message = ?, replaces = ?, made = ?, sent = ? "
     "WHERE queue = ? AND key = ? IF message = ?"
 )
-# For deleting a queue.
-LIST_RESERVATIONS = _read("SELECT queue, key FROM {keyspace}.reservations", page_rows=5000)
+# For deleting a queue. By tokens: one read across all keys that have expired lately may be refused.
+LIST_RESERVATIONS = _read(
+    "SELECT queue, key FROM {keyspace}.reservations WHERE token(queue, key) > ? AND token(queue, key) <= ?",
+    page_rows=5000,
+)
 # Of a queue that is being deleted, or a damaged one.
 REMOVE_RESERVATION = _conditional("DELETE FROM {keyspace}.reservations WHERE queue = ? AND key = ? IF EXISTS")
 

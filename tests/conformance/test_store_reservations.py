@@ -1,10 +1,12 @@
 """Reservations of unique keys: what every store promises."""
 
 import uuid
+from itertools import pairwise
 
 import pytest
 
 from cqueue.store.reservations import (
+    ALL_TOKENS,
     ListReservations,
     Place,
     ReadReservation,
@@ -66,10 +68,24 @@ def test_reservations_of_a_queue_are_listed_and_removed(store, queue):
     for key in ("a", "b"):
         store.execute(WriteReservation(reservation(queue, key), 60))
     store.execute(WriteReservation(reservation(f"{queue}2"), 60))
-    assert sorted(store.execute(ListReservations(queue))) == ["a", "b"]
+    listing = ListReservations(frozenset({queue, "none"}))
+    assert sorted(store.execute(listing)) == [(queue, "a"), (queue, "b")]
     assert store.execute(RemoveReservation(queue, "a")) is True
     assert store.execute(RemoveReservation(queue, "a")) is False
-    assert store.execute(ListReservations(queue)) == ["b"]
+    assert store.execute(listing) == [(queue, "b")]
+    both = ListReservations(frozenset({queue, f"{queue}2"}))
+    assert sorted(store.execute(both)) == [(queue, "b"), (f"{queue}2", "k")]
+
+
+@pytest.mark.cassandra
+def test_each_reservation_is_listed_under_one_part_of_all_tokens(cassandra_store, queue):
+    """So a listing that crosses too many tombstones is made in parts."""
+    for key in "abcdefgh":
+        cassandra_store.execute(WriteReservation(reservation(queue, key), 60))
+    bounds = [ALL_TOKENS[0], -(1 << 62), 0, 1 << 62, ALL_TOKENS[1]]
+    parts = [cassandra_store.execute(ListReservations(frozenset({queue}), part)) for part in pairwise(bounds)]
+    assert sorted(place for part in parts for place in part) == [(queue, key) for key in "abcdefgh"]
+    assert max(map(len, parts)) < 8
 
 
 def test_a_reservation_expires_whole(store, queue, eventually):

@@ -5,6 +5,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -21,12 +22,13 @@ from cqueue import (
     WrongDataCentre,
 )
 from cqueue.client import Client, open_cassandra
+from cqueue.errors import TooManyTombstones
 from cqueue.protocol.unique import KEPT_US
 from cqueue.runtime.clock import LocalClock
 from cqueue.settings import load
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages
-from cqueue.store.reservations import ListReservations, ReadReservation, WriteReservation
+from cqueue.store.reservations import ALL_TOKENS, ListReservations, ReadReservation, WriteReservation
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 from tests.unit import holding
@@ -861,10 +863,36 @@ def test_a_deleted_queue_leaves_no_reservation(client, queue):
     unique = Unique(key="k", while_="ever")
     queue.send(b"1", unique=unique)
     partition = client._catalog.entry(queue.name).spec.partition
-    assert client._driver.ask(ListReservations(partition)) == ["k"]
+    assert client._driver.ask(ListReservations(frozenset({partition}))) == [(partition, "k")]
     client.delete_queue(queue.name)
-    assert client._driver.ask(ListReservations(partition)) == []
+    assert client._driver.ask(ListReservations(frozenset({partition}))) == []
     client.create_queue(queue.name).send(b"2", unique=unique)
+
+
+def test_a_queue_can_be_deleted_though_many_keys_have_expired_lately():
+    """Cassandra refuses a read across 100,000 tombstones: those of 25,000 keys of any queue."""
+    asked = []
+
+    def trouble(operation):
+        if isinstance(operation, ListReservations):
+            asked.append(operation)
+            first, last = operation.tokens
+            return TooManyTombstones("tombstone_failure_threshold") if last - first > 1 << 62 else None
+        return None
+
+    store = FaultyStore(trouble=trouble)
+    with Client(store) as client:
+        for name in ("a", "a.dead", "b"):
+            queue = client.queue(name) if name.endswith(".dead") else client.create_queue(name)
+            queue.send(b"1", unique=Unique(key=name, while_="ever"))
+        specs = [client._catalog.entry(name).spec.partition for name in ("a", "a.dead", "b")]
+        assert client.delete_queue("a") == 2
+        parts = sorted(op.tokens for op in asked if op.tokens[1] - op.tokens[0] <= 1 << 62)
+        assert (parts[0][0], parts[-1][1]) == ALL_TOKENS
+        assert all(one[1] == other[0] for one, other in pairwise(parts))
+        assert len(asked) == len(parts) + 3  # one look for both queues
+        store.trouble = lambda _: None
+        assert client._driver.ask(ListReservations(frozenset(specs))) == [(specs[2], "b")]
 
 
 @pytest.mark.parametrize(

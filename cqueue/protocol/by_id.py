@@ -327,9 +327,9 @@ def _mutate(
                     yield from unlock(memory)  # somebody claimed the messages before the lock was taken
                 return edit.changed
         if not is_sure:
-            unknown = OutcomeUnknown("an earlier try had no answer, and others have written since")
+            unknown = OutcomeUnknown("an earlier try had no answer, and may have been applied")
         yield from Pause(PAUSE_S * min(tries, MOST_PAUSES) * (0.5 + pick / 2**16))
-    raise unknown or NotDone("others change the messages' wide row too fast; try again")
+    raise NotDone("others change the messages' wide row too fast; try again")
 
 
 def _get_lock(memory: RowMemory, spec: QueueSpec, now_us: int, tries: int, pick: int) -> Proto[None]:

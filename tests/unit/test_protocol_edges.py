@@ -106,7 +106,7 @@ def test_a_change_that_may_be_done_stays_unknown_if_the_head_cannot_be_read_agai
             raise NotDone("no answer")
 
     change = by_id.reschedule(table.spec, table.row, 0, [message], table.time_us // 1000)
-    with pytest.raises(OutcomeUnknown, match="others have written since"):
+    with pytest.raises(OutcomeUnknown, match="may have been applied"):
         table.run(change, hook)
     assert lost
 

@@ -20,7 +20,6 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from cqueue import ids
 from cqueue.errors import (
     BadInput,
     ConfigError,
@@ -225,8 +224,9 @@ class QueueHistory:
             raise BadInput(f"since is {since!r}; it takes a datetime with a time zone")
         partitions = None
         if wanted.message_id is not None:
-            due = to_datetime(ids.time_us(MessageId(wanted.message_id).locate().id) // 1000)
-            since = due if since is None else max(due, since)
+            # Not since it was to be due: it may have been made due sooner, with the same id
+            earliest = to_datetime(MessageId(wanted.message_id).locate().wide_row.time_shard)
+            since = earliest if since is None else max(earliest, since)
             partitions = [partition_of(wanted.message_id)]
         found: dict[tuple[Any, ...], HistoryEvent] = {}
         enough: datetime | None = None

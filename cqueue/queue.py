@@ -463,8 +463,9 @@ class Queue:
         not append them, are missing for good.
 
         Args:
-            message_id: only events of this message. Reads an eighth of the history since the message was due;
-                any other filter reads all of it since `since`, backwards, until `limit` events are found.
+            message_id: only events of this message. Reads an eighth of the history since about when the
+                message was to be due; any other filter reads all of it since `since`, backwards, until
+                `limit` events are found.
             key: only of messages with this key.
             worker: only of this worker.
             schedule: only of firings of the schedule with this key.

@@ -27,6 +27,7 @@ from cqueue.testing import MemoryClient
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
+from tests.subscriptions.subscribing import Clocked, client_on
 
 SOON = timedelta(seconds=20)
 DAY = timedelta(days=1)
@@ -60,6 +61,19 @@ def task(app, function, **options):
     made = app.task(name=secrets.token_hex(4), **options)(function)
     app.setup()
     return made
+
+
+def test_the_history_of_a_message_that_was_made_due_sooner_is_found():
+    """A message that is rescheduled keeps its id, which holds the time at which it was to be due."""
+    store = Clocked()
+    with client_on(store) as client:
+        queue = client.create_queue("q", cqueue.QueueConfig(history=DAY, time_shard=timedelta(hours=1)))
+        id_ = queue.send(b"", delay=timedelta(minutes=50))
+        assert queue.reschedule(id_, timedelta()) == id_
+        at_ms = store.time_us // 1000
+        queue._history.append("w", [Told(at_ms, "succeeded", id_, None, None, 1, 1, at_ms)])
+        store.pass_time(seconds=5)
+        assert states(queue.history(message_id=id_)) == ["succeeded"]
 
 
 def run(app):

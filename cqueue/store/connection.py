@@ -184,6 +184,8 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
         return ConfigError(_which_dc(f"local_dc={settings.local_dc} does not exist", cluster))
     if (refused := outcome.refusal(exc)) is not None:
         return refused
+    if (answer := next((cause for cause in causes if isinstance(cause, ErrorMessage)), None)) is not None:
+        return Unavailable(f"{settings.address} takes no connection now: {outcome.server_text(answer)}.")
     wrong = [said for host, port in settings.hosts if (said := tls.wrong(settings, host, port)) is not None]
     if len(wrong) == len(settings.hosts):
         return TlsFailed(f"No node of {settings.address} can be reached. {wrong[0]}")

@@ -286,6 +286,21 @@ def test_a_client_that_starts_is_told_whether_its_login_was_refused_or_not_looke
     assert said in str(caught.value)
 
 
+def test_a_node_that_is_overloaded_as_a_client_starts_is_not_told_as_one_that_is_down():
+    """Nobody is to start what runs; the client is to wait."""
+
+    class Cluster:
+        metadata = Metadata()
+
+        def connect(self):
+            answer = protocol.OverloadedErrorMessage(0x1001, "Request breached global limit.", None)
+            raise NoHostAvailable("none", {"127.0.0.1:9042": answer})
+
+    with pytest.raises(Unavailable) as caught:
+        _connect(Cluster(), load("cassandra://127.0.0.1/shop?local_dc=dc1"), use_keyspace=False)
+    assert str(caught.value).endswith(" takes no connection now: Request breached global limit.")
+
+
 def test_some_hosts_that_refuse_prove_nothing_of_the_others():
     """A request that another host may have taken is not refused."""
     errors = {"a": cassandra.AuthenticationFailed("who"), "b": connection.ConnectionShutdown("defunct")}

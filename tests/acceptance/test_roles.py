@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 from datetime import timedelta
@@ -209,6 +210,39 @@ def test_a_dispatcher_fires_schedules_and_runs_handlers(guarded, keyspace, url_o
         daemon.signal()
         assert daemon.end() == 0
         assert not [line for line in daemon.lines() if line.get("level") in {"warning", "error"}]
+    finally:
+        site.close()
+
+
+def test_roles_are_used_in_turn_by_a_daemon_that_is_told_to_read_its_file_again(guarded, keyspace, tmp_path):
+    """The new role stands in `cqueue.toml` before SIGHUP; then the old one may not log in any more."""
+    first, second = f"{keyspace}_turn_1", f"{keyspace}_turn_2"
+    for role in (first, second):
+        guarded.run(
+            f"CREATE ROLE {role} WITH PASSWORD = 'secret' AND LOGIN = true",
+            f"GRANT {keyspace}_dispatcher TO {role}",
+        )
+
+    def use(role):
+        text = f'[cqueue]\nusername = "{role}"\npassword = "secret"\n'
+        (tmp_path / "cqueue.toml").write_text(text, encoding="utf-8")
+
+    site = Site(tmp_path, guarded.url(OPERATOR, keyspace))
+    try:
+        use(first)
+        daemon = site.start("--processes", 1, url=guarded.url("nobody", keyspace).replace("nobody@", ""))
+        daemon.until("child_ready")
+        use(second)
+        daemon.signal(signal.SIGHUP)
+        daemon.until("child_ready", count=2)
+        guarded.run(f"ALTER ROLE {first} WITH LOGIN = false")
+        site.send("quick", 3)
+        site.wait(lambda: site.numbers("quick") == {0, 1, 2}, 60)
+        with open_session(load(guarded.url(OPERATOR, keyspace))) as connection:
+            clients = connection.session.execute("SELECT username FROM system_views.clients")
+            assert second in {row.username for row in clients}
+        daemon.signal()
+        assert daemon.end() == 0
     finally:
         site.close()
 

@@ -23,6 +23,7 @@ from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import LogRecord
 from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, headers_size
+from cqueue.runtime import logs
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.sequences import parts
 from cqueue.runtime.texts import storable
@@ -236,8 +237,6 @@ class ListenerCalls:
 
     def _tell(self, event: str, failure: Failure, **fields: int) -> None:
         """Log one failure. Of the record the event holds only its id and partition, never content."""
-        from cqueue.runtime import logs  # noqa: PLC0415 - it takes structlog, and may never be needed
-
         record, listener, error = failure.at.record, failure.listener, failure.error
         if record is not None:
             fields |= {"partition": record.partition}

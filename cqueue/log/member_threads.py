@@ -10,6 +10,7 @@ from typing import Final
 from cqueue.errors import LASTING, Closed, CqueueError, LogNotFound, NotDone, OutcomeUnknown, SchemaMismatch
 from cqueue.log.member import Member
 from cqueue.log.member_loop import MemberLoop
+from cqueue.runtime import logs
 from cqueue.runtime.conditions import Condition, Event, Thread
 
 TROUBLE_S: Final = 0.3
@@ -162,8 +163,6 @@ def _pause_s(error: CqueueError) -> float:
 
 
 def _tell(event: str, subscription: str, error: str, *, is_lasting: bool = False) -> None:
-    from cqueue.runtime import logs  # noqa: PLC0415 - it takes structlog, and may never be needed
-
     log = logs.logger(LOGGER)
     say = log.error if is_lasting else log.info
     say(event, subscription=subscription, error=error)

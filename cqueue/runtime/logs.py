@@ -13,8 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-import structlog
-
 from cqueue.errors import CqueueError
 
 DISPATCHER: Final = "cqueue.dispatcher"
@@ -46,6 +44,9 @@ class _Late:
 
 
 def _made(name: str) -> Any:
+    # With it come rich and Pygments: a third of the time in which a program that logs nothing connects.
+    import structlog  # noqa: PLC0415
+
     if structlog.is_configured():
         return structlog.get_logger(name)
     return structlog.wrap_logger(

@@ -20,6 +20,7 @@ from cqueue.dispatcher.schedules.definition import FiringId, check_key
 from cqueue.dispatcher.schedules.triggers import Cron, Trigger
 from cqueue.errors import ConfigError
 from cqueue.queue import Queue
+from cqueue.runtime.logs import DISPATCHER, logger
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -112,6 +113,4 @@ def declare(queues: Iterable[Queue], declared: Sequence[Declared]) -> None:
             each.task.put(queue, each.key, each.trigger)
         left = [row.key for row in queue.schedules.list() if HEADER in row.headers and row.key not in own]
         if left:
-            from cqueue.runtime.logs import DISPATCHER, logger  # noqa: PLC0415 - imports structlog
-
             logger(DISPATCHER).warning("schedules_undeclared", queue=queue.name, schedules=left)

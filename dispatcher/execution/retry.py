@@ -19,6 +19,7 @@ from tenacity.stop import stop_after_attempt
 from tenacity.wait import wait_random_exponential
 
 from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Action, Dead, Retry, Snooze
+from cqueue.runtime.logs import DISPATCHER, describe, logger, trace
 from cqueue.runtime.texts import storable
 
 DEFAULT_WAIT: Final = wait_random_exponential(multiplier=1, min=1, max=600)
@@ -169,8 +170,6 @@ def _stops(policy: Retry, state: RetryCallState) -> bool:
 
 def log_failure(event: str, error: Exception, **fields: Any) -> None:
     """Log an error of the application's code, with its traceback."""
-    from cqueue.runtime.logs import DISPATCHER, describe, logger, trace  # noqa: PLC0415 - imports structlog
-
     logger(DISPATCHER).error(event, **fields, error=describe(error), **trace(error, is_final=True))
 
 

@@ -12,6 +12,7 @@ import re
 import secrets
 import subprocess
 import sys
+import textwrap
 import time
 import tomllib
 import types
@@ -255,6 +256,21 @@ def test_the_package_alone_imports_nothing():
     heavy = "{'cassandra', 'structlog', 'tenacity', 'asyncio', 'concurrent'}"
     code = f"import sys, cqueue; print(*{heavy} & set(sys.modules))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == ""
+
+
+def test_a_client_that_logs_nothing_imports_no_structlog():
+    """Its imports bring rich and Pygments, a third of the time until a client is connected."""
+    code = """
+        import sys, cqueue
+        with cqueue.connect("memory://") as client:
+            queue = client.create_queue("q")
+            queue.send(b"x")
+            queue.consumer().receive(1)[0].ack()
+        cqueue.App, cqueue.Dispatcher
+        print(*{"structlog", "rich", "pygments"} & set(sys.modules))
+    """
+    said = subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True)
+    assert said.strip() == ""
 
 
 def _entries(page):

@@ -231,7 +231,10 @@ def _make(
         raise Unavailable(f"{exc} Nothing was changed.{_IF_LOST if wide else ''}") from exc
     except OutcomeUnknown as exc:
         return _found_out(connection, settings, did, exc, wide=wide)
-    centre = read_centre(connection, settings, wide=wide)
+    try:
+        centre = read_centre(connection, settings, wide=wide)
+    except CqueueError as exc:  # `Unavailable` would say that nothing was changed
+        return _found_out(connection, settings, did, exc, wide=wide)
     # "Not applied" is also the answer to the second copy of a request that was sent twice.
     if not applied and not _is_in(centre, did):
         raise NotDone(
@@ -252,7 +255,7 @@ def _is_in(centre: Centre, did: Mapping[str, Any]) -> bool:
 
 
 def _found_out(
-    connection: Connection, settings: Settings, did: Mapping[str, Any], error: OutcomeUnknown, *, wide: bool
+    connection: Connection, settings: Settings, did: Mapping[str, Any], error: CqueueError, *, wide: bool
 ) -> Centre:
     """Return what a serial read shows: the read completes what nodes have accepted.
 

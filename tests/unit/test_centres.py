@@ -17,6 +17,7 @@ class Cluster:
     """The deployment row in two data centres, of which dc1 may be cut off.
 
     answer: what the switch gets, once it is stored: a value or an error. reads: the levels of all reads.
+    falls_silent: reads fail from the switch on.
     """
 
     def __init__(self, monkeypatch, answer):
@@ -24,6 +25,7 @@ class Cluster:
         self.reads = []
         self.cut_off = False
         self.others = False
+        self.falls_silent = self.is_silent = False
         self.row = SimpleNamespace(
             format=2, serial_consistency="local_serial", settle_ms=2000, skew_ms=500, gc_grace=86_400,
             changes=0, home_dc="dc1", centre_epoch=0, retiring=True, opens_at=None, centre_log={},
@@ -35,6 +37,7 @@ class Cluster:
         if "system_schema" in cql:
             return [SimpleNamespace(replication={"dc1": "1", "dc2": "1"})]
         if cql.startswith("UPDATE"):
+            self.is_silent = self.falls_silent
             home_dc, centre_epoch, opens_at, changes, log = values[:5]
             if self.others:
                 home_dc, log = "dc3", {datetime(2026, 1, 1, tzinfo=UTC): '{"token": "of another"}'}
@@ -46,6 +49,8 @@ class Cluster:
                 raise self.answer
             return [(self.answer,)]
         self.reads.append(options["read_at"])
+        if self.is_silent:
+            raise Unavailable("no node answers")
         if self.cut_off and options["read_at"] == ConsistencyLevel.EACH_QUORUM:
             raise Unavailable("dc1 does not answer")
         return [self.row]
@@ -63,6 +68,15 @@ def test_a_switch_is_found_only_where_each_data_centre_has_it(monkeypatch):
     cluster.cut_off = True
     with pytest.raises(OutcomeUnknown, match="cqueue dc show"):
         cluster.switch()
+
+
+def test_a_switch_that_was_made_is_not_called_undone_because_nodes_fall_silent(monkeypatch):
+    """An operator who reads that nothing was changed would start the clients of the old home again."""
+    cluster = Cluster(monkeypatch, answer=True)
+    cluster.falls_silent = True
+    with pytest.raises(OutcomeUnknown, match="cqueue dc show"):
+        cluster.switch()
+    assert cluster.row.home_dc == "dc2"
 
 
 def test_a_keyspace_that_is_not_there_is_said_to_be_none(monkeypatch):

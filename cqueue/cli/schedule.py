@@ -36,7 +36,7 @@ def list_schedules(
     """List the schedules of a queue, or of all queues.
 
     One is an orphan if none of the processes that run handlers of the queue knows its task: it fires nothing
-    until one does.
+    until one does. One is overdue if its next time has passed by more than 15 s.
     """
     from cqueue.dispatcher.schedules.schedules import list_all  # noqa: PLC0415 - not for --help
     from cqueue.dispatcher.schedules.triggers import described  # noqa: PLC0415 - as above
@@ -50,10 +50,13 @@ def list_schedules(
     def orphan(one: Schedule) -> bool:
         return is_orphan(one.task, one.queue, workers)
 
+    def state(one: Schedule) -> str:
+        return "orphan" if one.state == "active" and orphan(one) else "overdue" if one.overdue else one.state
+
     columns: dict[str, Callable[[Schedule], Any]] = {
         **({"queue": attrgetter("queue")} if queue is None else {}),
         "key": attrgetter("key"),
-        "state": lambda one: "orphan" if one.state == "active" and orphan(one) else one.state,
+        "state": state,
         "next": attrgetter("next_at"),
         "when": lambda one: described(one.trigger),
         "task": attrgetter("task"),
@@ -207,6 +210,7 @@ def schedule_fields(schedule: Schedule, *, upcoming: int = 0) -> dict[str, Any]:
         "next": schedule.next_at,
         "previous": schedule.previous,
         "fired": schedule.fired,
+        "overdue": schedule.overdue,
     }
     if upcoming:
         fields["upcoming"] = schedule.upcoming(upcoming)

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cqueue.dispatcher.schedules.definition import ACTIVE
+from cqueue.dispatcher.schedules.definition import ACTIVE, OVERDUE_MS
 from cqueue.dispatcher.schedules.schedules import of_all_queues
 from cqueue.dispatcher.schedules.triggers import described
 from cqueue.dispatcher.service.membership import Worker, is_orphan, listed
@@ -27,8 +27,6 @@ RECENT: Final = timedelta(minutes=10)
 """Age of a firing up to which the history is read for it: a queue's whole history since then."""
 EVENTS: Final = 5000
 """Events of that history that are read, at most: the last ones."""
-LATE_S: Final = 15
-"""Seconds after its time at which a schedule counts as overdue: a running handler fires it when it ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +34,7 @@ class ScheduleState:
     """A schedule as the page shows it.
 
     state: active, paused, done, or orphan: no worker knows its task. overdue_s: seconds since a time that
-    should have fired and has not; 0 for less than `LATE_S`. last_id, next_id: of the firings' messages.
+    should have fired and has not; 0 for less than 15. last_id, next_id: of the firings' messages.
     """
 
     queue: str
@@ -66,7 +64,7 @@ def schedules(client: Client) -> list[ScheduleState]:
 def _schedule(store: ScheduleStore, row: ScheduleRow, living: list[Worker], now_s: float) -> ScheduleState:
     definition = store.definition(row)
     is_active = row.state == ACTIVE
-    late_s = now_s - row.next_at / 1000 if row.next_at and is_active else 0.0
+    late_ms = now_s * 1000 - row.next_at if row.next_at and is_active else 0.0
     return ScheduleState(
         queue=store.queue,
         key=row.key,
@@ -76,7 +74,7 @@ def _schedule(store: ScheduleStore, row: ScheduleRow, living: list[Worker], now_
         next_at=to_datetime(row.next_at) if row.next_at else None,
         previous=to_datetime(row.previous) if row.previous else None,
         fired=row.fired,
-        overdue_s=late_s if late_s > LATE_S else 0.0,
+        overdue_s=late_ms / 1000 if late_ms > OVERDUE_MS else 0.0,
         last_id=store.last_message_id(row),
         next_id=store.message_id(row),
     )

@@ -136,6 +136,8 @@ def check_key(key: str) -> str:
 
 
 ACTIVE, PAUSED, DONE = "active", "paused", "done"
+OVERDUE_MS = 15_000
+"""ms after its time at which a schedule counts as overdue: a running handler fires it when it ends."""
 
 
 class FiringState(Enum):

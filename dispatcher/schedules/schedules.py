@@ -17,6 +17,7 @@ from cqueue.client import Client, inside
 from cqueue.dispatcher.schedules.definition import (
     ACTIVE,
     DONE,
+    OVERDUE_MS,
     PAUSED,
     ScheduleDefinition,
     check_key,
@@ -75,6 +76,12 @@ class Schedule(ScheduleDefinition):
     previous: datetime | None
     fired: int
     read_ms: int = field(compare=False, repr=False)
+
+    @property
+    def overdue(self) -> bool:
+        """Whether a time has passed unfired, by more than 15 s, when the schedule was read, and it is active."""
+        is_active = self.state == ACTIVE and self.next_at is not None
+        return is_active and self.read_ms - ms_of(self.next_at) > OVERDUE_MS
 
     def upcoming(self, count: int = 5) -> list[datetime]:
         """Return the next times after the moment when the schedule was read.

@@ -225,3 +225,12 @@ def test_a_schedule_whose_task_no_worker_knows_is_shown_as_an_orphan(cli, cli_ur
     (row,) = cli("schedule", "list", "q", "--json").json
     assert (row["orphan"], row["state"]) == (is_orphan, "active")
     assert ("orphan" in cli("schedule", "list", "q").out) == is_orphan
+
+
+def test_a_schedule_whose_time_has_passed_unfired_is_overdue(cli):
+    """Also where nobody serves its queue; one that is paused is not."""
+    past = (datetime.now(UTC) - timedelta(minutes=20)).isoformat()
+    assert added(cli, "--at", past)["overdue"]
+    assert "overdue" in cli("schedule", "list", "q").out
+    assert not cli("--json", "schedule", "pause", "q", "k").json["overdue"]
+    assert "overdue" not in cli("schedule", "list", "q").out

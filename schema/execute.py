@@ -104,4 +104,6 @@ def _translated(exc: Exception, cql: str) -> CqueueError:
         return ConfigError(f"Cassandra refused `{what} …`: {said}")
     if isinstance(exc, _NOT_RUN):
         return Unavailable(f"`{what} …` was not run: {said}")
+    if what.startswith("SELECT"):
+        return Unavailable(f"`{what} …` was not answered: {said}")
     return OutcomeUnknown(f"`{what} …` may or may not have been run: {said}. It is safe to run it again.")

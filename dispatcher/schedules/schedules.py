@@ -79,9 +79,10 @@ class Schedule(ScheduleDefinition):
 
     @property
     def overdue(self) -> bool:
-        """Whether a time has passed unfired, by more than 15 s, when the schedule was read, and it is active."""
-        is_active = self.state == ACTIVE and self.next_at is not None
-        return is_active and self.read_ms - ms_of(self.next_at) > OVERDUE_MS
+        """Whether the next time had passed by more than 15 s when the schedule was read; of an active one."""
+        if self.state != ACTIVE or self.next_at is None:
+            return False
+        return self.read_ms - ms_of(self.next_at) > OVERDUE_MS
 
     def upcoming(self, count: int = 5) -> list[datetime]:
         """Return the next times after the moment when the schedule was read.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from threading import Lock
+from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar, overload
 from weakref import WeakValueDictionary
 
@@ -23,6 +23,7 @@ from cqueue.log.protocol.subscription_definition import remove
 from cqueue.log.subscription import ExistingSubscription, OnEvent, Subscription
 from cqueue.message import check_duration, check_queue_name
 from cqueue.producer import Producer
+from cqueue.protocol.lease import SuspectGate
 from cqueue.queue import Queue
 from cqueue.runtime.batcher import calls
 from cqueue.runtime.catalog import Catalog
@@ -186,6 +187,7 @@ class Client:
         self._made: dict[str, Any] = {}
         # By queue, for all its consumers here. Weak: queues may come and go for weeks.
         self._wakeups = WeakValueDictionary[str, Wakeups]()
+        self._gates = WeakValueDictionary[str, SuspectGate]()  # a held suspect keeps that of its queue
         self._opening = Lock()  # held while one is made, so that threads get one object
         self._doorbell = (
             None if notify is None else Doorbell(self._ask_briefly, notify, self._driver.clock.guess_us)
@@ -444,7 +446,8 @@ class Client:
         with self._opening:
             wakeups = self._wakeups.get(name)
             if wakeups is None:
-                wakeups = self._wakeups[name] = Wakeups(self._doorbell)
+                gate = self._gates.setdefault(name, SuspectGate(RLock()))
+                wakeups = self._wakeups[name] = Wakeups(self._doorbell, gate)
         return Producer(name, self._catalog, self._driver, wakeups)
 
     def _open(self, name: str, linger: timedelta | None = None, make: Callable[..., Queue] = Queue) -> Queue:

@@ -205,8 +205,8 @@ class Log:
 
         low_latency: hand each record out once, as soon as it can be read, even before earlier records become
         readable. poll_interval: 1 ms to 1 min. on_expired: also for what the log forgets before it was read.
-        The start "earliest" is a tenth of the ttl, at most an hour, above the oldest record of a log that has
-        forgotten some.
+        The start "earliest" is a tenth of the ttl, at most a minute, above the oldest record of a log that
+        forgets some in that time.
         """
         return Follower(
             self._catalog,

@@ -234,6 +234,8 @@ def reschedule(
         moving: dict[int, list[int]] = {}  # by attempts
         for slot, some in edit.by_slot(live):
             if slot is not None and (error := _unmovable(slot)) is not None:
+                if edit.is_unsure and isinstance(error, MessageHeld):
+                    error = OutcomeUnknown(f"an earlier try may have moved it, and now {error}")
                 edit.fail(some, error)
                 continue
             edit.changed.done.update(some)

@@ -45,8 +45,8 @@ NEVER_US = 1 << 62
 FIRST_PASS_GAP_US = 1_000_000
 """µs between the first two passes over an open wide row: a late message waits a second."""
 PASS_GAP_US = 60_000_000
-"""µs between passes of a young row, and of one of which a hint came, as not all hints name what they tell of:
-gaps double up to this."""
+"""µs between passes of a young row, and of one of which a hint came that named nothing: gaps double up to
+this."""
 LONGEST_PASS_GAP_US = 300_000_000
 """µs between passes of an old row: at most what a late message waits of which no hint came, such as one that
 was redriven."""
@@ -134,12 +134,13 @@ class ReadFloors:
         longest_us = min(LONGEST_PASS_GAP_US, (now_us - end_us) // PASSES_AN_AGE)
         self._gap_us = min(max(PASS_GAP_US, longest_us), self._gap_us * 2)
 
-    def note_hint(self, priority: int, named: Iterable[int]) -> None:
-        """Note what a hint names, unless that is much; let the next pass, which finds all, come soon."""
+    def note_hint(self, priority: int, named: Sequence[int]) -> None:
+        """Note what a hint names; if that is nothing, or much, have the next pass find all soon."""
         known = self.named.setdefault(priority, set())
-        if len(known) < TARGET_TOMBSTONES:
+        if named and len(known) < TARGET_TOMBSTONES:
             known.update(named)
-        self.pass_at_us = min(self.pass_at_us, self._passed_us + PASS_GAP_US)
+        else:
+            self.pass_at_us = min(self.pass_at_us, self._passed_us + PASS_GAP_US)
 
     def note_read(self, floors: Mapping[int, int]) -> None:
         """Note where the next reads begin: these went to their end, and so did those by name before."""

@@ -82,7 +82,8 @@ class Settler:
             if lease.is_held and lease.due_ms > now_ms:
                 with suppress(CqueueError), self._lock_of(lease):
                     unsettled = [id_ for id_ in list(lease.outstanding) if (lease, id_) not in acking]
-                    self._driver.run(acks.nack(lease, unsettled, 0, self._shared))
+                    with suppress(LeaseLost):  # an answer, too
+                        self._driver.run(acks.nack(lease, unsettled, 0, self._shared))
                     waiting.renew(self._driver.deadline_s)
 
     def settled(self, lease: Lease) -> None:

@@ -296,7 +296,7 @@ class Catalog:
         """Return all queues in order of name, without those that are being deleted or cannot be read.
 
         A program that lists queues opens them next, so each is remembered as if it had been read alone, up to
-        REMEMBERED of them.
+        half of REMEMBERED: others are read beside them.
         """
         self.refresh()
         entries, generation = [], self._generation
@@ -307,7 +307,7 @@ class Catalog:
                     entries.append(self._entry_of(row))
         with self._mutex:
             if generation == self._generation:
-                self._entries = {entry.row.name: entry for entry in islice(entries, REMEMBERED)}
+                self._entries = {entry.row.name: entry for entry in islice(entries, REMEMBERED // 2)}
         return entries
 
     # ── changes ──

@@ -60,8 +60,8 @@ class Wakeups:
     gate: admits one suspect at a time, a message that may have killed its holder, to all of them.
     """
 
-    def __init__(self, doorbell: Doorbell | None = None) -> None:
-        self.gate = SuspectGate(RLock())
+    def __init__(self, doorbell: Doorbell | None = None, gate: SuspectGate | None = None) -> None:
+        self.gate = gate or SuspectGate(RLock())
         self._doorbell = doorbell
         self._mutex = Lock()
         self._inboxes: list[HintInbox] = []

@@ -40,8 +40,10 @@ HANGS_S: Final = 0.5
 """Seconds after which a poll under way is no longer counted on to bring messages."""
 RECHECK_S: Final = 0.1
 """Seconds between two checks for room while pollers have none: handlers may have become quicker."""
-RECHECK_PART: Final = 20
-"""A check takes at most a 20th of a thread: one of 20,000 pollers takes some 50 ms."""
+RECHECK_EACH_S: Final = 50e-6
+"""Seconds between two checks for each poller that is asked, some 20 times what that takes."""
+LONGEST_RECHECK_S: Final = 1.0
+"""Seconds between two checks, at most."""
 RESTS_S: Final = 30.0
 """Seconds after which a resting poller polls anyway, in case the one that polls for it hangs."""
 BUSY_S: Final = 0.1
@@ -307,8 +309,8 @@ class PollSchedule:
                 state.woken = False
                 poller.queue._pass_hints_on()  # noqa: SLF001 - the library's own
         if not self._asked:
-            ended_s = self.clock()
-            self._recheck_s = ended_s + max(RECHECK_S, RECHECK_PART * (ended_s - now_s))
+            pause_s = max(RECHECK_S, RECHECK_EACH_S * len(self._due))
+            self._recheck_s = now_s + min(pause_s, LONGEST_RECHECK_S)
         self._asked = len(self._due)
         return None
 

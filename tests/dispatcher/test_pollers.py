@@ -8,10 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from cqueue.dispatcher.execution import pollers
 from cqueue.dispatcher.execution.options import Options
 from cqueue.dispatcher.execution.pollers import (
     HANGS_S,
     LONGEST_FAILED_S,
+    LONGEST_RECHECK_S,
     QUIET_S,
     RECHECK_S,
     Poller,
@@ -341,18 +343,25 @@ def test_pollers_without_room_are_asked_once_until_something_changes(clock):
     assert asked_now() == (100, None)
 
 
-def test_a_check_of_very_many_pollers_comes_the_more_rarely(clock):
-    """It takes a twentieth of a thread at most."""
+@pytest.mark.parametrize(("each_s", "pause_s"), [(0.0005, RECHECK_S), (0.005, 0.5), (1.0, LONGEST_RECHECK_S)])
+def test_a_check_of_very_many_pollers_comes_the_more_rarely(clock, monkeypatch, each_s, pause_s):
+    """It takes a part of a thread; at the latest after a second, however long a check took."""
 
     def room_of(_poller, _coming):
-        clock.now += 0.001
+        clock.now += took_s
         return 0
 
+    took_s = 0.0
+    monkeypatch.setattr(pollers, "RECHECK_EACH_S", each_s)
     poll_schedule = PollSchedule(room_of, 0.005, 1.0, clock)
     for number in range(100):
         enter(poll_schedule, str(number))
     assert next_of(poll_schedule) is None
-    assert poll_schedule._wait_s() == pytest.approx(20 * 0.1)
+    assert poll_schedule._wait_s() == pytest.approx(pause_s)
+    took_s = 0.6  # as across a stop of the machine
+    clock.now += pause_s
+    assert next_of(poll_schedule) is None
+    assert poll_schedule._wait_s() <= RECHECK_S
 
 
 def test_failures_are_followed_by_longer_pauses_that_no_wake_ends(poll_schedule, clock):

@@ -343,11 +343,15 @@ def test_a_close_while_nobody_answers_takes_one_deadline_however_much_is_held(st
     store.trouble = lambda _: None
 
 
-def test_a_close_that_is_answered_slowly_gives_back_all(store, queue, monkeypatch):
-    """Each answer shows that Cassandra is there."""
+@pytest.mark.parametrize("cancelled", [0, 5])
+def test_a_close_that_is_answered_slowly_gives_back_all(store, queue, monkeypatch, cancelled):
+    """Each answer shows that Cassandra is there, also if it is that a message was cancelled."""
     passing = Passing()
     with queue.consumer() as consumer:
-        hold_one_by_one(queue, consumer, 6)
+        held = hold_one_by_one(queue, consumer, 6 + cancelled)
+        by_lease = {one.lease: one for one in held}
+        for lease in list(consumer._settler._leases)[:cancelled]:
+            queue.cancel(by_lease[lease].id)
         monkeypatch.setattr(waiting, "time", passing)
         store.trouble = lambda _: passing.sleep(3)
     assert passing.now_s - 1000 > 12

@@ -330,8 +330,9 @@ def test_a_limiter_of_many_names_remembers_those_that_ring_now(monkeypatch):
         pass
     for number in range(1000):
         assert limiter.offer(RING._replace(name=b"%d" % number), 10.0 + number * 2e-5)
-        assert not limiter.offer(RING._replace(place=b"elsewhere"), 10.0)
         assert len(limiter._next_s) <= 101
+    assert list(limiter.due(10.0)) == []  # the bucket of the busy name is as empty as before
+    assert list(limiter.due(10.0 + 2 / RATE)) == [RING]
 
 
 def test_rings_of_a_sender_whose_clock_is_ahead_put_each_other_off_no_further():

@@ -1,5 +1,6 @@
 """Messages claimed ahead: nothing is lost, held for too long, or claimed ahead that must not be."""
 
+import gc
 import os
 import threading
 import time
@@ -242,6 +243,29 @@ def test_what_may_have_killed_its_holder_is_not_claimed_ahead(queue):
         assert (suspects, others) == (3, 40)
         assert ahead
         assert not any(found.suspect for found in ahead)
+
+
+def test_a_client_holds_one_suspect_though_its_consumer_is_gone(store):
+    """Also if nothing else of the queue is left in this process but the message."""
+    with Client(store) as client:
+        client._driver.clock = AheadClock(client._driver.clock)
+        client.create_queue("q", CONFIG)
+        send(client.queue("q"), b"x", b"x")
+
+        def received(count):
+            with client.queue("q").consumer() as consumer:
+                found = consumer.receive(count)
+                consumer.close(give_back=False)
+            gc.collect()
+            return found
+
+        assert len(received(2)) == 2
+        client._driver.clock.advance(TIMED_OUT_S)
+        (held,) = received(2)
+        assert held.suspect
+        assert received(2) == []
+        held.ack()
+        assert [one.suspect for one in received(2)] == [True]
 
 
 @pytest.mark.parametrize("shards", [1, 4])

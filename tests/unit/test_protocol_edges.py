@@ -111,6 +111,28 @@ def test_a_change_that_may_be_done_stays_unknown_if_the_head_cannot_be_read_agai
     assert lost
 
 
+def test_a_change_without_an_answer_whose_message_was_claimed_is_unknown():
+    """It was moved, or a consumer came first: the read shows only that one holds the message now."""
+    table = Table()
+    table.claim()
+    (message,) = table.put(NOON_US)
+    table.pass_time(2 * RIVAL_WINDOW_US)
+    lost = False
+
+    def hook(operation: object) -> None:
+        nonlocal lost
+        if type(operation) is Mutate and operation.slots and not lost:
+            lost = True
+            table.store.execute(operation)
+            table.pass_time(RIVAL_WINDOW_US)
+            assert ids_of(table.claim()) == [message]
+            raise OutcomeUnknown("no answer")
+
+    change = by_id.reschedule(table.spec, table.row, 0, [message], table.time_us // 1000)
+    changed = table.run(change, hook)
+    assert (changed.done, type(changed.failed[message])) == (set(), OutcomeUnknown)
+
+
 def test_a_change_is_done_though_its_lock_cannot_be_released():
     """A consumer with a backlog claims and gives back the message just before the change takes its lock."""
     table = Table()

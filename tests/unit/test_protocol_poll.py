@@ -717,6 +717,25 @@ def test_a_hint_of_an_open_row_costs_two_reads_by_id_at_most_however_often_it_co
         assert kinds.count(ReadMessages) <= 2
         assert not {ReadSlice, Mutate} & set(kinds)
         table.pass_time(1000)
+    table.pass_time(SEARCH_EVERY_US)
+    table.log.clear()
+    assert table.receive(poll) == []  # without a hint nothing is read there by id any more
+    assert ReadMessages not in {type(op) for op in table.log}
+
+
+@pytest.mark.parametrize(("named", "passes"), [(True, 0), (False, 3)])
+def test_hints_of_an_old_open_row_bring_its_next_pass_only_if_they_name_nothing(named, passes):
+    """So a sender that goes on costs no pass; one whose hints name nothing costs one a minute."""
+    table, poll, row = idle_beside_an_open_row(12)
+    (message,) = table.put(NOON_US, row=row)
+    table.store.execute(DeleteMessages(row, 0, (message,)))
+    table.receive(poll)
+    table.log.clear()
+    for _ in range(48):
+        table.receive(poll, Hint(row, frozenset({0}), (message,) if named else ()))
+        table.pass_time(5 * SECOND_US)
+    begun = [op for op in table.log if type(op) is ReadSlice and op.wide_row == row and op.after < message]
+    assert len(begun) == passes
 
 
 def test_what_a_hint_named_is_looked_for_again_after_a_failure():

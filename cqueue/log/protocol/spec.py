@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.store.log_operations import LogShard
 
-MARGIN_US = 3_600_000_000
+MARGIN_US = 60_000_000
 """µs above the earliest record at which a reader begins that goes on from there, a tenth of the ttl at most:
 its first reads have this time, before they are overtaken by what expires."""
 EXPIRES_EARLY_US = 1_000_000
@@ -76,8 +76,14 @@ class LogSpec:
         return ids.lowest_at(self.oldest_us(now_us)) - 1
 
     def beginning(self, now_us: int) -> int:
-        """Return the id behind which a reader begins that goes on from the earliest record."""
-        return self.earliest(now_us + min(MARGIN_US, self.ttl_s * 100_000))
+        """Return the id behind which a reader begins that goes on from the earliest record.
+
+        The shortest ttl of what can be read counts: what was appended under it expires next.
+        """
+        oldest_us = self.oldest_us(now_us)
+        ttls_s = [self.ttl_s, *(one.ttl_s for one in self.earlier if one.until_ms * 1000 > oldest_us)]
+        shortest_s = min((ttl_s for ttl_s in ttls_s if ttl_s), default=0)
+        return self.earliest(now_us + min(MARGIN_US, shortest_s * 100_000))
 
     def has_forgotten(self, position: int, now_us: int) -> bool:
         """Return whether records behind a position may have expired by now."""

@@ -91,7 +91,8 @@ def apply(
         SchemaMismatch: the keyspace is newer than this code, or has another serial consistency.
         ConfigError: the options do not fit the cluster, or Cassandra refused a statement as wrong.
         Refused: the role lacks a right, or a guardrail is in the way.
-        Unavailable: the cluster did not answer, or another process held the lock for 5 minutes.
+        Unavailable: the cluster did not answer, or another process held the lock for 5 minutes. Steps that
+            were reported before have been run. Repeat the call.
         OutcomeUnknown: a statement may or may not have been run. Repeat the call.
         OwnershipLost: the lock could not be renewed in time. Repeat the call.
     """

@@ -234,7 +234,10 @@ def _make(
     try:
         centre = read_centre(connection, settings, wide=wide)
     except CqueueError as exc:  # `Unavailable` would say that nothing was changed
-        return _found_out(connection, settings, did, exc, wide=wide)
+        known = "It is stored" if applied else "It is not known whether it is stored"
+        raise OutcomeUnknown(
+            f"{known}, and what stands now cannot be read. `cqueue dc show` tells once nodes answer. ({exc})"
+        ) from exc
     # "Not applied" is also the answer to the second copy of a request that was sent twice.
     if not applied and not _is_in(centre, did):
         raise NotDone(
@@ -255,7 +258,7 @@ def _is_in(centre: Centre, did: Mapping[str, Any]) -> bool:
 
 
 def _found_out(
-    connection: Connection, settings: Settings, did: Mapping[str, Any], error: CqueueError, *, wide: bool
+    connection: Connection, settings: Settings, did: Mapping[str, Any], error: OutcomeUnknown, *, wide: bool
 ) -> Centre:
     """Return what a serial read shows: the read completes what nodes have accepted.
 

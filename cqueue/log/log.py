@@ -205,7 +205,7 @@ class Log:
 
         low_latency: hand each record out once, as soon as it can be read, even before earlier records become
         readable. poll_interval: 1 ms to 1 min. on_expired: also for what the log forgets before it was read.
-        The start "earliest" is a tenth of the ttl, at most a minute, above the oldest record of a log that
+        The start "earliest" is a tenth of the ttl, at most ten minutes, above the oldest record of a log that
         forgets some in that time.
         """
         return Follower(

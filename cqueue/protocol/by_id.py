@@ -331,7 +331,7 @@ def _mutate(
         if not is_sure:
             unknown = OutcomeUnknown("an earlier try had no answer, and may have been applied")
         yield from Pause(PAUSE_S * min(tries, MOST_PAUSES) * (0.5 + pick / 2**16))
-    raise NotDone("others change the messages' wide row too fast; try again")
+    raise unknown or NotDone("others change the messages' wide row too fast; try again")
 
 
 def _get_lock(memory: RowMemory, spec: QueueSpec, now_us: int, tries: int, pick: int) -> Proto[None]:

@@ -9,7 +9,7 @@ that collide, one fails and is made again on top of the other.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -37,7 +37,6 @@ from cqueue.protocol.unknown import looking_again, unknown_if_not_done
 from cqueue.runtime.conditions import Thread
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home
-from cqueue.runtime.sequences import grouped
 from cqueue.store import decode, waiting
 from cqueue.store.control import ListSchedules, RemoveSchedule
 from cqueue.store.operations import (
@@ -460,18 +459,18 @@ class Catalog:
         again = self._driver.ask(ReadQueue(name, as_stored=True))
         if found is None or again is None or again.incarnation != found.incarnation:
             raise QueueNotFound(f"there is no queue {name!r}")
-        total = 0
         # Only those found: another process may delete the queue as well, and make a new one.
         self._mark_deleted(found)
         with unknown_if_not_done(f"queue {name!r} is deleted in part"):
             if dead is not None:  # before anything is deleted: a queue must not do without it
                 self._mark_deleted(dead)
-            specs = {row: self._spec_as_stored(row) for row in (dead, found) if row is not None}
-            keys = self._reserved(frozenset(spec.partition for spec in specs.values()))
-            for row, spec in specs.items():
-                total += self._empty(spec, keys.get(spec.partition, ()))
-                if row is dead:
-                    self._driver.ask(RemoveQueue(dead.name, dead.incarnation))
+            specs = [self._spec_as_stored(row) for row in (dead, found) if row is not None]
+            total = sum(self._empty(spec) for spec in specs)
+            # After the messages: who does not know of the deletion yet may reserve a key until then.
+            for partition, key in self._reserved(frozenset(spec.partition for spec in specs)):
+                self._driver.ask(RemoveReservation(partition, key))
+            if dead is not None:
+                self._driver.ask(RemoveQueue(dead.name, dead.incarnation))
             delete_more()
             self._driver.ask(RemoveQueue(name, found.incarnation))
             return total
@@ -481,8 +480,8 @@ class Catalog:
             with suppress(QueueNotFound):  # somebody else has marked it, or deleted it
                 self._change(row.name, lambda row: row._replace(state=DELETING), only=row)
 
-    def _reserved(self, queues: frozenset[str]) -> dict[str, list[str]]:
-        """Return the keys that are reserved in these queues, by queue."""
+    def _reserved(self, queues: frozenset[str]) -> list[tuple[str, str]]:
+        """Return the keys that are reserved in these queues, as (queue, key)."""
         found: list[tuple[str, str]] = []
         parts = [ALL_TOKENS]
         while parts:
@@ -495,16 +494,14 @@ class Catalog:
                 if middle == first:
                     raise
                 parts += [(first, middle), (middle, last)]
-        return grouped(found)
+        return found
 
-    def _empty(self, spec: QueueSpec, keys: Iterable[str]) -> int:
-        """Delete a queue's messages, schedules and reservations of keys. Return the number of messages."""
+    def _empty(self, spec: QueueSpec) -> int:
+        """Delete a queue's messages and schedules. Return the number of messages."""
         total: int = self._driver.run(inspection.purge(spec))
         self._driver.run(inspection.forget(spec))
         for schedule in self._driver.ask(ListSchedules(spec.partition, as_stored=True)):
             self._driver.ask(RemoveSchedule(spec.partition, schedule.key, schedule.version))
-        for key in keys:
-            self._driver.ask(RemoveReservation(spec.partition, key))
         return total
 
     def _spec_as_stored(self, row: QueueRow) -> QueueSpec:

@@ -185,7 +185,7 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
     if (refused := outcome.refusal(exc)) is not None:
         return refused
     if (answer := next((cause for cause in causes if isinstance(cause, ErrorMessage)), None)) is not None:
-        return Unavailable(f"{settings.address} takes no connection now: {outcome.server_text(answer)}.")
+        return Unavailable(f"{settings.address} has answered by an error: {outcome.server_text(answer)}.")
     wrong = [said for host, port in settings.hosts if (said := tls.wrong(settings, host, port)) is not None]
     if len(wrong) == len(settings.hosts):
         return TlsFailed(f"No node of {settings.address} can be reached. {wrong[0]}")

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.execution.delivery import Settlement
+from cqueue.dispatcher.execution.delivery import TIME_LIMIT, Settlement
 from cqueue.dispatcher.execution.fetchers import delivery_of
 from cqueue.dispatcher.execution.history_writer import HistoryWriter
 from cqueue.dispatcher.execution.interrupt import Interrupted
@@ -166,6 +166,7 @@ class Inline:
                 delivery.answer = self._await(call()) if delivery.is_async else call()
             except FAILURES as exc:
                 delivery.error = exc
+                delivery.told = TIME_LIMIT * isinstance(exc, Interrupted)
         settlement = runner.decide(delivery)
         if delivery.is_firing:
             settlement = runner.move_on(delivery, settlement)

@@ -33,7 +33,8 @@ PAGES: Final = 30
 """Pages that wait for reads at a time; others show what is known. Starlette makes pages on 40 threads: if all
 of them wait, pages whose answers are known wait behind them."""
 TURN_S: Final = 0.2
-"""Seconds that a page waits to be one of these: while Cassandra answers, others have ended by then."""
+"""Seconds that a page waits to be one of these: while Cassandra answers in that time, others have ended by
+then. Otherwise a page of which nothing is known says so, and asks again after some seconds."""
 MOST: Final = 3000
 """Answers that are kept beside those of the largest list: those used last. The largest has some 40 KB."""
 MOST_WAITING: Final = 2000

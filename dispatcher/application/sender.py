@@ -59,7 +59,7 @@ class Sender:
         for hook in self._before:
             made: object = hook(queue, message)
             if not isinstance(made, Message):  # as of a hook without a `return`
-                what = f"{hook.__qualname__} returned {made!r}"
+                what = f"{hook.__qualname__} returned {None if made is None else type(made).__name__}"
                 raise BadInput(f"{what}; a hook before a send returns the message to send")
             message = made
         return message

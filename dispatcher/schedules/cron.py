@@ -47,6 +47,8 @@ FIELDS = {
     "weekday": "0 to 7 (both are Sunday), MON to SUN, or else MON#1 (first Monday) and L5 (last Friday)",
 }
 """The fields of an expression in order, and what each takes."""
+_EVERY_DAY = 31
+"""Days in a field that leaves none out, as `*/1`."""
 _RANDOM = re.compile(r"(?<![A-Za-z])[HR](?![A-Za-z])", re.IGNORECASE)
 """Matches the fields H and R: croniter fills them in at random, so each process would compute other times."""
 
@@ -58,7 +60,7 @@ def check_expression(expression: str) -> str:
     """Return the expression in normal form: 5 fields, or 6 with seconds first.
 
     Raises:
-        ConfigError: the expression is not valid, or never fires; the text says why.
+        ConfigError: the expression is not valid, or does not fire in twelve years; the text says why.
     """
     if not isinstance(expression, str):
         raise ConfigError(f"a cron expression is {expression!r}; it takes text such as '*/5 * * * *'")
@@ -86,7 +88,9 @@ def _check_usual(expression: str) -> None:
         fault = _fault(expression) or f"is wrong: {exc}"
         raise ConfigError(f"cron expression {expression!r} {fault}") from exc
     if _next_wall(expression, start) is None:
-        raise ConfigError(f"cron expression {expression!r} never fires: none of its months has such a day")
+        raise ConfigError(
+            f"cron expression {expression!r} does not fire in twelve years: is there such a day?"
+        )
 
 
 def _fault(expression: str) -> str:
@@ -197,8 +201,13 @@ def _alternatives(expression: str) -> list[str]:
 
     With `#` or `L` in the weekdays croniter wants both to match.
     """
+    from croniter import croniter  # noqa: PLC0415 - as above
+
     *time, day, month, weekday = expression.split()
-    if day in {"*", "?"} or not re.search(r"#|L\d", weekday, re.IGNORECASE):
+    if not re.search(r"#|L\d", weekday, re.IGNORECASE):
+        return [expression]
+    days = croniter.expand(expression, second_at_beginning=True)[0][2]
+    if "*" in days or len(days) == _EVERY_DAY:
         return [expression]
     return [" ".join([*time, day, month, "*"]), " ".join([*time, "*", month, weekday])]
 

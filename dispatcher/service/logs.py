@@ -100,9 +100,12 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
 
 
 def _without_driver_traceback(record: logging.LogRecord) -> bool:
-    """Leave the traceback out of a record of the driver, which logs one for each node that is away."""
-    if record.name.startswith(DRIVER):
-        record.exc_info = None
+    """Leave the traceback out of a record of the driver, which logs one for each node that is away; not the
+    error.
+    """
+    if record.name.startswith(DRIVER) and record.exc_info:
+        told = record.args if isinstance(record.args, tuple) else ()
+        record.msg, record.args, record.exc_info = f"{record.msg} %s", (*told, record.exc_info[1]), None
     return True
 
 
@@ -119,6 +122,7 @@ class _Repeats(logging.Filter):
         told = record.args if isinstance(record.args, tuple) else ()
         # All but numbers, which are the pause until the next attempt, or the connection
         kind = f"{record.msg} {[str(one) for one in told if not isinstance(one, (int, float))]}"
+        kind += str(record.exc_info[1]) if record.exc_info else ""
         now_s = time.monotonic()
         self._told_s = {one: at_s for one, at_s in self._told_s.items() if now_s - at_s < REPEAT_S}
         is_new = kind not in self._told_s

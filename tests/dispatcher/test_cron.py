@@ -147,6 +147,10 @@ def test_the_clocks_are_not_left_to_croniter():
             ["2026-01-09 00:00:00+0000", "2026-01-20 00:00:00+0000", "2026-02-13 00:00:00+0000"],
         ),  # or
         ("0 0 0 1 * L5", "2026-01-01", ["2026-01-30 00:00:00+0000", "2026-02-01 00:00:00+0000"]),  # or
+        *(
+            (f"0 0 {day} * 5#2", "2026-01-01", ["2026-01-09 00:00:00+0000", "2026-02-13 00:00:00+0000"])
+            for day in ("*", "?", "*/1", "1-31")
+        ),
         ("@hourly", "2026-01-01", on("2026-01-01", "01:00:00+0000", "02:00:00+0000")),
         ("@daily", "2026-01-01", ["2026-01-02 00:00:00+0000"]),
     ],
@@ -172,8 +176,8 @@ def test_what_expressions_may_say(expression, start, expected):
         ("* * * * blursday", "blursday"),
         ("H * * * *", "H or R"),
         ("0 R(0-7) * * *", "H or R"),
-        ("0 0 30 2 *", "'0 0 30 2 \\*' never fires: none of its months has such a day"),
-        ("0 0 31 FEB,APR,JUN ?", "never fires"),
+        ("0 0 30 2 *", "'0 0 30 2 \\*' does not fire in twelve years: is there such a day"),
+        ("0 0 31 FEB,APR,JUN ?", "does not fire"),
         (None, "it takes text"),
     ],
 )

@@ -93,6 +93,18 @@ def test_what_the_driver_repeats_of_a_node_is_shown_once_a_minute(lines, monkeyp
     assert told.count("requests") == 13
 
 
+@pytest.mark.parametrize("style", [logs.Format.JSON, logs.Format.CONSOLE])
+def test_an_error_that_the_driver_logs_as_a_traceback_is_shown_at_once_too(lines, style):
+    """Also on a terminal, which shows no traceback of the driver's."""
+    stream = lines(style)
+    driver = logging.getLogger("cassandra.cluster")
+    for error in ("Connection refused", "Connection refused", "certificate expired"):
+        driver.warning("Error connecting to %s:", "10.0.0.1", exc_info=OSError(error))
+    told = stream.getvalue()
+    assert told.count("Error connecting to 10.0.0.1:") == 2
+    assert "certificate expired" in told
+
+
 def test_another_error_of_the_same_node_is_shown_at_once(lines):
     """A node that starts again, and then refuses this client: why is what an operator has to read."""
     stream = lines(logs.Format.JSON)

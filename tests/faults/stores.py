@@ -36,8 +36,8 @@ def open_client(url, wrap=lambda store: store):
 class Flaky(FaultyStore):
     """Injects timeouts at `rate`: of writes of a kind before and after they are executed, in turn.
 
-    Both look alike to the caller, as they do in life. `counts` says how many there were of each kind. Of a
-    rare kind an odd and an even seed together have both.
+    Both look alike to the caller, as they do in life. `counts` says how many there were of each kind. The
+    first of each kind fails, so an odd and an even seed together have both of a rare one.
     """
 
     def __init__(self, store, rate, seed, counts):
@@ -62,9 +62,9 @@ class Flaky(FaultyStore):
 
     def _fate(self, operation):
         with self._mutex:
-            if self._random.random() >= self._rate:
-                return None
             kind = kind_of(operation)
+            if self._random.random() >= self._rate and kind in self._turns:
+                return None
             self._turns[kind] += not isinstance(operation, READS)
             fate = "after" if self._turns[kind] % 2 and kind != "read" else "before"
             key = f"{kind} {'executed' if fate == 'after' else 'not'}"

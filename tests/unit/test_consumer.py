@@ -330,11 +330,15 @@ def hold_one_by_one(queue, consumer, count):
     return held
 
 
-def test_a_close_while_nobody_answers_takes_one_deadline_however_much_is_held(store, queue, monkeypatch):
-    """Not one for each lease: a process that is to end would be killed meanwhile."""
+@pytest.mark.parametrize("acking", [0, 3])
+def test_a_close_while_nobody_answers_takes_one_deadline_however_much_is_held(
+    store, queue, monkeypatch, acking
+):
+    """Not one for each lease: a process that is to end would be killed meanwhile. Nor for acks under way."""
     with queue.consumer() as consumer:
-        held = hold_one_by_one(queue, consumer, 6)
-        assert len({one.lease for one in held}) == 6
+        held = hold_one_by_one(queue, consumer, 6 + acking)
+        assert len({one.lease for one in held}) == 6 + acking
+        consumer._settler.acking[object()] = held[::2][:acking]
         passing = Passing()
         monkeypatch.setattr(waiting, "time", passing)
         store.trouble = passing.hang

@@ -426,14 +426,14 @@ def test_the_earliest_record_is_that_of_the_earlier_ttl_after_it_was_made_longer
     log = client.create_log("short", LogConfig(ttl=timedelta(hours=1), time_shard=timedelta(minutes=10)))
     log.append("t", b"forgotten")
     store.pass_time(hours=2)
-    log.append("t", b"expires within a minute")
-    store.pass_time(minutes=1)
+    log.append("t", b"expires in a moment")
+    store.pass_time(minutes=10)
     log.append("t", b"old")
     log.alter(ttl=ttl)
-    store.pass_time(minutes=58, seconds=30)
+    store.pass_time(minutes=49, seconds=30)
     log.append("t", b"young")
     store.pass_time(seconds=5)
-    assert bodies(log.scan()) == [b"expires within a minute", b"old", b"young"]
+    assert bodies(log.scan()) == [b"expires in a moment", b"old", b"young"]
     with log.follow("earliest") as follower:
         assert drained(follower) == [b"old", b"young"]
 

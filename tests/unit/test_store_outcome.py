@@ -298,7 +298,7 @@ def test_a_node_that_is_overloaded_as_a_client_starts_is_not_told_as_one_that_is
 
     with pytest.raises(Unavailable) as caught:
         _connect(Cluster(), load("cassandra://127.0.0.1/shop?local_dc=dc1"), use_keyspace=False)
-    assert str(caught.value).endswith(" takes no connection now: Request breached global limit.")
+    assert str(caught.value).endswith(" has answered by an error: Request breached global limit.")
 
 
 def test_some_hosts_that_refuse_prove_nothing_of_the_others():

@@ -895,6 +895,26 @@ def test_a_queue_can_be_deleted_though_many_keys_have_expired_lately():
         assert client._driver.ask(ListReservations(frozenset(specs))) == [(specs[2], "b")]
 
 
+def test_a_key_that_is_reserved_while_its_queue_is_deleted_goes_as_well():
+    """Another client has not heard of the deletion yet; nobody else would ever remove the key."""
+    late = []
+
+    def trouble(operation):
+        if isinstance(operation, DeleteMessages) and not late:
+            late.append(operation)
+            there.send(b"2", unique=Unique(key="late", while_="ever"))
+
+    store = FaultyStore(trouble=trouble)
+    with Client(store) as client, Client(store) as other:
+        client.create_queue("q").send(b"1")
+        there = other.queue("q")
+        there.send(b"1")
+        partition = client._catalog.entry("q").spec.partition
+        client.delete_queue("q")
+        assert late
+        assert client._driver.ask(ListReservations(frozenset({partition}))) == []
+
+
 @pytest.mark.parametrize(
     ("unique", "options", "kept"),
     [

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.store.log_operations import LogShard
 
-MARGIN_US = 60_000_000
+MARGIN_US = 600_000_000
 """µs above the earliest record at which a reader begins that goes on from there, a tenth of the ttl at most:
 its first reads have this time, before they are overtaken by what expires."""
 EXPIRES_EARLY_US = 1_000_000

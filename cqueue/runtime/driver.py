@@ -28,7 +28,8 @@ WAITS_S = ((0.02, 0.02), (0.02, 0.04), (0.04, 0.06), (0.08, 0.1), (0.16, 0.18))
 """Seconds before each repeat of a failed operation, from and to: by chance, so that clients do not repeat in
 step. The repeats span about 0.3 s, beside the time that the requests take."""
 GRACE_S = 1.0
-"""Seconds after its deadline in which a call may still perform operations, e.g. read a mutation's outcome."""
+"""Seconds after its deadline in which a call may still perform operations, e.g. read a mutation's outcome.
+A pause that would end later is left out."""
 
 
 class BlockingDriver:
@@ -114,7 +115,8 @@ class BlockingDriver:
                     case RandomBits(bits):
                         value = self._random_bits(bits)
                     case Pause(seconds):
-                        self._pause(seconds)
+                        if not waiting.is_over(GRACE_S - seconds):
+                            self._pause(seconds)
                     case _:
                         value = self._ask(operation)
                         self._renew(value)

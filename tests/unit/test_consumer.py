@@ -14,7 +14,7 @@ import pytest
 import cqueue
 from cqueue.client import Client
 from cqueue.config import QueueConfig
-from cqueue.errors import DamagedRow, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
+from cqueue.errors import DamagedRow, NotDone, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
 from cqueue.message import MessageId
 from cqueue.protocol import poll
 from cqueue.protocol.flush import INLINE_BODY
@@ -345,6 +345,29 @@ def test_a_close_while_nobody_answers_takes_one_deadline_however_much_is_held(
         consumer.close()
     assert passing.now_s - 1000 < 12
     store.trouble = lambda _: None
+
+
+def test_a_receive_whose_time_is_over_does_not_pause_for_what_it_may_not_ask_any_more(
+    store, queue, monkeypatch
+):
+    """A claim without an answer is looked for a second longer, and not after that."""
+    passing = Passing()
+    monkeypatch.setattr(waiting, "time", passing)
+    monkeypatch.setattr(queue._driver, "_pause", passing.sleep)
+
+    def trouble(operation):
+        if not isinstance(operation, Mutate):
+            return Unavailable("no quorum") if passing.now_s > 1005 else None
+        passing.sleep(9.5)
+        return OutcomeUnknown("no answer")
+
+    queue.send(b"x")
+    with queue.consumer() as consumer:
+        store.trouble = trouble
+        with pytest.raises((NotDone, OutcomeUnknown)):
+            consumer.receive()
+        assert 1009 < passing.now_s < 1011.6
+        store.trouble = lambda _: None
 
 
 @pytest.mark.parametrize("cancelled", [0, 5])

@@ -80,11 +80,12 @@ class Settler:
         acking = {(one.lease, one.row.id) for batch in batches for one in batch}
         for lease in list(self._leases):
             if lease.is_held and lease.due_ms > now_ms:
-                answered_s = self._driver.answered_s
                 with suppress(CqueueError), self._lock_of(lease):
                     unsettled = [id_ for id_ in list(lease.outstanding) if (lease, id_) not in acking]
-                    self._driver.run(acks.nack(lease, unsettled, 0, self._shared))
-                if self._driver.answered_s > answered_s:
+                    if not unsettled:
+                        continue  # nothing is asked
+                    with suppress(LeaseLost):  # an answer, too
+                        self._driver.run(acks.nack(lease, unsettled, 0, self._shared))
                     waiting.renew(self._driver.deadline_s)
 
     def settled(self, lease: Lease) -> None:

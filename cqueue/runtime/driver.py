@@ -29,7 +29,9 @@ WAITS_S = ((0.02, 0.02), (0.02, 0.04), (0.04, 0.06), (0.08, 0.1), (0.16, 0.18))
 step. The repeats span about 0.3 s, beside the time that the requests take."""
 GRACE_S = 1.0
 """Seconds after its deadline in which a call may still perform operations, e.g. read a mutation's outcome.
-A pause that would end later is left out."""
+"""
+LATE_PAUSE_S = 0.02
+"""Seconds of a pause that would end later, at most. Without one, those that go on would keep a core busy."""
 
 
 class BlockingDriver:
@@ -115,8 +117,8 @@ class BlockingDriver:
                     case RandomBits(bits):
                         value = self._random_bits(bits)
                     case Pause(seconds):
-                        if not waiting.is_over(GRACE_S - seconds):
-                            self._pause(seconds)
+                        is_late = waiting.is_over(GRACE_S - seconds)
+                        self._pause(min(seconds, LATE_PAUSE_S) if is_late else seconds)
                     case _:
                         value = self._ask(operation)
                         self._renew(value)

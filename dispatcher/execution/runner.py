@@ -300,7 +300,8 @@ def _error_of(delivery: Delivery) -> BaseException | None:
     """
     if isinstance(delivery.error, Interrupted) and delivery.told:
         limit = delivery.binding.timeout if delivery.binding is not None else None
-        error = TimeoutError(f"{delivery.name!r} ran longer than its timeout of {limit}")
+        what = "was interrupted" if limit is None else f"ran longer than its timeout of {limit}"
+        error = TimeoutError(f"{delivery.name!r} {what}")
         error.__cause__ = delivery.error
         delivery.is_own_error = True
         return error

@@ -207,7 +207,7 @@ def _alternatives(expression: str) -> list[str]:
     if not re.search(r"#|L\d", weekday, re.IGNORECASE):
         return [expression]
     days = croniter.expand(expression, second_at_beginning=True)[0][2]
-    if "*" in days or len(days) == _EVERY_DAY:
+    if "*" in days or len(days) >= _EVERY_DAY:
         return [expression]
     return [" ".join([*time, day, month, "*"]), " ".join([*time, "*", month, weekday])]
 

@@ -85,10 +85,10 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
     handler = logging.StreamHandler(out)
     colors = out.isatty() and not os.environ.get("NO_COLOR")
     handler.setFormatter(_formatter(style, colors=colors, brief=out.isatty() and not verbose))
-    if style is Format.CONSOLE and not verbose:
-        handler.addFilter(_without_driver_traceback)
     if not verbose:
         handler.addFilter(_Repeats())
+    if style is Format.CONSOLE and not verbose:
+        handler.addFilter(_without_driver_traceback)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.INFO)
@@ -104,8 +104,8 @@ def _without_driver_traceback(record: logging.LogRecord) -> bool:
     error.
     """
     if record.name.startswith(DRIVER) and record.exc_info:
-        told = record.args if isinstance(record.args, tuple) else ()
-        record.msg, record.args, record.exc_info = f"{record.msg} %s", (*told, record.exc_info[1]), None
+        record.msg, record.args = "%s %s", (record.getMessage(), record.exc_info[1])
+        record.exc_info = None
     return True
 
 

@@ -98,11 +98,13 @@ def test_an_error_that_the_driver_logs_as_a_traceback_is_shown_at_once_too(lines
     """Also on a terminal, which shows no traceback of the driver's."""
     stream = lines(style)
     driver = logging.getLogger("cassandra.cluster")
+    driver.warning("100% sure", exc_info=OSError("of this"))
     for error in ("Connection refused", "Connection refused", "certificate expired"):
         driver.warning("Error connecting to %s:", "10.0.0.1", exc_info=OSError(error))
     told = stream.getvalue()
     assert told.count("Error connecting to 10.0.0.1:") == 2
     assert "certificate expired" in told
+    assert "100% sure" in told
 
 
 def test_another_error_of_the_same_node_is_shown_at_once(lines):

@@ -347,6 +347,28 @@ def test_a_close_while_nobody_answers_takes_one_deadline_however_much_is_held(
     store.trouble = lambda _: None
 
 
+def test_a_close_where_only_plain_reads_are_answered_takes_two_deadlines_at_most(store, queue, monkeypatch):
+    """As where commit logs cannot be written: each nack reads first, and then hangs."""
+    passing = Passing()
+
+    def trouble(op):
+        return passing.hang(op) if isinstance(op, Mutate) or getattr(op, "serial", False) else None
+
+    with queue.consumer() as consumer:
+        pairs = []
+        for _ in range(6):
+            queue.send_many([cqueue.Message(b"x"), cqueue.Message(b"y")])
+            pairs.append(consumer.receive(2, wait=SOON))
+        consumer._settler.acking[object()] = [pair[0] for pair in pairs if len(pair) == 2]
+        queue._driver.run(consumer._receiver._poll.let_go())
+        monkeypatch.setattr(waiting, "time", passing)
+        monkeypatch.setattr(queue._driver, "_pause", passing.sleep)
+        store.trouble = trouble
+        consumer.close()
+    assert passing.now_s - 1000 < 22
+    store.trouble = lambda _: None
+
+
 def test_a_receive_whose_time_is_over_does_not_pause_for_what_it_may_not_ask_any_more(
     store, queue, monkeypatch
 ):

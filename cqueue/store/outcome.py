@@ -51,6 +51,7 @@ _GUARDRAIL: Final = re.compile(r"Guardrail (?P<name>\w+) violated: (?P<what>.*)"
 _ROLES_AWAY: Final = "Unable to perform auth"  # …orization, …entication: the tables of roles did not answer
 
 # Of a replica, in the native protocol from version 5 on.
+_UNKNOWN: Final = 0x00
 _READ_TOO_MANY_TOMBSTONES: Final = 0x01
 _READ_SIZE: Final = 0x04
 
@@ -156,8 +157,8 @@ def _remedy(exc: BaseException, said: str) -> str:
 
 def _of_read(exc: BaseException) -> Unavailable | Refused:
     """Return the error for a read that failed. A replica's guardrails refuse it only as it runs."""
-    codes = exc.error_code_map if isinstance(exc, cassandra.ReadFailure) else None
-    reasons = set((codes or {}).values())
+    codes = (exc.error_code_map if isinstance(exc, cassandra.ReadFailure) else None) or {}
+    reasons = set(codes.values())
     if _READ_TOO_MANY_TOMBSTONES in reasons:
         return TooManyTombstones(f"The read failed: {server_text(exc)}")
     if _READ_SIZE in reasons:
@@ -165,7 +166,9 @@ def _of_read(exc: BaseException) -> Unavailable | Refused:
             f"A guardrail of Cassandra refuses to read as much at once: {server_text(exc)}. "
             "Have an operator raise it or lift it, on every node."
         )
-    return Unavailable(f"The read failed: {server_text(exc)}")
+    nodes = ", ".join(sorted(str(node) for node, code in codes.items() if code == _UNKNOWN))
+    why = f". The log of {nodes} says why; if its disk cannot be read, stop it" if nodes else ""
+    return Unavailable(f"The read failed: {server_text(exc)}{why}")
 
 
 def _never_executed(exc: BaseException, kind: Kind, *, sent: bool) -> bool:

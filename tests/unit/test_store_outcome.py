@@ -73,6 +73,7 @@ TABLE = [
         timeout(cassandra.ReadFailure, failures=1, error_code_map={"10.0.0.1": 4}),
         (Refused, OutcomeUnknown, OutcomeUnknown),
     ),
+    (timeout(cassandra.ReadFailure, failures=1, error_code_map={"10.0.0.1": 0}), UNKNOWN),
     (cassandra.CoordinationFailure("failed"), UNKNOWN),
     (cassandra.FunctionFailure("failed", "ks", "f", []), UNKNOWN),
     (cassandra.CDCWriteFailure("full"), UNKNOWN),
@@ -343,3 +344,9 @@ def test_too_few_replicas_are_told_in_plain_words():
     few = cassandra.Unavailable("code=1000", ConsistencyLevel.LOCAL_SERIAL, 2, 1)
     said = str(outcome.error(few, Kind.READ))
     assert said == "The read failed: too few replicas are alive: 1, and it takes 2"
+
+
+def test_a_replica_that_fails_reads_is_named():
+    """As one whose disk cannot be read: it stays in the ring, and reads that it takes part in fail."""
+    failure = timeout(cassandra.ReadFailure, failures=1, error_code_map={"10.0.0.3": 0, "10.0.0.2": 2})
+    assert "The log of 10.0.0.3 says why" in str(outcome.error(failure, Kind.READ))

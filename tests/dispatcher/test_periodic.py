@@ -102,7 +102,7 @@ def takes_more(fired_at, other):
     ("when", "options", "function", "complaint"),
     [
         ("* * *", {}, print, "3 field"),
-        ("0 3 30 2 *", {}, print, "never fires"),
+        ("0 3 30 2 *", {}, print, "does not fire"),
         (7, {}, print, "cron expression or a trigger"),
         (Repeating(SECOND), {"timezone": "UTC"}, print, "timezone"),
         ("@daily", {"misfire": "lates"}, print, "latest"),

@@ -61,7 +61,7 @@ def test_a_trigger_is_stored_whole(trigger):
         (lambda: Repeating(SECOND, count=True), "count"),
         (lambda: Repeating(SECOND, until="tomorrow"), "until"),
         (lambda: Cron("61 * * * *"), "61"),
-        (lambda: Cron("0 0 31 2 *"), "never fires"),
+        (lambda: Cron("0 0 31 2 *"), "does not fire"),
         (lambda: Cron("* * * * *", "Mars/Olympus"), "no time zone"),
         (lambda: Cron("* * * * *", misfire="lates"), "'latest', 'all', 'skip'"),
         (lambda: Cron("* * * * *", grace=timedelta()), "grace"),

@@ -94,8 +94,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.from_latest:
             position = spec.horizon(self._now_us())
         elif since_us is None or since_us < _first_us(spec):  # what has been forgotten by now is no loss
-            margin_us = min(EARLIEST_MARGIN_US, spec.ttl_s * 1_000_000 // 10)
-            position = spec.earliest(self._now_us() + margin_us)
+            position = spec.beginning(self._now_us(), EARLIEST_MARGIN_US)
         else:
             position = ids.lowest_at(since_us) - 1
         return self._offsets(spec, dict.fromkeys(range(spec.partitions), position)) | {BEGINS: True}

@@ -166,7 +166,8 @@ class Inline:
                 delivery.answer = self._await(call()) if delivery.is_async else call()
             except FAILURES as exc:
                 delivery.error = exc
-                delivery.told = TIME_LIMIT * isinstance(exc, Interrupted)
+                if isinstance(exc, Interrupted):
+                    delivery.told = TIME_LIMIT
         settlement = runner.decide(delivery)
         if delivery.is_firing:
             settlement = runner.move_on(delivery, settlement)

@@ -278,6 +278,19 @@ def test_a_young_log_is_read_from_its_first_record(client, log, since):
         bodies(restarted, restarted.initialOffset(), end)
 
 
+@pytest.mark.parametrize("longer", [timedelta(days=30), None])
+def test_after_a_ttl_was_made_longer_what_has_the_earlier_one_is_read(client, longer):
+    """Of an hour, a tenth is left out: a margin by the present ttl would leave out all that is there."""
+    log = client.create_log("short", LogConfig(partitions=1, ttl=timedelta(hours=1)))
+    client.advance(timedelta(hours=2))
+    fill(client, log, 0)
+    log.alter(ttl=longer)
+    client.advance(timedelta(minutes=50))
+    one = reader(log)
+    start = one.initialOffset()
+    assert bodies(one, start, one.latestOffset(start, ReadAllAvailable())) == [b"0"]
+
+
 def test_a_log_without_a_ttl_is_read_from_its_first_record(client):
     log = client.create_log("kept", LogConfig(partitions=1, ttl=None))
     fill(client, log, 0)

@@ -38,6 +38,7 @@ from cqueue.store.operations import (
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import ManualClock, until
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
+from tests.unit.passing import PassingClock
 
 SOON = timedelta(seconds=20)
 """For receives that end as soon as there is a message: never waited for in full. Less than a message that was
@@ -304,23 +305,6 @@ def test_a_second_close_gives_nothing_back(queue):
     assert received.is_held
 
 
-class Passing:
-    """The time by which calls end; a request that hangs takes all the time that it may."""
-
-    def __init__(self):
-        self.now_s = 1000.0
-
-    def monotonic(self):
-        return self.now_s
-
-    def sleep(self, seconds):
-        self.now_s += seconds
-
-    def hang(self, _operation):
-        self.now_s += waiting.left_s(10.0)
-        return Unavailable("nobody answers")
-
-
 def hold_one_by_one(queue, consumer, count):
     """Messages that were sent and received one after the other: each has a lease of its own."""
     held = []
@@ -339,7 +323,7 @@ def test_a_close_while_nobody_answers_takes_one_deadline_however_much_is_held(
         held = hold_one_by_one(queue, consumer, 6 + acking)
         assert len({one.lease for one in held}) == 6 + acking
         consumer._settler.acking[object()] = held[::2][:acking]
-        passing = Passing()
+        passing = PassingClock()
         monkeypatch.setattr(waiting, "time", passing)
         store.trouble = passing.hang
         consumer.close()
@@ -349,7 +333,7 @@ def test_a_close_while_nobody_answers_takes_one_deadline_however_much_is_held(
 
 def test_a_close_where_only_plain_reads_are_answered_takes_two_deadlines_at_most(store, queue, monkeypatch):
     """As where commit logs cannot be written: each nack reads first, and then hangs."""
-    passing = Passing()
+    passing = PassingClock()
 
     def trouble(op):
         return passing.hang(op) if isinstance(op, Mutate) or getattr(op, "serial", False) else None
@@ -362,7 +346,7 @@ def test_a_close_where_only_plain_reads_are_answered_takes_two_deadlines_at_most
         consumer._settler.acking[object()] = [pair[0] for pair in pairs if len(pair) == 2]
         queue._driver.run(consumer._receiver._poll.let_go())
         monkeypatch.setattr(waiting, "time", passing)
-        monkeypatch.setattr(queue._driver, "_pause", passing.sleep)
+        monkeypatch.setattr(queue._driver, "_pause", passing.pass_time)
         store.trouble = trouble
         consumer.close()
     assert passing.now_s - 1000 < 22
@@ -373,14 +357,14 @@ def test_a_receive_whose_time_is_over_does_not_pause_for_what_it_may_not_ask_any
     store, queue, monkeypatch
 ):
     """A claim without an answer is looked for a second longer, and not after that."""
-    passing = Passing()
+    passing = PassingClock()
     monkeypatch.setattr(waiting, "time", passing)
-    monkeypatch.setattr(queue._driver, "_pause", passing.sleep)
+    monkeypatch.setattr(queue._driver, "_pause", passing.pass_time)
 
     def trouble(operation):
         if not isinstance(operation, Mutate):
             return Unavailable("no quorum") if passing.now_s > 1005 else None
-        passing.sleep(9.5)
+        passing.pass_time(9.5)
         return OutcomeUnknown("no answer")
 
     queue.send(b"x")
@@ -395,14 +379,14 @@ def test_a_receive_whose_time_is_over_does_not_pause_for_what_it_may_not_ask_any
 @pytest.mark.parametrize("cancelled", [0, 5])
 def test_a_close_that_is_answered_slowly_gives_back_all(store, queue, monkeypatch, cancelled):
     """Each answer shows that Cassandra is there, also if it is that a message was cancelled."""
-    passing = Passing()
+    passing = PassingClock()
     with queue.consumer() as consumer:
         held = hold_one_by_one(queue, consumer, 6 + cancelled)
         by_lease = {one.lease: one for one in held}
         for lease in list(consumer._settler._leases)[:cancelled]:
             queue.cancel(by_lease[lease].id)
         monkeypatch.setattr(waiting, "time", passing)
-        store.trouble = lambda _: passing.sleep(3)
+        store.trouble = lambda _: passing.pass_time(3)
     assert passing.now_s - 1000 > 12
     store.trouble = lambda _: None
     with queue.consumer() as other:

@@ -10,6 +10,7 @@ from cqueue.runtime.driver import WAITS_S, BlockingDriver
 from cqueue.store import waiting
 from cqueue.store.operations import Answers, ReadHead, Together, WideRow
 from tests.unit.ctrl_c import at_each_moment
+from tests.unit.passing import PassingClock
 
 ROW = WideRow("q@1", 0, 0)
 
@@ -35,29 +36,16 @@ class Slow:
             return [exc for _ in operations]
 
 
-class Clock:
-    """The time by which calls end: it passes while a request or a pause takes it."""
-
-    def __init__(self):
-        self.now_s = 1000.0
-
-    def monotonic(self):
-        return self.now_s
-
-    def sleep(self, seconds):
-        self.now_s += seconds
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
+    clock = PassingClock()
     monkeypatch.setattr(waiting, "time", clock)
     return clock
 
 
 def driver(store, deadline_s):
     clock = ClusterClock(lambda: [(1, 1)])
-    return BlockingDriver(store, clock, pause=store.clock.sleep, deadline_s=deadline_s)
+    return BlockingDriver(store, clock, pause=store.clock.pass_time, deadline_s=deadline_s)
 
 
 def test_repeating_does_not_go_on_beyond_the_time_of_the_call(clock):
@@ -108,7 +96,7 @@ def test_an_inner_limit_never_lengthens_an_outer_one():
 @pytest.mark.parametrize(("answer", "asked"), [(None, 9), (Unavailable("no"), 3)])
 def test_a_call_has_its_time_anew_with_each_answer(clock, answer, asked):
     """A large send may take long, as long as Cassandra answers; and no longer."""
-    store = SimpleNamespace(together=lambda _: clock.sleep(0.9) or [answer], clock=clock)
+    store = SimpleNamespace(together=lambda _: clock.pass_time(0.9) or [answer], clock=clock)
 
     def ask():
         for number in range(10):
@@ -130,7 +118,7 @@ def test_a_late_request_still_gets_a_moment():
 def test_what_is_repeated_counts_from_its_repeat():
     """An age of the first try would make a late answer one in time."""
     tries = [Answers([Unavailable("no"), None], [2_000_000, 0]), [None]]
-    store = SimpleNamespace(together=lambda _: tries.pop(0), clock=Clock())
+    store = SimpleNamespace(together=lambda _: tries.pop(0), clock=PassingClock())
     answers = driver(store, 1.0).ask(Together((ReadHead(ROW), ReadHead(ROW))))
     assert answers == [None, None]
     assert not hasattr(answers, "ages_us")

@@ -75,15 +75,16 @@ class LogSpec:
         """Return the id behind which the first record that can be read stands."""
         return ids.lowest_at(self.oldest_us(now_us)) - 1
 
-    def beginning(self, now_us: int) -> int:
+    def beginning(self, now_us: int, margin_us: int = MARGIN_US) -> int:
         """Return the id behind which a reader begins that goes on from the earliest record.
 
-        The shortest ttl of what can be read counts: what was appended under it expires next.
+        margin_us: leave out what expires within this time, or within a tenth of the ttl if that is less. The
+            shortest ttl of what can be read counts: what was appended under it expires next.
         """
         oldest_us = self.oldest_us(now_us)
         ttls_s = [self.ttl_s, *(one.ttl_s for one in self.earlier if one.until_ms * 1000 > oldest_us)]
         shortest_s = min((ttl_s for ttl_s in ttls_s if ttl_s), default=0)
-        return self.earliest(now_us + min(MARGIN_US, shortest_s * 100_000))
+        return self.earliest(now_us + min(margin_us, shortest_s * 100_000))
 
     def has_forgotten(self, position: int, now_us: int) -> bool:
         """Return whether records behind a position may have expired by now."""

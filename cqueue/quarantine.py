@@ -25,7 +25,15 @@ from cqueue.protocol.spec import Proto
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode
 from cqueue.store.control import ReadResult, ReadSchedule, ReadWorkers, RemoveSchedule, RemoveWorker
-from cqueue.store.keys import DeleteKeys, KeyPlace, KeyRow, KeyWrite, ReadKey
+from cqueue.store.keys import (
+    DeleteKeys,
+    KeyPlace,
+    KeyRow,
+    KeyWrite,
+    ReadKey,
+    ReadReservation,
+    RemoveReservation,
+)
 from cqueue.store.log_operations import DeleteRecords, LogShard, ReadLogShards, UnregisterLogShard
 from cqueue.store.operations import (
     DeleteBodies,
@@ -47,7 +55,6 @@ from cqueue.store.operations import (
 )
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, SLOT_KIND, Damage, parse_address
 from cqueue.store.record_page import ReadRecordPage
-from cqueue.store.reservations import ReadReservation, RemoveReservation
 from cqueue.store.statements import KEY_COLUMNS
 from cqueue.store.subscriptions import ListSubscriptions, ReadSubscription, RemoveMember, SubscriptionKey
 

@@ -19,8 +19,8 @@ from cqueue.protocol.send import Sending
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.unknown import caused
 from cqueue.protocol.writing import LONGEST_PAUSE_S, bits_for
+from cqueue.store.keys import Place, ReadReservation, ReservationRow, WriteReservation
 from cqueue.store.operations import DeleteMessages, InsertMessages, MessageRow, Now, Pause
-from cqueue.store.reservations import Place, ReadReservation, ReservationRow, WriteReservation
 
 KEPT_US: Final = 30 * 86_400_000_000
 """µs (30 days) for which a key is kept after its message was due, unless its rule says something else. A key

@@ -39,6 +39,7 @@ from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home
 from cqueue.store import decode, waiting
 from cqueue.store.control import ListSchedules, RemoveSchedule
+from cqueue.store.keys import ALL_TOKENS, ListReservations, RemoveReservation
 from cqueue.store.operations import (
     FORMAT,
     BumpDeployment,
@@ -54,7 +55,6 @@ from cqueue.store.operations import (
     RemoveQueue,
 )
 from cqueue.store.quarantine import Damage
-from cqueue.store.reservations import ALL_TOKENS, ListReservations, RemoveReservation
 
 ACTIVE, PAUSED, DELETING = "active", "paused", "deleting"
 REFRESH_AFTER_S = 0.9

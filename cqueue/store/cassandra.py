@@ -19,7 +19,6 @@ from cqueue.store import (
     cassandra_control,
     cassandra_keys,
     cassandra_log,
-    cassandra_reservations,
     cassandra_subscriptions,
     codec,
     decode,
@@ -133,7 +132,6 @@ class CassandraStore:
             **cassandra_keys.starters(requests),
             **cassandra_log.starters(requests),
             **cassandra_subscriptions.starters(requests),
-            **cassandra_reservations.starters(requests),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

@@ -18,11 +18,10 @@ from cqueue import ids
 from cqueue.errors import DamagedRow, SchemaMismatch
 from cqueue.store.cells import Unreadable
 from cqueue.store.control import ListenerRow, ResultRow, ScheduleRow, WorkerRow
-from cqueue.store.keys import KeyPlace, KeyRow
+from cqueue.store.keys import PLACE_BYTES, KeyPlace, KeyRow, Place, ReservationRow
 from cqueue.store.log_operations import LogRow
 from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
 from cqueue.store.quarantine import Damage, Quarantine
-from cqueue.store.reservations import PLACE_BYTES, Place, ReservationRow
 from cqueue.store.statements import KEY_COLUMNS
 from cqueue.store.subscriptions import (
     DefinitionRow,

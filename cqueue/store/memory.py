@@ -18,7 +18,6 @@ from cqueue.store import control
 from cqueue.store import operations as ops
 from cqueue.store.memory_keys import MemoryKeys
 from cqueue.store.memory_log import MemoryLogs
-from cqueue.store.memory_reservations import MemoryReservations
 from cqueue.store.memory_rows import Expiring, Rows, alter, alter_configured, create
 from cqueue.store.memory_subscriptions import MemorySubscriptions
 from cqueue.store.quarantine import Quarantine
@@ -113,7 +112,6 @@ class MemoryStore:
             **MemoryKeys(clock_us).handlers(),
             **MemoryLogs(clock_us).handlers(),
             **MemorySubscriptions(clock_us).handlers(),
-            **MemoryReservations(clock_us).handlers(),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

@@ -9,8 +9,8 @@ import sys
 import threading
 
 from cqueue import Duplicate, Unique
+from cqueue.store.keys import WriteReservation
 from cqueue.store.operations import InsertMessages
-from cqueue.store.reservations import WriteReservation
 from tests.faults.stores import open_client
 from tests.faulty_store import FaultyStore
 

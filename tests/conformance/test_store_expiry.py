@@ -3,11 +3,20 @@
 import uuid
 
 from cqueue.store.control import KeepResult, ReadResult, ResultRow
-from cqueue.store.keys import InsertKeys, KeyPlace, KeyRow, KeyWrite, ReadKey
+from cqueue.store.keys import (
+    InsertKeys,
+    KeyPlace,
+    KeyRow,
+    KeyWrite,
+    Place,
+    ReadKey,
+    ReadReservation,
+    ReservationRow,
+    WriteReservation,
+)
 from cqueue.store.log_operations import AppendRecords, LogShard, ReadLogShards, RecordRow, RegisterLogShard
 from cqueue.store.memory_rows import SWEPT_FROM, Expiring
 from cqueue.store.record_page import ReadRecordPage
-from cqueue.store.reservations import Place, ReadReservation, ReservationRow, WriteReservation
 from tests.fix_store import new_id, now_us
 
 LATE_S = 12 * 365 * 86_400

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from cqueue.store.reservations import (
+from cqueue.store.keys import (
     ALL_TOKENS,
     ListReservations,
     Place,

@@ -12,9 +12,9 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.unique import Rule, send_unique
+from cqueue.store.keys import Place, WriteReservation
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages, Now, Pause, RandomBits, Together
-from cqueue.store.reservations import Place, WriteReservation
 from tests.simulation.hand import NOON_US, Table
 
 SPEC = Table().spec

@@ -26,9 +26,9 @@ from cqueue.errors import TooManyTombstones
 from cqueue.protocol.unique import KEPT_US
 from cqueue.runtime.clock import LocalClock
 from cqueue.settings import load
+from cqueue.store.keys import ALL_TOKENS, ListReservations, ReadReservation, WriteReservation
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages
-from cqueue.store.reservations import ALL_TOKENS, ListReservations, ReadReservation, WriteReservation
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 from tests.unit import holding

@@ -33,10 +33,10 @@ from cqueue.runtime.wakeups import Wakeups
 from cqueue.sending.group_commit import MAX_LINGER
 from cqueue.settings import Settings, load
 from cqueue.store.late import LateStore
+from cqueue.store.log_operations import ListSubscriptions, SubscriptionKey
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Operation, Store
 from cqueue.store.quarantine import Quarantine
-from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
 
 if TYPE_CHECKING:
     from tenacity.wait import wait_base

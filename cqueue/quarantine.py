@@ -34,7 +34,16 @@ from cqueue.store.keys import (
     ReadReservation,
     RemoveReservation,
 )
-from cqueue.store.log_operations import DeleteRecords, LogShard, ReadLogShards, UnregisterLogShard
+from cqueue.store.log_operations import (
+    DeleteRecords,
+    ListSubscriptions,
+    LogShard,
+    ReadLogShards,
+    ReadSubscription,
+    RemoveMember,
+    SubscriptionKey,
+    UnregisterLogShard,
+)
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -56,7 +65,6 @@ from cqueue.store.operations import (
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, SLOT_KIND, Damage, parse_address
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.store.statements import KEY_COLUMNS
-from cqueue.store.subscriptions import ListSubscriptions, ReadSubscription, RemoveMember, SubscriptionKey
 
 _INSTEAD: Final = {
     "queues": "`cqueue queue delete {0}` deletes the queue with its messages",

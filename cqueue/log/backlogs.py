@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from cqueue.log.records import LogRecord
-from cqueue.store.subscriptions import PositionRow
+from cqueue.store.log_operations import PositionRow
 
 
 @dataclass(slots=True)

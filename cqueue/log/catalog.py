@@ -26,6 +26,7 @@ from cqueue.store.log_operations import (
     DropRecords,
     ListLogs,
     ListLogShards,
+    ListSubscriptions,
     LogRow,
     LogShard,
     ReadLog,
@@ -34,7 +35,6 @@ from cqueue.store.log_operations import (
 )
 from cqueue.store.operations import DeploymentRow, Now, RandomBits, together
 from cqueue.store.quarantine import Damage
-from cqueue.store.subscriptions import ListSubscriptions
 
 FRESH_S = 5.0
 """Seconds for which a configuration is kept: all clients know of new partitions within that time."""

@@ -20,7 +20,7 @@ from cqueue.log.protocol.members import (
 )
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.store.subscriptions import (
+from cqueue.store.log_operations import (
     BeatMember,
     MemberRow,
     ReadSubscription,

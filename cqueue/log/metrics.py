@@ -20,7 +20,7 @@ from cqueue.log.records import several
 from cqueue.log.subscription import Lag, lags
 from cqueue.message import check_queue_name
 from cqueue.runtime.last_read import LastRead
-from cqueue.store.subscriptions import ListSubscriptions, SubscriptionKey
+from cqueue.store.log_operations import ListSubscriptions, SubscriptionKey
 
 if TYPE_CHECKING:
     from cqueue.log.protocol.spec import LogSpec

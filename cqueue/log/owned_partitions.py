@@ -9,7 +9,7 @@ from cqueue.log.backlogs import PartitionBacklog, PartitionBacklogs
 from cqueue.log.member import Member
 from cqueue.log.protocol.following import Following
 from cqueue.log.protocol.progress import NOBODY, change, changed
-from cqueue.store.subscriptions import PositionChange, PositionRow
+from cqueue.store.log_operations import PositionChange, PositionRow
 
 Report = Callable[[str, int, int], None]
 """Called with "acquired", "checkpoint", "released" or "lost", the partition, and the position."""

@@ -44,7 +44,7 @@ from cqueue.message import check_duration, check_queue_name
 from cqueue.runtime.conditions import Event
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store.decode import AHEAD_US
-from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey
+from cqueue.store.log_operations import ReadSubscription, SubscriptionKey
 
 LONGEST_STOP: Final = timedelta(days=365)
 """Longest timeout of a stop, 365 days: far beyond use, and well within what the platform's waits accept."""

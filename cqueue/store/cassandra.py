@@ -19,7 +19,6 @@ from cqueue.store import (
     cassandra_control,
     cassandra_keys,
     cassandra_log,
-    cassandra_subscriptions,
     codec,
     decode,
     driver,
@@ -131,7 +130,6 @@ class CassandraStore:
             **cassandra_control.starters(requests),
             **cassandra_keys.starters(requests),
             **cassandra_log.starters(requests),
-            **cassandra_subscriptions.starters(requests),
         }
 
     def execute(self, operation: ops.Operation[Any]) -> Any:

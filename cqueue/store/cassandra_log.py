@@ -1,4 +1,4 @@
-"""Logs in Cassandra: how each log operation is sent, and what comes back."""
+"""Logs and subscriptions in Cassandra: how each operation on them is sent, and what comes back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cqueue.store import log_operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.quarantine import Damage
 from cqueue.store.record_page import Broken, ReadRecordPage, RecordPage, parse
-from cqueue.store.requests import ManyRequests, Request, Requests, Starters, Steps
+from cqueue.store.requests import ManyRequests, Request, Requests, Starters, Steps, applied
+from cqueue.store.statements import Kind
 
 
 def starters(requests: Requests) -> Starters:
@@ -49,6 +50,29 @@ def starters(requests: Requests) -> Starters:
         ops.CreateLog: lambda op: change(cql.CREATE_LOG, *op.row),
         ops.ChangeLog: lambda op: change(cql.CHANGE_LOG, *codec.change_values(op)),
         ops.RemoveLog: lambda op: change(cql.REMOVE_LOG, op.name, op.incarnation),
+        ops.ReadSubscription: lambda op: requests.rows(
+            cql.READ_SUBSCRIPTION_SERIAL if op.serial else cql.READ_SUBSCRIPTION,
+            op.key,
+            partial(decode.subscription, op),
+        ),
+        ops.ListSubscriptions: lambda _: requests.send(cql.LIST_SUBSCRIPTIONS, (), decode.subscription_keys),
+        ops.DefineSubscription: lambda op: change(cql.DEFINE_SUBSCRIPTION, *op.key, *op.row),
+        ops.ChangeDefinition: lambda op: change(
+            cql.CHANGE_DEFINITION,
+            *(op.row.state, op.row.config, decode.next_version(op.expect_version)),
+            *(*op.key, op.expect_version),
+        ),
+        ops.RemoveSubscription: lambda op: requests.send_batch(
+            Kind.CONDITIONAL,
+            (
+                (cql.REMOVE_DEFINITION, (*op.key, op.expect_version)),
+                (cql.REMOVE_SUBSCRIPTION, op.key),
+            ),
+            applied,
+        ),
+        ops.ChangePositions: lambda op: _change_positions(requests, op),
+        ops.BeatMember: lambda op: write(cql.BEAT_MEMBER, *op.key, *op.row, op.ttl_s),
+        ops.RemoveMember: lambda op: write(cql.REMOVE_MEMBER, *op.key, op.member),
     }
 
 
@@ -113,3 +137,12 @@ def _page(rows: list[Any] | bytes) -> RecordPage:
         if not reason
     )
     return replace(page, broken=broken)
+
+
+def _change_positions(requests: Requests, op: ops.ChangePositions) -> Request[bool]:
+    stands = [(cql.SUBSCRIPTION_STANDS, (*op.key, op.config))] if op.makes_rows else []
+    changes = (
+        (cql.SET_POSITION, (*row[1:], *op.key, row.partition, expect_fence))
+        for expect_fence, row in op.changes
+    )
+    return requests.send_batch(Kind.CONDITIONAL, (*stands, *changes), applied)

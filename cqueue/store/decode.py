@@ -19,18 +19,18 @@ from cqueue.errors import DamagedRow, SchemaMismatch
 from cqueue.store.cells import Unreadable
 from cqueue.store.control import ListenerRow, ResultRow, ScheduleRow, WorkerRow
 from cqueue.store.keys import PLACE_BYTES, KeyPlace, KeyRow, Place, ReservationRow
-from cqueue.store.log_operations import LogRow
-from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
-from cqueue.store.quarantine import Damage, Quarantine
-from cqueue.store.statements import KEY_COLUMNS
-from cqueue.store.subscriptions import (
+from cqueue.store.log_operations import (
     DefinitionRow,
+    LogRow,
     MemberRow,
     PositionRow,
     ReadSubscription,
     SubscriptionKey,
     SubscriptionRows,
 )
+from cqueue.store.operations import DeploymentRow, QueueRow, ReadShards, ShardRow
+from cqueue.store.quarantine import Damage, Quarantine
+from cqueue.store.statements import KEY_COLUMNS
 
 T = TypeVar("T")
 Row = Sequence[Any]

@@ -17,9 +17,8 @@ from cqueue.errors import BadInput
 from cqueue.store import control
 from cqueue.store import operations as ops
 from cqueue.store.memory_keys import MemoryKeys
-from cqueue.store.memory_log import MemoryLogs
+from cqueue.store.memory_log import MemoryLogs, MemorySubscriptions
 from cqueue.store.memory_rows import Expiring, Rows, alter, alter_configured, create
-from cqueue.store.memory_subscriptions import MemorySubscriptions
 from cqueue.store.quarantine import Quarantine
 
 DEPLOYMENT = ops.DeploymentRow(

@@ -15,6 +15,7 @@ from cqueue import ids
 from cqueue.errors import NotDone, SchemaMismatch, Unavailable
 from cqueue.store import statements
 from cqueue.store.cassandra import CassandraStore
+from cqueue.store.log_operations import ReadSubscription, SubscriptionKey
 from cqueue.store.operations import (
     RETIRED_TTL_S,
     DeleteMessages,
@@ -37,7 +38,6 @@ from cqueue.store.operations import (
     SlotState,
     WideRow,
 )
-from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey
 from tests.fix_store import lock, message, new_id, new_ids, now_us
 
 pytestmark = pytest.mark.cassandra

@@ -6,20 +6,24 @@ import uuid
 import pytest
 
 from cqueue import ids
-from cqueue.store.log_operations import AppendRecords, CountRecords, LogShard, RecordRow, Span
-from cqueue.store.subscriptions import (
+from cqueue.store.log_operations import (
+    AppendRecords,
     BeatMember,
     ChangeDefinition,
     ChangePositions,
+    CountRecords,
     DefineSubscription,
     DefinitionRow,
     ListSubscriptions,
+    LogShard,
     MemberRow,
     PositionChange,
     PositionRow,
     ReadSubscription,
+    RecordRow,
     RemoveMember,
     RemoveSubscription,
+    Span,
     SubscriptionKey,
     SubscriptionRows,
 )

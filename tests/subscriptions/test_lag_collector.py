@@ -11,8 +11,7 @@ from cqueue.dispatcher.service.exporter import Exporter
 from cqueue.errors import Unavailable
 from cqueue.log import metrics
 from cqueue.log.metrics import REST_S, LagCollector
-from cqueue.store.log_operations import CountRecords
-from cqueue.store.subscriptions import ListSubscriptions, ReadSubscription
+from cqueue.store.log_operations import CountRecords, ListSubscriptions, ReadSubscription
 from tests.subscriptions.subscribing import Member, fill, noted
 
 SHOWN = ("events", "billing")

@@ -32,19 +32,21 @@ from cqueue.log.member_options import MemberOptions
 from cqueue.log.owned_partitions import OwnedPartitions
 from cqueue.log.protocol import progress
 from cqueue.log.protocol.subscription_definition import Origin
-from cqueue.store.log_operations import ChangeLog, PeekRecords, RecordRow
-from cqueue.store.record_page import ReadRecordPage
-from cqueue.store.subscriptions import (
+from cqueue.store.log_operations import (
     BeatMember,
     ChangeDefinition,
+    ChangeLog,
     ChangePositions,
     DefineSubscription,
     ListSubscriptions,
+    PeekRecords,
     PositionRow,
     ReadSubscription,
+    RecordRow,
     RemoveSubscription,
     SubscriptionRows,
 )
+from cqueue.store.record_page import ReadRecordPage
 from tests.fix_dispatcher import until
 from tests.fix_store import brief_store
 from tests.properties import examples

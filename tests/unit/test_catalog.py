@@ -15,7 +15,15 @@ from cqueue.client import Client
 from cqueue.errors import DamagedRow
 from cqueue.history import PREFIX
 from cqueue.runtime import catalog
-from cqueue.store.log_operations import ChangeLog, CreateLog, ReadLog, RemoveLog
+from cqueue.store.log_operations import (
+    ChangeDefinition,
+    ChangeLog,
+    CreateLog,
+    ReadLog,
+    ReadSubscription,
+    RemoveLog,
+    RemoveSubscription,
+)
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
     BumpDeployment,
@@ -25,7 +33,6 @@ from cqueue.store.operations import (
     ReadQueue,
     RemoveQueue,
 )
-from cqueue.store.subscriptions import ChangeDefinition, ReadSubscription, RemoveSubscription
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
 from tests.unit.wanted import Wanted

@@ -16,6 +16,7 @@ from cqueue.log.protocol.members import assigned
 from cqueue.log.protocol.subscription_definition import Origin
 from cqueue.store import cells, codec, decode
 from cqueue.store.cassandra_log import _page as _page_of
+from cqueue.store.log_operations import ReadSubscription, SubscriptionKey
 from cqueue.store.operations import (
     CursorRow,
     Head,
@@ -28,7 +29,6 @@ from cqueue.store.operations import (
 from cqueue.store.quarantine import REMEMBERED_S, Damage, Quarantine, parse_address
 from cqueue.store.record_page import RecordPage, parse
 from cqueue.store.statements import KEY_COLUMNS
-from cqueue.store.subscriptions import ReadSubscription, SubscriptionKey
 
 BIGINT = st.one_of(st.none(), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-2, 5), st.just(1 << 40))
 JSON = st.recursive(

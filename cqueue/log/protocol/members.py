@@ -14,7 +14,7 @@ from collections.abc import Iterable
 
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.runtime.rendezvous import Names
-from cqueue.store.subscriptions import MemberRow, SubscriptionKey
+from cqueue.store.log_operations import MemberRow, SubscriptionKey
 
 HEARTBEAT_US = 1_500_000
 """µs between heartbeats, and between reads of the subscription: half of `EXPIRY_US`."""

@@ -15,8 +15,7 @@ from cqueue.protocol.lock import OUTCOME_PAUSES_S
 from cqueue.protocol.spec import Proto
 from cqueue.runtime.sequences import parts
 from cqueue.store import decode
-from cqueue.store.operations import Now, Pause
-from cqueue.store.subscriptions import (
+from cqueue.store.log_operations import (
     CHANGES_AT_ONCE,
     ChangePositions,
     PositionChange,
@@ -25,6 +24,7 @@ from cqueue.store.subscriptions import (
     SubscriptionKey,
     SubscriptionRows,
 )
+from cqueue.store.operations import Now, Pause
 
 NOBODY = ""
 """The owner of a released partition."""

@@ -11,9 +11,7 @@ from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown
 from cqueue.protocol.spec import Proto
 from cqueue.protocol.unknown import looking_again
 from cqueue.store import decode
-from cqueue.store.operations import RandomBits
-from cqueue.store.quarantine import Damage
-from cqueue.store.subscriptions import (
+from cqueue.store.log_operations import (
     ChangeDefinition,
     DefineSubscription,
     DefinitionRow,
@@ -22,6 +20,8 @@ from cqueue.store.subscriptions import (
     SubscriptionKey,
     SubscriptionRows,
 )
+from cqueue.store.operations import RandomBits
+from cqueue.store.quarantine import Damage
 
 ACTIVE, PAUSED = "active", "paused"
 LAST_POSITION = ids.lowest_at(decode.LAST_MS * 1000)

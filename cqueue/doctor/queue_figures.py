@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cqueue import ids
-from cqueue.protocol import policy, shards
+from cqueue.protocol import policy, registry
 from cqueue.protocol.inspection import END, Walk, first_wide_rows, wide_rows
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
@@ -110,7 +110,7 @@ def _note_head(found: Figures, wide_row: WideRow, head: Head) -> None:
         found.claims[wide_row] = head.lock.fence
     locks = [head.lock] if head.lock is not None and head.lock.state is LockState.LOCKED else []
     found.implausible += sum(lock.until_ms * 1000 > now_us + 24 * 3_600_000_000 for lock in locks)
-    if not shards.is_open(wide_row):
+    if not registry.is_open(wide_row):
         found.implausible += sum(policy.is_lost(at, now_us) for at in head.cursors.values())
     found.implausible += sum(policy.is_overdue(slot, now_us) for slot in head.slots if slot.in_use)
 
@@ -137,7 +137,7 @@ def _note_ids(found: Figures, spec: QueueSpec, wide_row: WideRow, priority: int,
             if id_ not in listing and not ids.is_any_of_row(id_, page.damaged):
                 found.note_late(wide_row, ids.time_us(id_))
                 found.stragglers += id_ <= cursor
-                found.in_open_rows += shards.is_open(wide_row)
+                found.in_open_rows += registry.is_open(wide_row)
         if walk.done:
             return
     found.partial = True
@@ -145,7 +145,7 @@ def _note_ids(found: Figures, spec: QueueSpec, wide_row: WideRow, priority: int,
 
 def _cursor(wide_row: WideRow, at: CursorRow | None, now_us: int) -> int:
     """Return the id up to which consumers have taken everything, as far as they know."""
-    return ids.START if at is None or shards.is_open(wide_row) or policy.is_lost(at, now_us) else at.cursor
+    return ids.START if at is None or registry.is_open(wide_row) or policy.is_lost(at, now_us) else at.cursor
 
 
 def letters_since(spec: QueueSpec, since_us: int) -> Proto[tuple[int, bool]]:
@@ -155,7 +155,7 @@ def letters_since(spec: QueueSpec, since_us: int) -> Proto[tuple[int, bool]]:
     """
     count, more = 0, False
     for wide_row, priorities in (yield from wide_rows(spec)):
-        if shards.end_us(spec, wide_row) <= since_us:
+        if registry.end_us(spec, wide_row) <= since_us:
             continue
         for priority in sorted(priorities):
             page = yield from ReadIds(wide_row, priority, ids.lowest_at(since_us), END, PAGE)

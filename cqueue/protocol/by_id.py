@@ -21,7 +21,8 @@ from cqueue.protocol.ack import SHARED_MS
 from cqueue.protocol.claim_draft import MAX_LISTED, STAY_MS, free_number, freed
 from cqueue.protocol.inspection import discard, is_expired
 from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, tally_share, unlock
-from cqueue.protocol.row_memory import RowMemory, fence_of, remember_row
+from cqueue.protocol.registry import remember_row
+from cqueue.protocol.row_memory import RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.unknown import looking_again
 from cqueue.runtime.sequences import grouped

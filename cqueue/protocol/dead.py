@@ -11,11 +11,11 @@ import json
 from collections.abc import Mapping
 
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol import keys, policy, shards
+from cqueue.protocol import keys, policy, registry
 from cqueue.protocol.ack import Placement, ack, place
 from cqueue.protocol.bodies import look_everywhere, without_body
 from cqueue.protocol.lease import Lease, Taken
-from cqueue.protocol.shards import registration
+from cqueue.protocol.registry import registration
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.texts import storable
 from cqueue.store.operations import (
@@ -64,7 +64,7 @@ def bury(spec: QueueSpec, dead: QueueSpec, taken: Taken, why: Mapping[str, str])
     copy = row._replace(
         id=policy.letter_id(died_at_us, source), headers={**(row.headers or {}), **why}, expires=None
     )
-    yield from insert_letter(dead, shards.open_row(dead, died_at_us, source), copy, body)
+    yield from insert_letter(dead, registry.open_row(dead, died_at_us, source), copy, body)
     return (yield from ack([Taken(taken.row, lease)]))
 
 
@@ -130,7 +130,7 @@ def insert_letter(dead: QueueSpec, target: WideRow, copy: MessageRow, body: byte
         now_us = yield from Now(checked=True)
         if keys.is_late(dead, began_us, now_us):
             yield from keys.written(keyed)
-        if shards.open_in_time(dead, copy.id, now_us):
+        if registry.open_in_time(dead, copy.id, now_us):
             return
         raise NotDone("the burial took longer than gc_grace; the message stays until its timeout")
     raise failure

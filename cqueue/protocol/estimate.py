@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone
-from cqueue.protocol import policy, shards
+from cqueue.protocol import policy, registry
 from cqueue.protocol.inspection import (
     END,
     Counts,
@@ -112,7 +112,7 @@ def _scans(row: WideRow, priorities: frozenset[int], head: Head, now_us: int) ->
 def _boundary(row: WideRow, head: Head, priority: int, now_us: int) -> int:
     """Return the id above which unclaimed messages stand: the start in an open wide row."""
     at = head.cursors.get(priority)
-    return ids.START if at is None or shards.is_open(row) or policy.is_lost(at, now_us) else at.boundary
+    return ids.START if at is None or registry.is_open(row) or policy.is_lost(at, now_us) else at.boundary
 
 
 def _ids(counts: Counts, scans: list[_Scan], now_us: int) -> Proto[None]:

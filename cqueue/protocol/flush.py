@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from cqueue import ids
-from cqueue.protocol import shards
-from cqueue.protocol.shards import normal_row
+from cqueue.protocol import registry
+from cqueue.protocol.registry import normal_row
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.writing import PART_ROWS, Bits, Part, WriterState
 from cqueue.store.operations import MessageRow, WideRow
@@ -90,7 +90,7 @@ def make_flushes(
         key: int | WideRow
         if source is not None:
             several = (ids.derived(due_us or 0, source),)
-            key = shards.open_row(spec, due_us or 0, source)
+            key = registry.open_row(spec, due_us or 0, source)
         else:
             if due_us is None or due_us <= now_us:
                 id_ticks = state.next_ticks(now_us)

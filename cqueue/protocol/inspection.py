@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import keys, policy, shards
+from cqueue.protocol import keys, policy, registry
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
@@ -105,7 +105,7 @@ class Walk:
         self.done = False
         self._last = last
         self._at_us = max(wide_row.time_shard * 1000, ids.time_us(after))
-        self._end_us = shards.end_us(spec, wide_row)
+        self._end_us = registry.end_us(spec, wide_row)
         self._piece_us = FIRST_PIECE_US
         self._longest_us = max(LONGEST_PIECE_US, (self._end_us - self._at_us) // MAX_PIECES)
 
@@ -157,14 +157,14 @@ def first_wide_rows(spec: QueueSpec, most: int | None) -> Proto[tuple[list[Regis
 
 def epochs(spec: QueueSpec) -> Proto[list[int]]:
     """Return the epochs that the registry lists, oldest first."""
-    index: list[ShardRow] = yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)
-    listed = {shards.listed_epoch(row.time_shard, row.shard) for row in index}
+    index: list[ShardRow] = yield from ReadShards(spec.partition, registry.EPOCH_INDEX, 0)
+    listed = {registry.listed_epoch(row.time_shard, row.shard) for row in index}
     return sorted(listed, key=in_order)
 
 
 def in_order(epoch: int) -> tuple[int, int]:
     """Return the key by which epochs are sorted: by time, the open wide rows of a time first."""
-    return shards.epoch_start_ms(epoch), epoch
+    return registry.epoch_start_ms(epoch), epoch
 
 
 def _registered(
@@ -173,7 +173,7 @@ def _registered(
     """Return the registry's rows of these epochs. beside_grid: also misplaced ones that consumers skip."""
     found: list[tuple[int, ShardRow]] = []
     for chunk in parts(epochs, EPOCHS_AT_ONCE):
-        reads = [shards.read_epoch(spec, epoch) for epoch in chunk]
+        reads = [registry.read_epoch(spec, epoch) for epoch in chunk]
         if beside_grid:
             reads = [replace(read, grid=None) for read in reads]
         answers = yield from together(*reads)
@@ -357,7 +357,7 @@ def forget(spec: QueueSpec) -> Proto[None]:
     """Delete all registry rows of a queue that is purged and being deleted."""
     for epoch, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
         yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)
-    for row in (yield from ReadShards(spec.partition, shards.EPOCH_INDEX, 0)):
-        yield from UnregisterShard(spec.partition, shards.EPOCH_INDEX, row.time_shard, row.shard)
+    for row in (yield from ReadShards(spec.partition, registry.EPOCH_INDEX, 0)):
+        yield from UnregisterShard(spec.partition, registry.EPOCH_INDEX, row.time_shard, row.shard)
     if spec.keyed:
         yield from keys.forget(spec)

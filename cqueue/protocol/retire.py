@@ -10,8 +10,8 @@ from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import lock, policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES
 from cqueue.protocol.claim_draft import Draft
+from cqueue.protocol.registry import epoch_of
 from cqueue.protocol.row_memory import RowMemory
-from cqueue.protocol.shards import epoch_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import (
     DeleteMessages,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from cqueue import ids
-from cqueue.protocol import policy, shards
+from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES, TombstoneBudget
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Lease
@@ -289,12 +289,3 @@ class RowMemory:
         if not policy.rows_may_go(spec):
             return NEVER_US
         return policy.nothing_lands_from_us(spec, self.end_us, open_=self.open)
-
-
-def remember_row(
-    spec: QueueSpec, wide_row: WideRow, priorities: frozenset[int], sizes: MessageSizes | None = None
-) -> RowMemory:
-    """Begin to remember a wide row."""
-    end_us = shards.end_us(spec, wide_row)
-    reads = ReadMemory(TombstoneBudget(wide_row.time_shard * 1000, end_us), sizes or MessageSizes())
-    return RowMemory(wide_row, end_us, set(priorities), reads)

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import keys, shards, writing
+from cqueue.protocol import keys, registry, writing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes, new_flush
-from cqueue.protocol.shards import registration
+from cqueue.protocol.registry import registration
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.unknown import caused
 from cqueue.protocol.writing import REMAKES, Bits, Failure, Writer, worst
@@ -110,7 +110,7 @@ class Sending(Writer[QueueSpec, ProducerState, Outgoing, Flush]):
 
     def judge(self, part: Flush, now_us: int) -> tuple[list[Flush], Flush | None]:
         """Split off the messages that are answered too late; those under derived ids cannot be sent again."""
-        counts = shards.open_in_time if part.derived else writing.in_time
+        counts = registry.open_in_time if part.derived else writing.in_time
         if counts(self.spec, min([row.id for row in part.rows]), now_us):  # the earliest id is in time
             return [part], None
         if part.derived:  # neither sent again nor deleted: another writer may own the id

@@ -31,7 +31,7 @@ from cqueue.errors import (
     WrongDataCentre,
 )
 from cqueue.message import check_queue_name, is_queue_name
-from cqueue.protocol import inspection, shards
+from cqueue.protocol import inspection, registry
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
 from cqueue.protocol.unknown import looking_again, unknown_if_not_done
 from cqueue.runtime.conditions import Thread
@@ -279,7 +279,7 @@ class Catalog:
         config = self._config_of(row)
         spec = spec_of(row, config, self.deployment())
         for name in ("oldest_epoch", "oldest_open_epoch"):
-            at_us = shards.epoch_start_ms(getattr(row, name)) * 1000
+            at_us = registry.epoch_start_ms(getattr(row, name)) * 1000
             decode.not_ahead(_place(row, name), at_us, self._driver.clock.now_us(), self._driver.report)
         if reason := _fault(row, spec):
             damage = _place(row, reason)
@@ -546,7 +546,7 @@ def _fault(row: QueueRow, spec: QueueSpec) -> str:
     if row.epoch_ms % spec.width_ms:
         return f"epoch_ms is {row.epoch_ms}, which is no multiple of the time shard's {spec.width_ms}"
     for epoch, open_ in ((row.oldest_epoch, False), (row.oldest_open_epoch, True)):
-        if epoch != shards.epoch_at(spec, shards.epoch_start_ms(epoch), open_=open_):
+        if epoch != registry.epoch_at(spec, registry.epoch_start_ms(epoch), open_=open_):
             return f"oldest{'_open' if open_ else ''}_epoch is {epoch}, where no epoch begins"
     return ""
 
@@ -568,8 +568,8 @@ def _new_row(name: str, config: QueueConfig, deployment: DeploymentRow) -> Proto
     slack_ms = (spec.settle_us + spec.skew_us) // 1000
     grace_ms = spec.gc_grace_us // 1000
     return row._replace(
-        oldest_epoch=shards.epoch_at(spec, now_us // 1000 - slack_ms),
-        oldest_open_epoch=shards.epoch_at(
-            spec, now_us // 1000 - slack_ms - grace_ms - shards.DAY_MS, open_=True
+        oldest_epoch=registry.epoch_at(spec, now_us // 1000 - slack_ms),
+        oldest_open_epoch=registry.epoch_at(
+            spec, now_us // 1000 - slack_ms - grace_ms - registry.DAY_MS, open_=True
         ),
     )

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from cqueue import ids
 from cqueue.message import Location, MessageId
-from cqueue.protocol import inspection, key_lookup, shards
+from cqueue.protocol import inspection, key_lookup, registry
 from cqueue.protocol.inspection import Found, Walk
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
@@ -198,7 +198,7 @@ def _parts(
             continue
         yield start, None
         told.reads += 1
-        listed: list[ShardRow] = driver.ask(shards.read_epoch(spec, epoch, start.time_shard))
+        listed: list[ShardRow] = driver.ask(registry.read_epoch(spec, epoch, start.time_shard))
         for row in sorted(listed):
             for priority in sorted(row.priorities if priorities is None else row.priorities & priorities):
                 at = Place(epoch, row.time_shard, row.shard, priority)

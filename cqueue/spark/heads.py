@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from cqueue import ids
 from cqueue.message import MessageId
-from cqueue.protocol import shards
+from cqueue.protocol import registry
 from cqueue.protocol.inspection import Walk, wide_rows
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.sequences import parts
@@ -49,7 +49,7 @@ def plan(side: SparkSide, spec: QueueSpec, options: ReadOptions) -> list[InputPa
         (wide_row, priorities if options.priorities is None else priorities & options.priorities)
         for wide_row, priorities in side.driver.run(wide_rows(spec))
         if (options.until_us is None or wide_row.time_shard * 1000 < options.until_us)
-        and (options.since_us is None or shards.end_us(spec, wide_row) > options.since_us)
+        and (options.since_us is None or registry.end_us(spec, wide_row) > options.since_us)
     ]
     size = WIDE_ROWS if options.limit is None else max(1, len(wanted))
     return [HeadPart(spec, tuple(some), options.limit) for some in parts(wanted, size)]
@@ -125,7 +125,7 @@ def _shard(
         "queue": spec.name,
         "time_shard": wide_row.time_shard * 1000,
         "shard": wide_row.shard,
-        "open": shards.is_open(wide_row),
+        "open": registry.is_open(wide_row),
         "messages": messages,
         "in_flight": in_flight,
         "oldest_due": None if oldest is None else ids.time_us(oldest),

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from cqueue import ids
-from cqueue.protocol import shards
+from cqueue.protocol import registry
 from cqueue.protocol.dead import (
     HEADER_ABANDONED,
     HEADER_ATTEMPTS,
@@ -82,7 +82,7 @@ def plan(side: SparkSide, spec: QueueSpec, options: ReadOptions, as_of_us: int) 
 
 def _bounds(spec: QueueSpec, wide_row: WideRow, options: ReadOptions) -> Iterator[tuple[int, int]]:
     """Yield the ids (after, up to) between which to read a wide row, if any of it is asked for."""
-    start_us, end_us = wide_row.time_shard * 1000, shards.end_us(spec, wide_row)
+    start_us, end_us = wide_row.time_shard * 1000, registry.end_us(spec, wide_row)
     since_us = start_us if options.since_us is None else max(start_us, options.since_us)
     until_us = end_us if options.until_us is None else min(end_us, options.until_us)
     if since_us < until_us:

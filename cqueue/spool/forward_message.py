@@ -13,7 +13,7 @@ from cqueue import ids
 from cqueue.errors import BadInput, DelayOutOfRange, SpoolTooOld
 from cqueue.message import Message, MessageId, datetime_at, outgoing, to_datetime
 from cqueue.producer import Producer
-from cqueue.protocol import shards
+from cqueue.protocol import registry
 from cqueue.protocol.flush import Outgoing
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.catalog import Catalog
@@ -108,7 +108,7 @@ class QueueTarget:
                 )
         frame = Frame(at_us, due_us, one.priority, source, _more(one), one.body)
         derived = one.source or _PREFIX + source
-        row = shards.open_row(spec, due_us, derived)
+        row = registry.open_row(spec, due_us, derived)
         return Spooled(frame.pack(), MessageId.of(row, one.priority, ids.derived(due_us, derived)))
 
     def _next_us(self) -> int:

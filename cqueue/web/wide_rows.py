@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cqueue import ids
 from cqueue.client import Client, inside
 from cqueue.message import to_datetime
-from cqueue.protocol import shards
+from cqueue.protocol import registry
 from cqueue.protocol.inspection import END, first_wide_rows
 from cqueue.store.decode import LAST_MS
 from cqueue.store.operations import LockState, Now, ReadHead, ReadIds, SlotState, together
@@ -72,7 +72,7 @@ def _oldest(spec: QueueSpec) -> Proto[WideRows]:
     rows = []
     for (wide_row, priorities), head in zip(some, heads, strict=True):
         unclaimed: list[Unclaimed] | None = None
-        if not shards.is_open(wide_row):
+        if not registry.is_open(wide_row):
             unclaimed = yield from _unclaimed(wide_row, sorted(priorities), head)
         rows.append(_state((wide_row, priorities), head, unclaimed, now_us // 1000))
     return WideRows(rows, not is_whole or len(registered) > MOST)

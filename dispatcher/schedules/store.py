@@ -16,7 +16,7 @@ from cqueue.dispatcher.schedules.triggers import jitter_ms
 from cqueue.errors import BadInput, OutcomeUnknown
 from cqueue.message import Message, MessageId, outgoing, to_datetime
 from cqueue.producer import Producer
-from cqueue.protocol.shards import open_row
+from cqueue.protocol.registry import open_row
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.unknown import looking_again
 from cqueue.runtime.catalog import Catalog

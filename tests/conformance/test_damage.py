@@ -18,7 +18,7 @@ from cqueue.dispatcher.schedules.monitor import restart_stalled
 from cqueue.dispatcher.schedules.triggers import Repeating
 from cqueue.errors import DamagedRow, LogNotFound, QueueNotFound, ScheduleNotFound, SchemaMismatch
 from cqueue.log import LogConfig
-from cqueue.protocol import shards
+from cqueue.protocol import registry
 from cqueue.store.control import ReadSchedule
 from cqueue.store.log_operations import ReadLogShards
 from cqueue.store.record_page import ReadRecordPage
@@ -153,7 +153,7 @@ def test_schedules_of_a_deleted_queue_go_whatever_stands_in_their_rows(client, c
 
 # ── the registry ──
 
-INDEX = shards.EPOCH_INDEX
+INDEX = registry.EPOCH_INDEX
 BROKEN_SHARDS = {
     "time shard at its end": (None, (1 << 63) - 1, 0),
     "time shard beyond what ids can hold": (None, 1 << 60, 0),
@@ -177,7 +177,7 @@ def test_a_registry_row_beside_all_wide_rows_is_set_aside(client, cql, name, bro
     queue = client.create_queue(name)
     queue.send(b"one")
     spec = client._catalog.entry(name).spec
-    now = shards.epoch_at(spec, time.time_ns() // 1_000_000)
+    now = registry.epoch_at(spec, time.time_ns() // 1_000_000)
     epoch, time_shard, shard = broken
     place = (
         spec.partition,
@@ -206,7 +206,7 @@ def test_an_odd_registry_row_stops_nobody(client, cql, name, time_shard):
     queue = client.create_queue(name)
     queue.send(b"one")
     spec = client._catalog.entry(name).spec
-    epoch = shards.epoch_at(spec, time.time_ns() // 1_000_000)
+    epoch = registry.epoch_at(spec, time.time_ns() // 1_000_000)
     insert_shard(cql, spec.partition, epoch, epoch + 17 if time_shard == 17 else time_shard, 0)
     insert_shard(cql, spec.partition, INDEX, time_shard, 0)
     assert queue.stats(exact=True).live == 1
@@ -239,7 +239,7 @@ def test_a_damaged_registry_row_keeps_no_epoch_back(client, cql, name):
     """The oldest epoch moves over one that holds nothing but rows which are set aside."""
     queue = client.create_queue(name)
     spec = client._catalog.entry(name).spec
-    old = shards.epoch_at(spec, time.time_ns() // 1_000_000 - 7_200_000)
+    old = registry.epoch_at(spec, time.time_ns() // 1_000_000 - 7_200_000)
     cql(update("queues", f"queue = '{name}'", oldest_epoch=str(old)))
     insert_shard(cql, spec.partition, old, old + 17, 0)
     with cqueue.Client(client._driver.store, on_close=lambda: None) as fresh:

@@ -14,7 +14,7 @@ from typing import Any
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import ack, shards
+from cqueue.protocol import ack, registry
 from cqueue.protocol.claim_draft import Draft
 from cqueue.protocol.poll import Reason, Work, WorkList
 from cqueue.store.operations import (
@@ -118,7 +118,7 @@ def nack_by_reinsert() -> Any:
             row = row._replace(id=ids.from_ticks(at_us * 10, bits))
             target = WideRow(lease.wide_row.queue, at_us // 1_000_000 * 1000, max(0, lease.wide_row.shard))
             spec = NACK_SPEC
-            for operation in shards.registration(spec, target, lease.slot.priority):
+            for operation in registry.registration(spec, target, lease.slot.priority):
                 yield from operation
             with contextlib.suppress(OutcomeUnknown):
                 yield from InsertMessages(target, (row,))

@@ -10,7 +10,7 @@ from typing import Any
 from cqueue import ids
 from cqueue.config import HOUR_MS
 from cqueue.errors import NotDone
-from cqueue.protocol import shards
+from cqueue.protocol import registry
 from cqueue.protocol.claim_draft import Draft
 from cqueue.store.operations import DeleteMessages, Now, Pause, RandomBits
 from tests.simulation.cluster import Cluster
@@ -97,7 +97,7 @@ def epoch_cached_early() -> Any:
     def at_its_end(spec: Any, epoch: int) -> int:
         if epoch < 0:
             return closed_at_us(spec, epoch)
-        return shards.epoch_start_ms(shards.next_epoch(spec, epoch)) * 1000
+        return registry.epoch_start_ms(registry.next_epoch(spec, epoch)) * 1000
 
     return replaced("epoch closed", at_its_end)
 
@@ -137,7 +137,9 @@ def dead_letters_in_normal_rows() -> Any:
     open_row = right("open row")
 
     def row(spec: Any, time_us: int, source: bytes) -> Any:
-        return shards.normal_row(spec, time_us, 0) if spec.is_dead_letter else open_row(spec, time_us, source)
+        return (
+            registry.normal_row(spec, time_us, 0) if spec.is_dead_letter else open_row(spec, time_us, source)
+        )
 
     return replaced("open row", row)
 

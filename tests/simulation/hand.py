@@ -8,7 +8,7 @@ from typing import Any
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import shards
+from cqueue.protocol import registry
 from cqueue.protocol.claim import claim
 from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.hint import Hint
@@ -16,7 +16,8 @@ from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.probe import probe
-from cqueue.protocol.row_memory import RowMemory, remember_row
+from cqueue.protocol.registry import remember_row
+from cqueue.protocol.row_memory import RowMemory
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (
@@ -155,10 +156,10 @@ class Table:
 
     def rounds(self) -> Poll:
         """Make the queue with this wide row, for a consumer that runs rounds."""
-        epoch = shards.epoch_at(self.spec, NOON_US // 1000)
+        epoch = registry.epoch_at(self.spec, NOON_US // 1000)
         row = QueueRow(self.spec.name, self.spec.incarnation, 1, "active", "{}", self.spec.epoch_ms, epoch, 0)
         self.store.execute(CreateQueue(row))
-        for registration in shards.registration(self.spec, self.row, 0):
+        for registration in registry.registration(self.spec, self.row, 0):
             self.store.execute(registration)
         return Poll(row, self.spec, SuspectGate())
 
@@ -185,7 +186,7 @@ class Table:
     @property
     def end_us(self) -> int:
         """The end of the row's time shard."""
-        return shards.end_us(self.spec, self.row)
+        return registry.end_us(self.spec, self.row)
 
 
 def message(id_: int, priority: int = 0) -> MessageRow:

@@ -35,7 +35,6 @@ from cqueue.protocol import (
     retire,
     row_memory,
     send,
-    shards,
     unclaimed,
     writing,
 )
@@ -79,10 +78,10 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "time of death": ((policy, "kept_time_of_death"),),
     "fence": ((policy, "next_fence"),),
     # functions in the room where they belong
-    "epoch closed": ((shards, "closed_at_us"),),
+    "epoch closed": ((registry, "closed_at_us"),),
     "epoch length": ((QueueConfig, "epoch_ms"),),
-    "open row": ((shards, "open_row"),),
-    "open in time": ((shards, "open_in_time"),),
+    "open row": ((registry, "open_row"),),
+    "open in time": ((registry, "open_in_time"),),
     "in time": ((writing, "in_time"),),
     "head read": ((lock, "read_whole"),),
     "messages taken": ((unclaimed, "take_unclaimed"),),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from cqueue.protocol import ack, shards
+from cqueue.protocol import ack, registry
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.poll import Poll
 from cqueue.store.operations import InsertMessages, ReadQueue, RegisterShard, UnregisterShard, WideRow
@@ -27,8 +27,8 @@ class TwoCentres:
     def send_to_old(self, at_us: int) -> tuple[WideRow, int]:
         """A send that only the old home has acknowledged and has: its wide row, and its id."""
         old = self.old
-        row, id_ = shards.normal_row(old.spec, at_us, 0), old.id_at(at_us)
-        for registration in shards.registration(old.spec, row, 0):
+        row, id_ = registry.normal_row(old.spec, at_us, 0), old.id_at(at_us)
+        for registration in registry.registration(old.spec, row, 0):
             old.run(iter(registration))
         old.run(iter(InsertMessages(row, (message(id_),))))
         return row, id_
@@ -76,7 +76,7 @@ def no_epoch_is_given_up_after_a_switch() -> None:
     two = TwoCentres()
     new = two.new
     poll = new.rounds()
-    epoch = shards.epoch_of(new.spec, new.row)
+    epoch = registry.epoch_of(new.spec, new.row)
     new.store.execute(UnregisterShard(new.spec.partition, epoch, new.row.time_shard, 0))  # nothing is there
     _, sent = two.send_to_old(NOON_US + 60 * SECOND_US)
     two.pass_time(LONG_US)

@@ -7,10 +7,10 @@ import pytest
 from cqueue import ids
 from cqueue.config import QueueConfig
 from cqueue.errors import NotDone
-from cqueue.protocol import dead, shards
+from cqueue.protocol import dead
 from cqueue.protocol import send as sends
 from cqueue.protocol.lock import acquire, unlock
-from cqueue.protocol.registry import Registry, refresh
+from cqueue.protocol.registry import Registry, epoch_of, normal_row, refresh
 from cqueue.store.operations import (
     CreateQueue,
     DeleteMessages,
@@ -57,10 +57,10 @@ def _registered_late() -> tuple[Table, WideRow]:
     row = QueueRow("q", "1", 1, "active", "{}", 3_600_000, NOON_US // 1000, 0)
     table.store.execute(CreateQueue(row))
     registry = Registry(NOON_US // 1000, 0, read_open=False)
-    late = shards.normal_row(table.spec, NOON_US + 3_599_999_000, 0)
+    late = normal_row(table.spec, NOON_US + 3_599_999_000, 0)
     table.pass_time(3600 * SECOND_US + SECOND_US)
     table.run(refresh(registry, table.spec))
-    epoch = shards.epoch_of(table.spec, late)
+    epoch = epoch_of(table.spec, late)
     table.store.execute(RegisterShard("q@1", epoch, late.time_shard, 0, frozenset({0})))
     table.pass_time(SECOND_US)
     table.run(refresh(registry, table.spec))
@@ -77,7 +77,7 @@ def oldest_epoch_waits_until_closed() -> None:
     """A reader that starts later still begins with the epoch of a wide row registered within W."""
     table, late = _registered_late()
     oldest = table.store._queues["q"].oldest_epoch
-    assert oldest <= shards.epoch_of(table.spec, late)
+    assert oldest <= epoch_of(table.spec, late)
 
 
 def nothing_deleted_beyond_now() -> None:

@@ -12,7 +12,7 @@ from random import Random
 from unittest.mock import patch
 
 from cqueue import ids
-from cqueue.protocol import claim_draft, row_memory, shards, unclaimed
+from cqueue.protocol import claim_draft, registry, row_memory, unclaimed
 from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.hint import Hint
@@ -99,8 +99,8 @@ class Simulation:
         )
         before_ms = start_us // 1000 - p.settle_ms - p.skew_ms
         row = QueueRow(
-            name, "1", 1, "active", "{}", spec.epoch_ms, shards.epoch_at(spec, before_ms),
-            shards.epoch_at(spec, before_ms - p.gc_grace_s * 1000, open_=True),
+            name, "1", 1, "active", "{}", spec.epoch_ms, registry.epoch_at(spec, before_ms),
+            registry.epoch_at(spec, before_ms - p.gc_grace_s * 1000, open_=True),
         )  # fmt: skip
         self.cluster.execute(CreateQueue(row))
         return spec

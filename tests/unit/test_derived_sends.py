@@ -10,7 +10,7 @@ from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.errors import OutcomeUnknown
 from cqueue.message import to_datetime
-from cqueue.protocol import shards
+from cqueue.protocol import registry
 from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
 from cqueue.protocol.send import send
 from cqueue.store.memory import MemoryStore
@@ -123,7 +123,7 @@ def test_a_late_answer_is_no_reason_to_send_under_another_id():
 
     (flush,) = table.run(send(table.spec, ProducerState(), [outgoing(NOON_US)]), slow)
     assert flush.error is None
-    assert flush.wide_row == shards.open_row(table.spec, NOON_US, b"source")
+    assert flush.wide_row == registry.open_row(table.spec, NOON_US, b"source")
     assert [row.id for row in flush.rows] == [ids.derived(NOON_US, b"source")]
     assert not any(type(operation) is DeleteMessages for operation in table.log)
 

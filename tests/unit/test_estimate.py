@@ -8,7 +8,7 @@ import pytest
 
 import cqueue
 from cqueue.errors import NotDone
-from cqueue.protocol import ack, shards
+from cqueue.protocol import ack, registry
 from cqueue.protocol import estimate as module
 from cqueue.protocol.inspection import count
 from cqueue.store.operations import DeleteMessages, ReadHead, ReadIds, ReadShards, Together, WideRow
@@ -46,7 +46,7 @@ def counted(queue, monkeypatch, **bounds):
 def registered() -> Table:
     """Return a table whose wide row the registry lists."""
     table = Table()
-    for registration in shards.registration(table.spec, table.row, 0):
+    for registration in registry.registration(table.spec, table.row, 0):
         table.store.execute(registration)
     return table
 
@@ -175,7 +175,7 @@ def test_wide_rows_of_epochs_that_are_not_read_may_be_due(later_us, due, monkeyp
     monkeypatch.setattr(module, "MAX_EPOCHS", 1)
     table = registered()
     next_day = WideRow(table.spec.partition, table.row.time_shard + 86_400_000, 0)
-    for registration in shards.registration(table.spec, next_day, 0):
+    for registration in registry.registration(table.spec, next_day, 0):
         table.store.execute(registration)
     table.time_us = NOON_US + later_us
     left_out = {"ready", "claimed", "waiting"} if due else set()

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 
 from cqueue import ids
-from cqueue.protocol import inspection, shards
+from cqueue.protocol import inspection, registry
 from cqueue.protocol.inspection import END, FIRST_PIECE_US, Walk
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import ReadShards, WideRow
@@ -57,9 +57,9 @@ def test_a_full_page_is_read_on_behind_its_last_id():
 def test_what_is_deleted_is_also_what_is_registered_beside_the_grid(script, is_whole):
     """A store sets aside wide rows that begin at no time shard's start, unless it is asked without a grid."""
     table = Table()
-    for registration in shards.registration(table.spec, table.row, 0):
+    for registration in registry.registration(table.spec, table.row, 0):
         table.store.execute(registration)
     table.run(script(table.spec))
-    epoch = shards.epoch_of(table.spec, table.row)
+    epoch = registry.epoch_of(table.spec, table.row)
     (read,) = [one for one in table.log if type(one) is ReadShards and one.epoch == epoch]
     assert (read.grid is None) is is_whole

@@ -8,7 +8,7 @@ import pytest
 
 from cqueue import ids
 from cqueue.errors import MessageHeld, NotDone, OutcomeUnknown
-from cqueue.protocol import ack, by_id, inspection, keys, policy, shards, unclaimed, writing
+from cqueue.protocol import ack, by_id, inspection, keys, policy, registry, unclaimed, writing
 from cqueue.protocol.claim import claim
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
@@ -189,14 +189,14 @@ def test_no_more_messages_are_looked_at_than_asked_for():
 def test_an_epoch_closes_with_the_last_wide_row_that_starts_in_it():
     """An open wide row is longer, and takes acknowledged messages until gc_grace is over."""
     spec = Table(width_ms=3_000_000).spec
-    normal = shards.epoch_at(spec, NOON_US // 1000)
+    normal = registry.epoch_at(spec, NOON_US // 1000)
     starts = range(normal // 3_000_000 * 3_000_000, normal + spec.epoch_ms, 3_000_000)
-    assert shards.closed_at_us(spec, normal) == (starts[-1] + 3_000_000) * 1000 + SETTLE_US + SKEW_US
-    open_ = shards.epoch_at(spec, NOON_US // 1000, open_=True)
-    width_ms, begins_ms = 3_000_000 * shards.OPEN_WIDTHS, shards.epoch_start_ms(open_)
-    starts = range(begins_ms // width_ms * width_ms, begins_ms + shards.DAY_MS, width_ms)
+    assert registry.closed_at_us(spec, normal) == (starts[-1] + 3_000_000) * 1000 + SETTLE_US + SKEW_US
+    open_ = registry.epoch_at(spec, NOON_US // 1000, open_=True)
+    width_ms, begins_ms = 3_000_000 * registry.OPEN_WIDTHS, registry.epoch_start_ms(open_)
+    starts = range(begins_ms // width_ms * width_ms, begins_ms + registry.DAY_MS, width_ms)
     ends_us = (starts[-1] + width_ms) * 1000
-    assert shards.closed_at_us(spec, open_) == ends_us + SETTLE_US + SKEW_US + spec.gc_grace_us
+    assert registry.closed_at_us(spec, open_) == ends_us + SETTLE_US + SKEW_US + spec.gc_grace_us
 
 
 def test_a_rival_counts_for_its_window():
@@ -244,11 +244,11 @@ def test_a_lock_alone_shows_that_it_was_written():
 def test_an_open_wide_row_spans_ten_time_shards():
     """Dead letters are few, so that shorter ones would be many empty wide rows."""
     spec = Table().spec
-    width_us = spec.width_ms * shards.OPEN_WIDTHS * 1000
+    width_us = spec.width_ms * registry.OPEN_WIDTHS * 1000
     begins_us = NOON_US // width_us * width_us
     for time_us in (begins_us, begins_us + width_us - 1):
-        assert shards.open_row(spec, time_us, b"x").time_shard * 1000 == begins_us
-    assert shards.open_row(spec, begins_us + width_us, b"x").time_shard * 1000 == begins_us + width_us
+        assert registry.open_row(spec, time_us, b"x").time_shard * 1000 == begins_us
+    assert registry.open_row(spec, begins_us + width_us, b"x").time_shard * 1000 == begins_us + width_us
 
 
 def test_a_look_at_several_wide_rows_ends_with_what_was_asked_for():
@@ -257,7 +257,7 @@ def test_a_look_at_several_wide_rows_ends_with_what_was_asked_for():
     rows = [table.row._replace(shard=shard) for shard in range(4)]
     some = []
     for row in rows:
-        for registration in shards.registration(table.spec, row, 0):
+        for registration in registry.registration(table.spec, row, 0):
             table.store.execute(registration)
         some += table.put(NOON_US, NOON_US + 1, row=row)
     assert [found.row.id for found in table.run(inspection.peek(table.spec, 3))] == some[:3]

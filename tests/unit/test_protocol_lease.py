@@ -4,7 +4,7 @@ import pytest
 
 from cqueue import ids
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
-from cqueue.protocol import ack, by_id, shards
+from cqueue.protocol import ack, by_id, registry
 from cqueue.protocol.claim import BURIED_AT_ONCE, FREED_AT_ONCE
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.policy import kept_time_of_death
@@ -338,7 +338,7 @@ def test_a_pass_over_an_open_wide_row_ends_with_the_row():
     table.pass_time(20 * 3_600_000_000)
     table.log.clear()
     table.claim(view)
-    end = ids.highest_at(shards.end_us(table.spec, row))
+    end = ids.highest_at(registry.end_us(table.spec, row))
     reads = [operation for operation in table.log if type(operation) is ReadSlice]
     assert len(reads) < 50
     assert max(read.upto for read in reads) <= end

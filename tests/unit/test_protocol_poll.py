@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from cqueue.errors import NotDone, TooManyTombstones
-from cqueue.protocol import ack, by_id, shards
+from cqueue.protocol import ack, by_id, registry
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import acquire, prepare_fence, unlock
@@ -47,9 +47,8 @@ from tests.simulation.hand import NOON_US, SECOND_US, SETTLE_US, SKEW_US, Hook, 
 
 def started(table: Table) -> Poll:
     spec: QueueSpec = table.spec
-    row = QueueRow(
-        spec.name, spec.incarnation, 1, ACTIVE, "{}", spec.epoch_ms, shards.epoch_at(spec, NOON_US // 1000), 0
-    )
+    epoch = registry.epoch_at(spec, NOON_US // 1000)
+    row = QueueRow(spec.name, spec.incarnation, 1, ACTIVE, "{}", spec.epoch_ms, epoch, 0)
     table.store.execute(CreateQueue(row))
     return Poll(row, spec, SuspectGate())
 
@@ -60,8 +59,8 @@ def hint(row: WideRow) -> Hint:
 
 def put(table: Table, shard: int, *, now: bool = False) -> WideRow:
     time_us = table.time_us if now else table.row.time_shard * 1000
-    row = shards.normal_row(table.spec, time_us, shard)
-    for registration in shards.registration(table.spec, row, 0):
+    row = registry.normal_row(table.spec, time_us, shard)
+    for registration in registry.registration(table.spec, row, 0):
         table.store.execute(registration)
     table.put(table.time_us, row=row)
     return row
@@ -389,7 +388,7 @@ def test_a_search_goes_on_until_it_has_found_something():
     table = Table(shards=2 * PROBED_AT_ONCE)
     poll = started(table)
     for shard in range(2 * PROBED_AT_ONCE):
-        for registration in shards.registration(table.spec, table.row._replace(shard=shard), 0):
+        for registration in registry.registration(table.spec, table.row._replace(shard=shard), 0):
             table.store.execute(registration)
     table.pass_time(table.end_us - NOON_US)
     put(table, 0, now=True)
@@ -515,7 +514,7 @@ def test_a_search_that_fails_is_followed_by_one_of_other_wide_rows():
 def started_with_two_priorities(table: Table) -> tuple[Poll, WideRow]:
     """Begin with a wide row that has priorities 0 and 5, and no message left."""
     poll, row = started(table), put(table, 0)
-    for registration in shards.registration(table.spec, row, 5):
+    for registration in registry.registration(table.spec, row, 5):
         table.store.execute(registration)
     work_off(table, poll)
     return poll, row
@@ -672,12 +671,12 @@ def test_the_boundary_of_a_wide_row_that_is_over_does_not_pass_its_end():
 def with_open_row(table: Table, *priorities: int) -> tuple[Poll, WideRow]:
     """A queue with one open wide row, for a consumer that runs rounds."""
     spec, hour_ms = table.spec, NOON_US // 1000
-    normal, open_ = (shards.epoch_at(spec, hour_ms, open_=is_open) for is_open in (False, True))
+    normal, open_ = (registry.epoch_at(spec, hour_ms, open_=is_open) for is_open in (False, True))
     queue = QueueRow(spec.name, spec.incarnation, 1, ACTIVE, "{}", spec.epoch_ms, normal, open_)
     table.store.execute(CreateQueue(queue))
-    row = shards.open_row(spec, NOON_US, b"x")
+    row = registry.open_row(spec, NOON_US, b"x")
     for priority in priorities:
-        for registration in shards.registration(spec, row, priority):
+        for registration in registry.registration(spec, row, priority):
             table.store.execute(registration)
     return Poll(queue, spec, SuspectGate()), row
 
@@ -805,7 +804,8 @@ def test_what_others_send_is_found_beside_much_other_work():
     for shard in range(busy):
         put(table, shard)
         put(table, shard)
-    table.run(poll.begin(table.spec, [hint(shards.normal_row(table.spec, NOON_US, n)) for n in range(busy)]))
+    hints = [hint(registry.normal_row(table.spec, NOON_US, n)) for n in range(busy)]
+    table.run(poll.begin(table.spec, hints))
     put(table, busy)
     for _ in range(TURNS * (busy + 1) + 2 * SEARCH_EVERY_US // 10_000):
         (taken,) = table.run(poll.next_claim(table.spec, 1)).taken

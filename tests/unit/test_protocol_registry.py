@@ -6,7 +6,7 @@ import pytest
 
 from cqueue import ids
 from cqueue.errors import NotDone
-from cqueue.protocol import ack, shards
+from cqueue.protocol import ack, registry
 from cqueue.protocol.budget import SHORTEST_PIECE_US
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.probe import probe
@@ -40,8 +40,8 @@ def table_with_queue(*, hours: int = 2, open_epoch: int = -1, **changes) -> Tabl
 
 
 def register(table: Table, due_us: int, priority: int = 0) -> WideRow:
-    row = shards.normal_row(table.spec, due_us, 0)
-    for operation in shards.registration(table.spec, row, priority):
+    row = registry.normal_row(table.spec, due_us, 0)
+    for operation in registry.registration(table.spec, row, priority):
         table.store.execute(operation)
     return row
 
@@ -140,11 +140,11 @@ def test_oldest_epoch_moves_over_empty_epochs_only():
     table.pass_time(3 * HOUR_US + SETTLE_US + SKEW_US)
     table.run(refresh(reader(table), table.spec))
     assert table.store._queues["q"].oldest_epoch == NOON_US // 1000
-    epoch = shards.epoch_of(table.spec, row)
+    epoch = registry.epoch_of(table.spec, row)
     table.store.execute(UnregisterShard("q@1", epoch, row.time_shard, 0))
     table.run(refresh(reader(table), table.spec))
     assert table.store._queues["q"].oldest_epoch == NOON_US // 1000 + 3 * 3_600_000
-    assert table.store.execute(ReadShards("q@1", shards.EPOCH_INDEX, 0)) == []
+    assert table.store.execute(ReadShards("q@1", registry.EPOCH_INDEX, 0)) == []
 
 
 def test_oldest_epoch_stays_at_a_wide_row_that_came_back():
@@ -163,16 +163,16 @@ def test_oldest_epoch_stays_at_a_wide_row_that_came_back():
 
 def test_an_epoch_of_open_wide_rows_leaves_the_index_with_them():
     """As one of normal wide rows does; operators look through what the index lists."""
-    epoch = shards.epoch_at(Table().spec, NOON_US // 1000, open_=True)
+    epoch = registry.epoch_at(Table().spec, NOON_US // 1000, open_=True)
     table = table_with_queue(open_epoch=epoch, derived_sends=True)
-    row = shards.open_row(table.spec, NOON_US, b"source")
-    for operation in shards.registration(table.spec, row, 0):
+    row = registry.open_row(table.spec, NOON_US, b"source")
+    for operation in registry.registration(table.spec, row, 0):
         table.store.execute(operation)
     table.store.execute(UnregisterShard("q@1", epoch, row.time_shard, row.shard))
     table.pass_time(3 * 24 * HOUR_US)
     table.run(refresh(Registry(NOON_US // 1000, epoch, read_open=True), table.spec))
-    assert shards.epoch_start_ms(table.store._queues["q"].oldest_open_epoch) > row.time_shard
-    assert table.store.execute(ReadShards("q@1", shards.EPOCH_INDEX, 0)) == []
+    assert registry.epoch_start_ms(table.store._queues["q"].oldest_open_epoch) > row.time_shard
+    assert table.store.execute(ReadShards("q@1", registry.EPOCH_INDEX, 0)) == []
 
 
 def test_an_epoch_that_closes_during_a_long_refresh_is_not_read_again():
@@ -222,7 +222,7 @@ def test_empty_row_is_retired_with_its_registration():
         table.poll(view)
     assert view.retired
     assert table.head().lock.state is LockState.RETIRED
-    assert table.store.execute(ReadShards("q@1", shards.epoch_of(table.spec, row), 0)) == []
+    assert table.store.execute(ReadShards("q@1", registry.epoch_of(table.spec, row), 0)) == []
 
 
 def test_row_with_a_held_message_is_not_retired():
@@ -342,7 +342,7 @@ def test_retirement_is_finished_by_whoever_sees_the_marker():
 
     with pytest.raises(NotDone):
         table.claim(table.view(row), hook=cut_off)
-    epoch = shards.epoch_of(table.spec, row)
+    epoch = registry.epoch_of(table.spec, row)
     assert table.store.execute(ReadShards("q@1", epoch, 0))
     table.poll(table.view(row))
     assert table.store.execute(ReadShards("q@1", epoch, 0)) == []
@@ -352,7 +352,7 @@ def test_stale_producer_cannot_bring_back_a_retired_row():
     """Registering a retired wide row again has no effect, whatever the producer's clock says."""
     table = table_with_queue()
     row = register(table, NOON_US)
-    epoch = shards.epoch_of(table.spec, row)
+    epoch = registry.epoch_of(table.spec, row)
     table.store.execute(UnregisterShard("q@1", epoch, row.time_shard, 0))
     table.pass_time(HOUR_US)
     table.store.execute(RegisterShard("q@1", epoch, row.time_shard, 0, frozenset({3})))

@@ -2,7 +2,7 @@
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown, SendUnknown
-from cqueue.protocol import shards, writing
+from cqueue.protocol import registry, writing
 from cqueue.protocol.flush import INLINE_BODY, TURN_US, Outgoing, ProducerState, make_flushes
 from cqueue.protocol.send import send
 from cqueue.protocol.writing import Bits
@@ -103,7 +103,7 @@ def test_registration_is_remembered_only_when_stored():
     assert not state.registered
     (flush,) = table.run(send(table.spec, state, [out()]))
     assert flush.error is None
-    epoch = shards.epoch_of(table.spec, flush.wide_row)
+    epoch = registry.epoch_of(table.spec, flush.wide_row)
     assert table.store.execute(ReadShards("q@1", epoch, 0))
 
 
@@ -241,7 +241,7 @@ def test_remade_message_stands_in_its_ids_time_shard():
     flushes = table.run(send(table.spec, state, [out() for _ in range(20)]), hook)
     assert [flush.remade for flush in flushes] == [True, True]
     for flush in flushes:
-        assert {shards.normal_row(table.spec, ids.time_us(row.id), 0) for row in flush.rows} == {
+        assert {registry.normal_row(table.spec, ids.time_us(row.id), 0) for row in flush.rows} == {
             flush.wide_row
         }
     assert sorted(index for flush in flushes for index in flush.indexes) == list(range(20))
@@ -314,7 +314,7 @@ def test_a_wide_row_is_registered_once():
     table, state = Table(), ProducerState()
     for later_s in (0, 3600, 0, 3600, 7200, 0):
         table.run(send(table.spec, state, [out(due_us=NOON_US + later_s * SECOND_US)]))
-    registered = [op for op in table.log if type(op) is RegisterShard and op.epoch != shards.EPOCH_INDEX]
+    registered = [op for op in table.log if type(op) is RegisterShard and op.epoch != registry.EPOCH_INDEX]
     assert len(registered) == 3
 
 
@@ -349,7 +349,7 @@ def test_late_message_that_cannot_be_deleted_keeps_its_body():
 def test_late_registration_does_not_revive_a_retired_row():
     """A registry row that was deleted stays deleted, however late a producer writes it again."""
     table = Table()
-    register, _ = shards.registration(table.spec, table.row, 0)
+    register, _ = registry.registration(table.spec, table.row, 0)
     table.store.execute(register)
     table.store.execute(UnregisterShard("q@1", register.epoch, table.row.time_shard, 0))
     table.store.execute(register)

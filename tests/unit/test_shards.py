@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue.config import HOUR_MS, QueueConfig
-from cqueue.protocol import shards
+from cqueue.protocol import registry
 from tests.simulation.hand import Table
 
 SPEC = Table().spec
@@ -31,52 +31,52 @@ def specs(draw):
 @given(specs(), TIMES, st.integers(0, 999))
 def test_a_message_lies_inside_its_time_shard(spec, due_us, shard):
     """A due time is never before its time shard's start nor at or after its end."""
-    row = shards.normal_row(spec, due_us, shard)
-    assert row.time_shard * 1000 <= due_us < shards.end_us(spec, row)
-    assert not shards.is_open(row)
+    row = registry.normal_row(spec, due_us, shard)
+    assert row.time_shard * 1000 <= due_us < registry.end_us(spec, row)
+    assert not registry.is_open(row)
 
 
 @given(specs(), TIMES, st.binary(max_size=40))
 def test_an_open_row_is_the_same_for_every_repeat_and_never_a_normal_one(spec, time_us, source):
     """A derived id's place hangs on its time and its source only, and has a shard below zero."""
-    row = shards.open_row(spec, time_us, source)
-    assert row == shards.open_row(spec, time_us, source)
+    row = registry.open_row(spec, time_us, source)
+    assert row == registry.open_row(spec, time_us, source)
     assert -spec.open_shards <= row.shard < 0
-    assert row.time_shard * 1000 <= time_us < shards.end_us(spec, row)
+    assert row.time_shard * 1000 <= time_us < registry.end_us(spec, row)
 
 
 @given(specs(), TIMES, st.integers(-1, 0))
 def test_a_wide_row_is_registered_in_the_epoch_of_its_start(spec, time_us, shard):
     """An epoch covers the starts of its time shards, and the next one begins where it ends."""
-    row = shards.open_row(spec, time_us, b"x") if shard < 0 else shards.normal_row(spec, time_us, shard)
-    epoch = shards.epoch_of(spec, row)
-    assert (epoch < 0) is shards.is_open(row)
-    start_ms = shards.epoch_start_ms(epoch)
-    assert start_ms <= row.time_shard < shards.epoch_start_ms(shards.next_epoch(spec, epoch))
+    row = registry.open_row(spec, time_us, b"x") if shard < 0 else registry.normal_row(spec, time_us, shard)
+    epoch = registry.epoch_of(spec, row)
+    assert (epoch < 0) is registry.is_open(row)
+    start_ms = registry.epoch_start_ms(epoch)
+    assert start_ms <= row.time_shard < registry.epoch_start_ms(registry.next_epoch(spec, epoch))
 
 
 def test_epochs_begin_in_1970():
     """The first one of normal wide rows, and the first one of open wide rows."""
     for open_ in (False, True):
-        assert shards.epoch_start_ms(shards.epoch_at(SPEC, 0, open_=open_)) == 0
-    assert shards.read_epoch(SPEC, 0).grid == (0, SPEC.epoch_ms, SPEC.width_ms)
-    assert shards.read_epoch(SPEC, -1).grid == (0, shards.DAY_MS, SPEC.width_ms * shards.OPEN_WIDTHS)
+        assert registry.epoch_start_ms(registry.epoch_at(SPEC, 0, open_=open_)) == 0
+    assert registry.read_epoch(SPEC, 0).grid == (0, SPEC.epoch_ms, SPEC.width_ms)
+    assert registry.read_epoch(SPEC, -1).grid == (0, registry.DAY_MS, SPEC.width_ms * registry.OPEN_WIDTHS)
 
 
 @given(specs(), TIMES, st.booleans())
 def test_an_epoch_closes_after_the_last_acknowledgement_in_it(spec, time_us, open_):
     """No send to a wide row of the epoch can be acknowledged at or after the time it closes."""
-    row = shards.open_row(spec, time_us, b"x") if open_ else shards.normal_row(spec, time_us, 0)
+    row = registry.open_row(spec, time_us, b"x") if open_ else registry.normal_row(spec, time_us, 0)
     grace_us = spec.gc_grace_us if open_ else 0
-    last_us = shards.end_us(spec, row) + spec.settle_us + spec.skew_us + grace_us
-    assert shards.closed_at_us(spec, shards.epoch_of(spec, row)) >= last_us
+    last_us = registry.end_us(spec, row) + spec.settle_us + spec.skew_us + grace_us
+    assert registry.closed_at_us(spec, registry.epoch_of(spec, row)) >= last_us
 
 
 @given(specs(), TIMES)
 def test_registration_names_row_and_epoch(spec, time_us):
     """A wide row is registered in its epoch, and its epoch in the index of epochs."""
-    row = shards.normal_row(spec, time_us, 3)
-    mine, index = shards.registration(spec, row, 7)
-    assert (mine.epoch, mine.time_shard, mine.shard) == (shards.epoch_of(spec, row), row.time_shard, 3)
+    row = registry.normal_row(spec, time_us, 3)
+    mine, index = registry.registration(spec, row, 7)
+    assert (mine.epoch, mine.time_shard, mine.shard) == (registry.epoch_of(spec, row), row.time_shard, 3)
     assert mine.priorities == {7}
-    assert (index.epoch, index.time_shard) == (shards.EPOCH_INDEX, shards.epoch_start_ms(mine.epoch))
+    assert (index.epoch, index.time_shard) == (registry.EPOCH_INDEX, registry.epoch_start_ms(mine.epoch))

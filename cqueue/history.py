@@ -26,12 +26,12 @@ from cqueue.errors import (
     InvalidQueueName,
     LogExists,
     LogNotFound,
+    unknown_if_not_done,
 )
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import Record
 from cqueue.message import MessageId, check_limit, check_queue_name, to_datetime
-from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.texts import check_text
 

@@ -16,9 +16,8 @@ from cqueue.cli.options import ExistOk, QueueName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.values import counted
 from cqueue.config import FIXED, QueueConfig, with_other_settings
-from cqueue.errors import BadInput, QueueExists
+from cqueue.errors import BadInput, QueueExists, unknown_if_not_done
 from cqueue.protocol.spec import DEAD_SUFFIX
-from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.runtime.durations import show_duration
 
 if TYPE_CHECKING:

@@ -8,14 +8,22 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from cqueue.config import EXISTS, named_settings, with_other_settings
-from cqueue.errors import ConfigError, DamagedRow, LogExists, LogNotFound, NotDone, OutcomeUnknown
+from cqueue.errors import (
+    ConfigError,
+    DamagedRow,
+    LogExists,
+    LogNotFound,
+    NotDone,
+    OutcomeUnknown,
+    looking_again,
+    unknown_if_not_done,
+)
 from cqueue.log.config import LogConfig, earlier_ttls, with_earlier_ttl
 from cqueue.log.protocol.shards import existing
 from cqueue.log.protocol.spec import EarlierTtl, LogSpec
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol.spec import Proto
-from cqueue.protocol.unknown import looking_again, unknown_if_not_done
 from cqueue.runtime.catalog import ACTIVE, DELETING
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.sequences import parts

@@ -14,7 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from cqueue.errors import CqueueError, DamagedRow, LeaseLost, MessageHeld, NotDone, OutcomeUnknown
+from cqueue.errors import (
+    CqueueError,
+    DamagedRow,
+    LeaseLost,
+    MessageHeld,
+    NotDone,
+    OutcomeUnknown,
+    looking_again,
+)
 from cqueue.protocol import lock as locks
 from cqueue.protocol import policy
 from cqueue.protocol.ack import SHARED_MS
@@ -24,7 +32,6 @@ from cqueue.protocol.lock import acquire, mutate_once_or_unsure, new_owner, tall
 from cqueue.protocol.registry import remember_row
 from cqueue.protocol.row_memory import RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.unknown import looking_again
 from cqueue.runtime.sequences import grouped
 from cqueue.store.operations import (
     Head,

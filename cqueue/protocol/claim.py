@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
+from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown, unknown_if_not_done
 from cqueue.protocol import ack, claim_draft, lock, policy, retire, unclaimed
 from cqueue.protocol.claim_draft import Claim, Draft, HeadDraft
 from cqueue.protocol.hint import Hint
@@ -34,7 +34,6 @@ from cqueue.protocol.retire import finish_retirement
 from cqueue.protocol.row_memory import ReadAhead, RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.unclaimed import next_slice
-from cqueue.protocol.unknown import unknown_if_not_done
 from cqueue.store.operations import Head, Mutate, Now, ReadMessages, SlotRow, SlotState
 
 TRIES = 4

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import NotDone, OutcomeUnknown, caused
 from cqueue.protocol import keys, registry, writing
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes, new_flush
 from cqueue.protocol.registry import registration
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.unknown import caused
 from cqueue.protocol.writing import REMAKES, Bits, Failure, Writer, worst
 from cqueue.runtime.sequences import grouped
 from cqueue.store.operations import (

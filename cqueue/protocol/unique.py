@@ -11,13 +11,12 @@ from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
 from cqueue import ids
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import NotDone, OutcomeUnknown, caused
 from cqueue.protocol import by_id, inspection
 from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.send import Sending
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.unknown import caused
 from cqueue.protocol.writing import LONGEST_PAUSE_S, bits_for
 from cqueue.store.keys import Place, ReadReservation, ReservationRow, WriteReservation
 from cqueue.store.operations import DeleteMessages, InsertMessages, MessageRow, Now, Pause

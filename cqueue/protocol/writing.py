@@ -15,9 +15,8 @@ from itertools import chain
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from cqueue import ids
-from cqueue.errors import LASTING, NotDone, OutcomeUnknown
+from cqueue.errors import LASTING, NotDone, OutcomeUnknown, caused
 from cqueue.protocol.spec import Proto
-from cqueue.protocol.unknown import caused
 from cqueue.runtime import sequences
 from cqueue.store.operations import Answers, Now, Operation, Pause, RandomBits, Together
 

@@ -29,11 +29,12 @@ from cqueue.errors import (
     SchemaMismatch,
     TooManyTombstones,
     WrongDataCentre,
+    looking_again,
+    unknown_if_not_done,
 )
 from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol import inspection, registry
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
-from cqueue.protocol.unknown import looking_again, unknown_if_not_done
 from cqueue.runtime.conditions import Thread
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home

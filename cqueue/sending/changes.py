@@ -22,6 +22,7 @@ from cqueue.errors import (
     MessageHeld,
     NotDone,
     OutcomeUnknown,
+    caused,
 )
 from cqueue.message import MAX_BATCH, Location, Message, MessageId, datetime_at
 from cqueue.producer import Producer
@@ -31,7 +32,6 @@ from cqueue.protocol.hint import Hint
 from cqueue.protocol.inspection import Found, is_expired
 from cqueue.protocol.probe import MAX_WAITING_REST_US
 from cqueue.protocol.spec import Proto, QueueSpec
-from cqueue.protocol.unknown import caused
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.listing import by_row, still_at

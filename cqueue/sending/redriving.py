@@ -16,7 +16,15 @@ from dataclasses import replace
 from typing import Final, NamedTuple, TypeVar
 
 from cqueue import ids
-from cqueue.errors import BadInput, CqueueError, HeadersTooLarge, NotDone, OutcomeUnknown, RedriveLimit
+from cqueue.errors import (
+    BadInput,
+    CqueueError,
+    HeadersTooLarge,
+    NotDone,
+    OutcomeUnknown,
+    RedriveLimit,
+    caused,
+)
 from cqueue.message import Message, MessageId, check_headers, datetime_at
 from cqueue.producer import Producer
 from cqueue.protocol import bodies, inspection
@@ -34,7 +42,6 @@ from cqueue.protocol.dead import (
 )
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.unknown import caused
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.listing import still_at

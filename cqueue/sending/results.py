@@ -8,9 +8,8 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-from cqueue.errors import AppendUnknown, BadInput, BatchTooLarge, CqueueError, NotDone, SendUnknown
+from cqueue.errors import AppendUnknown, BadInput, BatchTooLarge, CqueueError, NotDone, SendUnknown, caused
 from cqueue.message import MAX_BATCH
-from cqueue.protocol.unknown import caused
 from cqueue.protocol.writing import Part, WriterState
 
 Id = TypeVar("Id")

@@ -7,10 +7,9 @@ from concurrent import futures
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown
+from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown, caused
 from cqueue.message import Message, MessageId
 from cqueue.producer import SendResult
-from cqueue.protocol.unknown import caused
 from cqueue.queue import Queue
 from cqueue.runtime.conditions import Future
 from cqueue.sending.changes import ChangeResult

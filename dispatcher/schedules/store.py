@@ -13,12 +13,11 @@ from typing import Final
 from cqueue import ids
 from cqueue.dispatcher.schedules.definition import ACTIVE, FiringId, ScheduleDefinition, next_firing
 from cqueue.dispatcher.schedules.triggers import jitter_ms
-from cqueue.errors import BadInput, OutcomeUnknown
+from cqueue.errors import BadInput, OutcomeUnknown, looking_again
 from cqueue.message import Message, MessageId, outgoing, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol.registry import open_row
 from cqueue.protocol.spec import QueueSpec
-from cqueue.protocol.unknown import looking_again
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.store import decode

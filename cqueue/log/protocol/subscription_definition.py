@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from cqueue import ids
-from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown
+from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown, looking_again
 from cqueue.protocol.spec import Proto
-from cqueue.protocol.unknown import looking_again
 from cqueue.store import decode
 from cqueue.store.log_operations import (
     ChangeDefinition,

@@ -17,12 +17,11 @@ from cqueue.receiving.interface import Found
 from cqueue.receiving.prefetch import Prefetch
 from cqueue.receiving.receiver import Receiver
 from cqueue.receiving.settler import Settler
-from cqueue.runtime import logs
+from cqueue.runtime import logs, waiting
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.wakeups import Wakeups
-from cqueue.store import waiting
 from cqueue.store.operations import WideRow
 
 __all__ = ["Consumer", "ReceivedMessage"]

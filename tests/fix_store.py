@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from cqueue import ids
+from cqueue.runtime import waiting
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.store import memory, waiting
+from cqueue.store import memory
 from cqueue.store.cassandra import CassandraStore
 from cqueue.store.connection import Connection, open_session
 from cqueue.store.memory import MemoryStore

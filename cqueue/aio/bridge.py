@@ -22,8 +22,8 @@ from typing import Any, NamedTuple, TypeVar
 from greenlet import getcurrent, greenlet
 
 from cqueue.errors import Closed, CqueueError
-from cqueue.store import waiting
-from cqueue.store.waiting import Signal
+from cqueue.runtime import waiting
+from cqueue.runtime.waiting import Signal
 
 T = TypeVar("T")
 

@@ -14,8 +14,8 @@ from cqueue.aio.queue import AsyncQueue
 from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.log.config import LogConfig
+from cqueue.runtime import waiting
 from cqueue.runtime.call_metrics import CallMetrics
-from cqueue.store import waiting
 
 
 class AsyncClient(Opening[Client]):

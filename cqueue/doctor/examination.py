@@ -28,9 +28,10 @@ from cqueue.doctor import (
 from cqueue.doctor.finding import Finding, Severity, not_checked
 from cqueue.doctor.site import Site
 from cqueue.errors import CqueueError
+from cqueue.runtime import waiting
 from cqueue.runtime.durations import show_duration
 from cqueue.runtime.logs import describe, logger, trace
-from cqueue.store import outcome, waiting
+from cqueue.store import outcome
 from cqueue.store.connection import DRIVER_ERRORS
 from cqueue.store.statements import Kind
 

@@ -16,7 +16,7 @@ from cqueue.doorbell.listener import Address
 from cqueue.doorbell.presence import NEVER, OnRing, Presence
 from cqueue.doorbell.sender import Sender
 from cqueue.errors import CqueueError, Refused
-from cqueue.runtime import conditions
+from cqueue.runtime import waiting
 from cqueue.runtime.logs import logger
 from cqueue.runtime.rendezvous import own_name
 
@@ -65,7 +65,7 @@ class Doorbell:
         self._presence = Presence(self.name, address, self.counts, now_us)
         self._directory = Directory(me=self.name)
         self._coalescer = RingCoalescer()
-        self._changed = conditions.Condition()
+        self._changed = waiting.Condition()
         self._is_read_due = self._has_work = self._closing = False
         self._thread: Thread | None = None
 
@@ -129,7 +129,7 @@ class Doorbell:
         """Wake the thread, or start it. The caller holds the mutex."""
         self._has_work = True
         if self._thread is None and not self._closing:
-            thread = conditions.Thread(target=self._run, name="cqueue-doorbell", daemon=True)
+            thread = waiting.Thread(target=self._run, name="cqueue-doorbell", daemon=True)
             try:
                 thread.start()
             except RuntimeError as exc:  # there are too many threads, or Python is shutting down

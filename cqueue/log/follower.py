@@ -18,8 +18,8 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogId, LogRecord
 from cqueue.message import check_duration
+from cqueue.runtime import waiting
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.store import waiting
 
 
 class FollowRound(NamedTuple):

@@ -19,7 +19,7 @@ from cqueue.log.owned_partitions import OwnedPartitions
 from cqueue.log.protocol.following import ReadResult
 from cqueue.log.rebalancer import Rebalancer
 from cqueue.log.records import LogRecord
-from cqueue.runtime.conditions import Event
+from cqueue.runtime.waiting import Event
 
 PAUSED_S: Final = 0.5
 """Seconds between checks of a paused subscription: with the reads of 1.5 s it resumes within 2 s."""

@@ -11,7 +11,7 @@ from cqueue.errors import LASTING, Closed, CqueueError, LogNotFound, NotDone, Ou
 from cqueue.log.member import Member
 from cqueue.log.member_loop import MemberLoop
 from cqueue.runtime import logs
-from cqueue.runtime.conditions import Condition, Event, Thread
+from cqueue.runtime.waiting import Condition, Event, Thread
 
 TROUBLE_S: Final = 0.3
 """Seconds to wait after a failure that may be over soon: short, as a heartbeat is due every 1.5 s."""

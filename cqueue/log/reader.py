@@ -12,8 +12,8 @@ from cqueue.log.catalog import LogCatalog
 from cqueue.log.protocol.source import Record
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.log.records import LogRecord, check_partitions, check_topics
+from cqueue.runtime import waiting
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.store import waiting
 
 
 class Reader:

@@ -14,9 +14,9 @@ from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import Stretch, in_order, passed_upto
 from cqueue.log.reader import Reader
 from cqueue.log.records import LogRecord
+from cqueue.runtime import waiting
 from cqueue.runtime.batcher import calls
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.store import waiting
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -41,8 +41,8 @@ from cqueue.log.protocol.subscription_definition import (
 from cqueue.log.rebalancer import Rebalancer
 from cqueue.log.records import LogId, check_partitions, check_topics
 from cqueue.message import check_duration, check_queue_name
-from cqueue.runtime.conditions import Event
 from cqueue.runtime.driver import BlockingDriver
+from cqueue.runtime.waiting import Event
 from cqueue.store.decode import AHEAD_US
 from cqueue.store.log_operations import ReadSubscription, SubscriptionKey
 

@@ -15,7 +15,7 @@ from threading import TIMEOUT_MAX
 from typing import Generic, TypeVar
 
 from cqueue.message import MAX_RECEIVE
-from cqueue.runtime.conditions import Condition, Thread
+from cqueue.runtime.waiting import Condition, Thread
 
 T = TypeVar("T")
 

@@ -22,12 +22,12 @@ from cqueue.protocol.lease import Lease, Taken
 from cqueue.protocol.policy import Disposition
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.received import Messages, Received, listed
+from cqueue.runtime import waiting
 from cqueue.runtime.batcher import Calls
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.rendezvous import own_name
 from cqueue.runtime.sequences import grouped
-from cqueue.store import waiting
 
 T = TypeVar("T")
 

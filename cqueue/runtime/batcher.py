@@ -32,10 +32,9 @@ from threading import Condition, RLock, Thread, current_thread
 from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from cqueue.errors import Closed, NotDone
-from cqueue.runtime import conditions, forks
-from cqueue.runtime.conditions import Future
+from cqueue.runtime import waiting
 from cqueue.runtime.sequences import grouped
-from cqueue.store import waiting
+from cqueue.runtime.waiting import Future
 
 Entry = TypeVar("Entry")
 Outcome = TypeVar("Outcome")
@@ -170,7 +169,7 @@ class Batcher(Generic[Entry, Outcome]):
         self._store = store
         self._bounds = bounds
         self._enough = bounds.enough or bounds.most
-        self._thread = partial(conditions.Thread, target=self._work, name=name, daemon=daemon)
+        self._thread = partial(waiting.Thread, target=self._work, name=name, daemon=daemon)
         self._mutex = RLock()  # an RLock belongs to its thread: a wait ended by Ctrl-C releases nobody else's
         self._entry_came = Condition(self._mutex)  # wakes the batcher's threads: an entry came
         self._entry_done = Condition(self._mutex)  # wakes callers that wait for room, and `wait_stored`
@@ -242,7 +241,7 @@ class Batcher(Generic[Entry, Outcome]):
         return future.result()
 
     def _enqueue(self, entry: Entry, future: Future[Any]) -> None:
-        forks.check(self._pid)  # before the mutex, which may have been locked for good
+        waiting.check_fork(self._pid)  # before the mutex, which may have been locked for good
         with self._mutex:
             while self._is_full():
                 self._entry_done.wait()
@@ -336,7 +335,7 @@ class Batcher(Generic[Entry, Outcome]):
             go_on: asked each time when these seconds are over; if true, they begin again.
             wait_s: seconds to wait for each thread. None: until it has ended.
         """
-        if forks.is_fork_of(self._pid):
+        if waiting.is_fork_of(self._pid):
             return
         self.hurry()
         given_up: list[Future[Any]] = []

@@ -35,10 +35,11 @@ from cqueue.errors import (
 from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol import inspection, registry
 from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
-from cqueue.runtime.conditions import Thread
+from cqueue.runtime import waiting
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home
-from cqueue.store import decode, waiting
+from cqueue.runtime.waiting import Thread
+from cqueue.store import decode
 from cqueue.store.control import ListSchedules, RemoveSchedule
 from cqueue.store.keys import ALL_TOKENS, ListReservations, RemoveReservation
 from cqueue.store.operations import (

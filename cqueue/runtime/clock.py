@@ -15,8 +15,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from cqueue.errors import NotDone, Unavailable
-from cqueue.runtime import forks
-from cqueue.store import waiting
+from cqueue.runtime import waiting
 
 STALE_US = 30_000_000
 """Age of a synchronisation in µs (30 s) after which the clock is synchronised again before a send is
@@ -119,7 +118,7 @@ class ClusterClock:
             NotDone: no coordinator answers within 200 ms, or two contradict each other.
             Closed: this process is a fork.
         """
-        forks.check(self._pid)
+        waiting.check_fork(self._pid)
         return waiting.in_thread(self._sync)
 
     def _sync(self) -> int:

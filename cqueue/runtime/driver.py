@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cqueue.errors import LASTING, Closed, NotDone, OutcomeUnknown, TooManyTombstones, Unavailable
 from cqueue.protocol.spec import Proto
-from cqueue.runtime import forks
+from cqueue.runtime import waiting
 from cqueue.runtime.clock import ClusterClock
-from cqueue.store import waiting
 from cqueue.store.operations import Now, Operation, Pause, RandomBits, Repeatable, Store, Together
 from cqueue.store.quarantine import Damage
 
@@ -89,12 +88,12 @@ class BlockingDriver:
         """Raise `Closed` if the driver was closed, or made before a fork."""
         if self._closed:
             raise Closed("the client has been closed")
-        forks.check(self._pid)
+        waiting.check_fork(self._pid)
 
     @property
     def is_forked(self) -> bool:
         """Whether this process is a fork of the one that made the driver."""
-        return forks.is_fork_of(self._pid)
+        return waiting.is_fork_of(self._pid)
 
     def limited(self, limit_s: float | None = None) -> AbstractContextManager[None]:
         """Return a context whose runs share one deadline, of `limit_s` or the driver's own."""

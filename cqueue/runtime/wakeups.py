@@ -13,9 +13,9 @@ from cqueue.doorbell import Doorbell, HintCounts, Ring, Target
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.poll import Share
+from cqueue.runtime import waiting
 from cqueue.runtime.logs import describe, logger
 from cqueue.runtime.sequences import parts
-from cqueue.store import waiting
 from cqueue.store.decode import LAST_MS, MOST_OPEN_SHARDS, MOST_SHARDS
 from cqueue.store.operations import WideRow
 

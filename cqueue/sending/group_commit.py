@@ -15,8 +15,8 @@ from typing import Final, NamedTuple
 from cqueue.errors import CqueueError
 from cqueue.message import Message, MessageId
 from cqueue.producer import Producer
+from cqueue.runtime import waiting
 from cqueue.runtime.batcher import Batcher, Bounds
-from cqueue.store import waiting
 
 MAX_LINGER: Final = timedelta(seconds=1)
 """Upper bound of `linger`: each send waits for that long."""

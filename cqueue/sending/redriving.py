@@ -42,11 +42,11 @@ from cqueue.protocol.dead import (
 )
 from cqueue.protocol.inspection import Found
 from cqueue.protocol.spec import QueueSpec
+from cqueue.runtime import waiting
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.listing import still_at
 from cqueue.runtime.sequences import grouped, parts
-from cqueue.store import waiting
 from cqueue.store.operations import MessageRow, SlotState
 
 AT_ONCE = 250

@@ -11,7 +11,7 @@ from cqueue.errors import CqueueError, NotDone, OutcomeUnknown, SendUnknown, cau
 from cqueue.message import Message, MessageId
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
-from cqueue.runtime.conditions import Future
+from cqueue.runtime.waiting import Future
 from cqueue.sending.changes import ChangeResult
 from cqueue.sending.results import Failed, checked, listed
 from cqueue.sending.spans import sent

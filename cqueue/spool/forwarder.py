@@ -11,9 +11,8 @@ import tenacity
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone, Refused, SpoolLocked
 from cqueue.message import check_duration
 from cqueue.runtime import logs
-from cqueue.runtime.conditions import Condition, Thread
+from cqueue.runtime.waiting import Condition, Signal, Thread
 from cqueue.spool.forward_frame import ForeignPayload
-from cqueue.store.waiting import Signal
 
 if TYPE_CHECKING:
     from cqueue.spool import Spool, SpoolRecord

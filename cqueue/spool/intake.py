@@ -5,7 +5,7 @@ consumed, has a high and a low water mark: a full spool stays full until a good 
 that callers do not stop and go with every message.
 
 A Ctrl-C may end a caller anywhere in here, and the writer and other callers go on: the condition comes from
-`cqueue.runtime.conditions`, the queue of entries is written in C, and what is under way is counted anew
+`cqueue.runtime.waiting`, the queue of entries is written in C, and what is under way is counted anew
 whenever the writer takes it.
 """
 
@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from cqueue.errors import BadInput, Closed, CqueueError, NotDone, SpoolFull
-from cqueue.runtime.conditions import Condition, Future
+from cqueue.runtime.waiting import Condition, Future
 from cqueue.spool.level import Level
 from cqueue.spool.options import SpoolOptions
 from cqueue.spool.stored_queue import StoredQueue

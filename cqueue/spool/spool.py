@@ -12,8 +12,8 @@ from typing import Any, Final, Self, Unpack
 from urllib.parse import quote, unquote
 
 from cqueue.errors import BadInput, Closed, NotDone
-from cqueue.runtime.conditions import Condition, Future
 from cqueue.runtime.suggestions import check_known
+from cqueue.runtime.waiting import Condition, Future
 from cqueue.spool.damage import Finding
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake

@@ -15,7 +15,7 @@ from typing import Final
 
 from cqueue.errors import BadInput, Closed, SpoolFailed
 from cqueue.runtime import logs
-from cqueue.runtime.conditions import Condition
+from cqueue.runtime.waiting import Condition
 from cqueue.spool import progress, recovery
 from cqueue.spool import segment as segments
 from cqueue.spool.damage import Finding, LostRanges

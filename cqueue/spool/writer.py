@@ -8,8 +8,8 @@ from typing import Final
 
 from cqueue.errors import SpoolFailed
 from cqueue.runtime import logs
-from cqueue.runtime.conditions import Thread
 from cqueue.runtime.sequences import grouped
+from cqueue.runtime.waiting import Thread
 from cqueue.spool.disk import Disk
 from cqueue.spool.intake import Entry, Intake
 from cqueue.spool.options import SpoolOptions

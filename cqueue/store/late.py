@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, Final
 
 from cqueue.errors import Closed, NotDone, Refused, Unavailable
-from cqueue.store import waiting
+from cqueue.runtime import waiting
 from cqueue.store.operations import Operation, Store
 from cqueue.store.quarantine import Quarantine
 

@@ -15,7 +15,8 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from cqueue.errors import CqueueError, NotDone
-from cqueue.store import packs, waiting
+from cqueue.runtime import waiting
+from cqueue.store import packs
 from cqueue.store.operations import Range, ReadIds
 from cqueue.store.requests import Job, Request, Steps, Window
 

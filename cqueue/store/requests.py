@@ -26,7 +26,8 @@ from cassandra.query import (
 )
 
 from cqueue.errors import CqueueError, OutcomeUnknown
-from cqueue.store import decode, driver, outcome, waiting
+from cqueue.runtime import waiting
+from cqueue.store import decode, driver, outcome
 from cqueue.store.driver.errors import was_sent
 from cqueue.store.operations import Answers, Operation, Pending
 from cqueue.store.quarantine import Quarantine

@@ -17,7 +17,7 @@ from cqueue.dispatcher.execution.actions import LONGEST_DELAY
 from cqueue.errors import BadInput, LetterNotFound, NoResult, ResultTimeout, TaskFailed
 from cqueue.message import MessageId, check_duration
 from cqueue.queue import TaskResult
-from cqueue.store import waiting
+from cqueue.runtime import waiting
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.application.tasks import Task

@@ -28,8 +28,8 @@ from cqueue.dispatcher.execution.telemetry import Stats, Telemetry
 from cqueue.errors import Closed, ConfigError
 from cqueue.message import check_duration
 from cqueue.queue import Queue
-from cqueue.runtime.conditions import Condition, Event
 from cqueue.runtime.suggestions import check_known
+from cqueue.runtime.waiting import Condition, Event
 
 LONGEST_WAIT: Final = timedelta(days=365)
 """Longest grace and timeout, 365 days: far beyond use, and well within what the platform's waits accept."""

@@ -24,7 +24,7 @@ from cqueue.protocol.poll import OTHERS_EVERY_US, Share
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.queue import Queue
 from cqueue.receiving.interface import Consuming, Found
-from cqueue.runtime.conditions import Condition
+from cqueue.runtime.waiting import Condition
 from cqueue.store.operations import WideRow
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from cassandra.cluster import EXEC_PROFILE_DEFAULT
 
 from cqueue import ids
 from cqueue.errors import Unavailable
+from cqueue.runtime.waiting import within
 from cqueue.settings import load
 from cqueue.store import driver
 from cqueue.store.cassandra import CassandraStore
@@ -34,7 +35,6 @@ from cqueue.store.operations import (
     WideRow,
 )
 from cqueue.store.record_page import ReadRecordPage
-from cqueue.store.waiting import within
 from tests.faults.proxy import Proxy
 from tests.fix_store import lock, message, new_id, new_ids, now_us
 

@@ -1,11 +1,11 @@
 """A clock for the time limits of calls: it stands still until a test lets time pass."""
 
 from cqueue.errors import Unavailable
-from cqueue.store import waiting
+from cqueue.runtime import waiting
 
 
 class PassingClock:
-    """The time by which calls end, in place of `time` in `cqueue.store.waiting`."""
+    """The time by which calls end, in place of `time` in `cqueue.runtime.waiting`."""
 
     def __init__(self):
         self.now_s = 1000.0

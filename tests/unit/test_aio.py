@@ -19,7 +19,7 @@ import pytest
 
 import cqueue
 from cqueue.aio.bridge import Bridge
-from cqueue.store import waiting
+from cqueue.runtime import waiting
 
 SOON, LONG = timedelta(seconds=10), timedelta(hours=1)
 
@@ -456,7 +456,7 @@ def test_a_child_process_connects_although_its_parent_has():
     """Threads do not survive a fork, so the child makes its own."""
     script = """
 import os, sys
-from cqueue.store import waiting
+from cqueue.runtime import waiting
 
 waiting._threads().submit(int).result()
 child = os.fork()

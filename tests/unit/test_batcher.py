@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.errors import Closed, NotDone, Unavailable
+from cqueue.runtime import waiting
 from cqueue.runtime.batcher import FIRST_PAUSE_S, LONGEST_PAUSE_S, Batcher, Bounds, calls
-from cqueue.store import waiting
 from tests.fix_dispatcher import SOON_S, until
 from tests.unit.ctrl_c import at_each_moment, on_a_thread
 from tests.unit.wanted import Wanted

@@ -21,7 +21,7 @@ from cqueue.protocol.flush import INLINE_BODY
 from cqueue.protocol.lease import Holding
 from cqueue.receiving import receiver as receivers
 from cqueue.receiving import settler
-from cqueue.store import waiting
+from cqueue.runtime import waiting
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.errors import Unavailable
+from cqueue.runtime import waiting
 from cqueue.runtime.clock import ClusterClock
 from cqueue.runtime.driver import WAITS_S, BlockingDriver
-from cqueue.store import waiting
 from cqueue.store.operations import Answers, ReadHead, Together, WideRow
 from tests.unit.ctrl_c import at_each_moment
 from tests.unit.passing import PassingClock

@@ -29,7 +29,7 @@ from cqueue.log import LogConfig, LogId, Record, catalog
 from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import earlier_ttls
 from cqueue.log.log import Log
-from cqueue.store import waiting
+from cqueue.runtime import waiting
 from cqueue.store.log_operations import AppendRecords, ListLogShards, ReadLog
 from cqueue.store.record_page import ReadRecordPage
 from tests.subscriptions.subscribing import Clocked

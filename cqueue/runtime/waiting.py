@@ -1,4 +1,4 @@
-"""How a call waits: until when, and on a thread or an event loop, by the same code.
+"""How a call waits: until when, on a thread or an event loop, and past a Ctrl-C or a fork.
 
 A call makes several requests, and repeats some. If each request had the whole timeout, a client that is cut
 off would wait for the sum of them. So each request of a thread gets the time that the thread's call has left.
@@ -10,26 +10,95 @@ told. Everywhere else a wait blocks its thread, and nothing here costs more than
 
 from __future__ import annotations
 
+import concurrent.futures
+import os
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import ContextVar, Token
 from functools import cache
-from os import register_at_fork
 from threading import Lock, RLock, get_ident
 from types import FrameType
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from cqueue.runtime.conditions import Event
+from cqueue.errors import Closed
 
 T = TypeVar("T")
 
 SHORTEST_S: Final = 0.5
 """Seconds that a request gets even after the deadline. Less would fail requests that Cassandra could
 answer."""
+
+
+# ── after a Ctrl-C ──
+#
+# The standard `Condition.__enter__` and `__exit__` are Python code. A signal may interrupt them between
+# taking and releasing the lock. The lock then stays taken, and the next thread that needs it hangs: to set a
+# future's result, say. Here `with` calls the lock's own methods, which are written in C, so no signal comes
+# in between.
+
+
+class Condition(threading.Condition):
+    """A condition on its own `RLock`: a wait that a signal ends cannot release another thread's lock."""
+
+    __enter__: Any = property(lambda self: self._lock.__enter__)
+    __exit__: Any = property(lambda self: self._lock.__exit__)
+
+    def is_held(self) -> bool:
+        """Return whether this thread holds the lock: in a signal handler, the code that it interrupted."""
+        return bool(self._is_owned())  # type: ignore[attr-defined]
+
+
+class Event(threading.Event):
+    """An event that the main thread may set, clear or wait for, where Ctrl-C arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._cond = Condition()
+
+
+class Future(concurrent.futures.Future[T]):
+    """A future that the main thread may wait for, where Ctrl-C arrives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._condition.__class__ = Condition  # whose objects have the same attributes: no second one is made
+
+
+class Thread(threading.Thread):
+    """A thread that the main thread may start, where Ctrl-C arrives.
+
+    The event by which a thread tells its starter that it runs may be left locked as well. The thread would
+    wait for it for ever, and the process at its end for the thread.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._started = Event()
+
+
+# ── after a fork ──
+#
+# Connections, threads and locks of a client belong to the process that made it. A lock that another thread
+# held at the fork is held in the child for good. So a call that may wait for one asks here first.
+
+
+def is_fork_of(pid: int) -> bool:
+    """Return whether this process is another one than that with the id `pid`, and so a fork of it."""
+    return os.getpid() != pid
+
+
+def check_fork(pid: int) -> None:
+    """Raise `Closed` in a fork. pid: of the process that made the client."""
+    if is_fork_of(pid):
+        raise Closed("the client was made before this process was forked; connect again after the fork")
+
+
+# ── on an event loop ──
 
 
 class Waits(Protocol):
@@ -179,7 +248,7 @@ def sleep(seconds: float, *, cancellable: bool = False) -> None:
         Signal().wait(seconds, cancellable=cancellable)
 
 
-def wait(future: Future[Any]) -> None:
+def wait(future: concurrent.futures.Future[Any]) -> None:
     """Wait until a future of another thread is done."""
     done = lock()  # no `Signal`: a Ctrl-C could leave it locked, and the other thread would hang
     done.acquire()
@@ -187,7 +256,7 @@ def wait(future: Future[Any]) -> None:
     done.acquire()
 
 
-def result(future: Future[T]) -> T:
+def result(future: concurrent.futures.Future[T]) -> T:
     """Wait for a future of another thread. Return its result, or raise its error."""
     wait(future)
     return future.result()
@@ -203,7 +272,7 @@ def _threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(4, thread_name_prefix="cqueue-aio")
 
 
-register_at_fork(after_in_child=_threads.cache_clear)  # a child has none of these threads
+os.register_at_fork(after_in_child=_threads.cache_clear)  # a child has none of these threads
 
 
 # ── deadlines ──

@@ -28,8 +28,8 @@ from cqueue.store import operations as ops
 from cqueue.store import statements as cql
 from cqueue.store.connection import level
 from cqueue.store.operations import Pending
+from cqueue.store.packs import Density, Part, joined_items, ranged
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES, Damage
-from cqueue.store.ranges import Density, Part, joined_items, ranged, silence_warnings
 from cqueue.store.requests import (
     ManyRequests,
     Request,
@@ -41,6 +41,7 @@ from cqueue.store.requests import (
     collected,
     results_of,
     sent_or_error,
+    silence_warnings,
 )
 from cqueue.store.statements import Kind
 from cqueue.store.timing import sample_time_us

@@ -7,6 +7,7 @@ thread sends a request, the driver's thread receives the answer, and the thread 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -42,6 +43,9 @@ _DRIVER_LOG = logging.getLogger("cassandra.cluster")
 _LATEST: WeakKeyDictionary[Cluster, dict[bytes, PreparedStatement]] = WeakKeyDictionary()
 """The statement that was prepared last for each query id. The driver refers to it weakly, and needs it to
 prepare a batch's statements again after a node has forgotten them; it may have been another store's."""
+
+# The coordinator's own read, or what it was told by replicas (`read_thresholds_enabled`).
+_WARNING = re.compile(r"Read \d+ live rows and (\d+) tombstone cells|scanned up to (\d+) tombstones")
 
 
 Decode = Callable[[list[Any]], T]
@@ -348,3 +352,25 @@ def applied(rows: list[Any]) -> bool:
 
 def _is_news(record: logging.LogRecord) -> bool:
     return record.msg != "Error preparing query:"
+
+
+# ── tombstones ──
+#
+# Cassandra tells how many tombstones a read crossed only in a warning to the client, above
+# `tombstone_warn_threshold` (1,000). The driver logs every warning. cqueue uses these as part of the answer,
+# and keeps them out of the log, where each read of a busy wide row would add one.
+
+
+def tombstones(warnings: Iterable[str] | None) -> int:
+    """Return the largest number of tombstones in an answer's warnings, or 0."""
+    found = (_WARNING.search(warning) for warning in warnings or ())
+    return max((int(match[1] or match[2]) for match in found if match), default=0)
+
+
+def silence_warnings() -> None:
+    """Keep the warnings of tombstones, and no others, out of the driver's log."""
+    logging.getLogger("cassandra.protocol").addFilter(_is_other)  # adding it again does nothing
+
+
+def _is_other(record: logging.LogRecord) -> bool:
+    return _WARNING.search(record.getMessage()) is None

@@ -20,7 +20,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MODULES = (
     "cqueue/protocol/*.py",
     "cqueue/store/packs.py",
-    "cqueue/store/ranges.py",
     "dispatcher/execution/delivery.py",
     "dispatcher/execution/settlement_writer.py",
 )

@@ -40,7 +40,7 @@ from cqueue.protocol import (
 )
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.poll import WorkList
-from cqueue.store import cassandra, packs, ranges
+from cqueue.store import cassandra, packs
 from cqueue.store.memory import MemoryStore
 from tests.simulation.cluster import Cluster
 from tests.simulation.world import World
@@ -106,8 +106,8 @@ POINTS: Mapping[str, tuple[Home, ...]] = {
     "rows of messages": ((packs, "row_ids"),),
     "partial": ((packs, "is_partial"),),
     "wholly gone": ((packs, "wholly_gone"),),
-    "end of a range": ((ranges, "is_complete"),),
-    "reading on": ((ranges, "next_start"),),
+    "end of a range": ((packs, "is_complete"),),
+    "reading on": ((packs, "next_start"),),
     # what a store does
     "marking": ((Cluster, "mark"),),
     "mutation": ((MemoryStore, "_mutate"), (Cluster, "mutate")),
@@ -130,7 +130,6 @@ MODULES = (
     packs,
     poll,
     probe,
-    ranges,
     registry,
     retire,
     send,

@@ -28,9 +28,8 @@ from cqueue.store.operations import (
     Slice,
     WideRow,
 )
-from cqueue.store.packs import Known
+from cqueue.store.packs import Density, Known
 from cqueue.store.quarantine import Quarantine
-from cqueue.store.ranges import Density
 from cqueue.store.requests import nothing
 from cqueue.store.statements import Kind, Statement
 

@@ -12,7 +12,7 @@ from cqueue import ids
 from cqueue.protocol import ack
 from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.row_memory import RowMemory
-from cqueue.store import ranges
+from cqueue.store import packs
 from cqueue.store.operations import (
     DeleteMessages,
     InsertMessages,
@@ -317,7 +317,7 @@ def part_of_an_insert_is_no_message() -> None:
 @contextmanager
 def _short_requests() -> Iterator[None]:
     """One row is asked for at first."""
-    with patch.object(ranges, "FIRST_ROWS", 1), patch.object(ranges, "LEAST_IDS", 1):
+    with patch.object(packs, "FIRST_ROWS", 1), patch.object(packs, "LEAST_IDS", 1):
         yield
 
 

@@ -18,7 +18,7 @@ from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Taken
 from cqueue.protocol.spec import QueueSpec
-from cqueue.store import cassandra, ranges
+from cqueue.store import cassandra, packs
 from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together
 from tests.simulation import hints
 from tests.simulation.cluster import Cluster
@@ -38,7 +38,7 @@ SWIFT = {Together: 0.2, ReadHead: 0.2, ReadShards: 0.7, ReadQueue: 0.9}
 """How likely operations take no time: most of an idle consumer's are of no interest."""
 SWIFT_WHEN_QUIET = 0.8
 SHORT = (
-    (ranges, "FIRST_ROWS"), (ranges, "LEAST_IDS"), (ranges, "MOST_ROWS"),
+    (packs, "FIRST_ROWS"), (packs, "LEAST_IDS"), (packs, "MOST_ROWS"),
     (cassandra, "FEW_ROWS"), (cassandra, "PACKS_AT_ONCE"),
 )  # fmt: skip
 """How many rows one request asks for."""

@@ -18,9 +18,9 @@ from cqueue.protocol.flush import (
 )
 from cqueue.protocol.flush import make_flushes as flushes_of
 from cqueue.protocol.writing import PART_ROWS, Bits
-from cqueue.store import packs, ranges
+from cqueue.store import packs
 from cqueue.store.operations import ReadSlice, WideRow
-from cqueue.store.ranges import Density
+from cqueue.store.packs import Density
 from cqueue.store.requests import ManyRequests
 from tests.simulation.hand import NOON_US, Table
 
@@ -256,7 +256,7 @@ def range_read(upto, *answers, take=lambda rows: (rows, rows[:1], ())):
         return SimpleNamespace(result=lambda: take(found), warnings=warnings)
 
     operation = ReadSlice(ROW, 0, ids.START, upto, 100)
-    steps = ranges.ranged(operation, send, Density())
+    steps = packs.ranged(operation, send, Density())
     return ManyRequests(steps).result(), asked
 
 

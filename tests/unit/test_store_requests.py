@@ -12,7 +12,7 @@ from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.runtime.waiting import within
 from cqueue.store.cassandra import _portions
 from cqueue.store.operations import ReadIds, WideRow
-from cqueue.store.ranges import Density, joined_items, ranged
+from cqueue.store.packs import Density, joined_items, ranged
 from cqueue.store.requests import ManyRequests, Request, Window, collected, results_of, sent_or_error
 from cqueue.store.statements import Kind
 

@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.store import cells, codec, driver, ranges, statements
+from cqueue.store import cells, codec, driver, requests, statements
 from cqueue.store.driver import wire
 from cqueue.store.operations import MessageRow, Mutate, WideRow
 from tests.fix_store import message
@@ -159,15 +159,15 @@ def test_columns_that_are_known_are_not_asked_for(version, skip_meta, flag):
 )
 def test_tombstones_are_read_from_warnings(warnings, count):
     """In both of Cassandra's wordings; the largest counts."""
-    assert ranges.tombstones(warnings) == count
+    assert requests.tombstones(warnings) == count
 
 
 def test_only_tombstone_warnings_are_silenced(caplog):
     """Any other warning of the server is still logged."""
-    ranges.silence_warnings()
-    ranges.silence_warnings()
+    requests.silence_warnings()
+    requests.silence_warnings()
     log = logging.getLogger("cassandra.protocol")
-    assert log.filters.count(ranges._is_other) == 1
+    assert log.filters.count(requests._is_other) == 1
     with caplog.at_level(logging.WARNING):
         log.warning("Server warning: %s", "Read 0 live rows and 1001 tombstone cells for query …")
         log.warning("Server warning: %s", "something else")

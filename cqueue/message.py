@@ -22,7 +22,7 @@ from cqueue.errors import (
     InvalidQueueName,
     PriorityOutOfRange,
 )
-from cqueue.protocol.flush import Outgoing
+from cqueue.protocol.send import Outgoing
 from cqueue.protocol.unique import Rule
 from cqueue.runtime.durations import given, show_duration
 from cqueue.runtime.texts import MAX_TEXT, check_text, quoted, storable

@@ -20,9 +20,8 @@ from cqueue.errors import (
     WrongDataCentre,
 )
 from cqueue.message import Message, MessageId, SkippedId, outgoing, unique_rule
-from cqueue.protocol.flush import Flush, Outgoing, ProducerState
 from cqueue.protocol.hint import MAX_NAMED, Hint
-from cqueue.protocol.send import prepare, send
+from cqueue.protocol.send import Flush, Outgoing, ProducerState, prepare, send
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.unique import send_unique
 from cqueue.runtime.catalog import Catalog

@@ -16,7 +16,7 @@ from cqueue.doctor.site import unanswered
 from cqueue.log.protocol.shards import SHARDS_AT_ONCE
 from cqueue.message import MAX_BODY, MAX_DELAY
 from cqueue.protocol.claim_draft import MAX_LISTED
-from cqueue.protocol.flush import PACK_BYTES
+from cqueue.protocol.send import PACK_BYTES
 from cqueue.store.cassandra import BODY_BYTES_A_READ
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from typing import Final, Literal, NamedTuple
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown, caused
 from cqueue.protocol import by_id, inspection
-from cqueue.protocol.flush import Flush, Outgoing, ProducerState, make_flushes
 from cqueue.protocol.inspection import Found
-from cqueue.protocol.send import Sending
+from cqueue.protocol.send import Flush, Outgoing, ProducerState, Sending, make_flushes
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.writing import LONGEST_PAUSE_S, bits_for
 from cqueue.store.keys import Place, ReadReservation, ReservationRow, WriteReservation

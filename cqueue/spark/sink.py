@@ -28,8 +28,7 @@ from cqueue.errors import (
 from cqueue.log.protocol.append import Entry, append
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.message import MAX_HEADERS, MAX_PRIORITY
-from cqueue.protocol.flush import Flush, Outgoing, ProducerState
-from cqueue.protocol.send import send
+from cqueue.protocol.send import Flush, Outgoing, ProducerState, send
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.writing import WriterState
 from cqueue.spark import rows

@@ -14,7 +14,7 @@ from cqueue.errors import BadInput, DelayOutOfRange, SpoolTooOld
 from cqueue.message import Message, MessageId, datetime_at, outgoing, to_datetime
 from cqueue.producer import Producer
 from cqueue.protocol import registry
-from cqueue.protocol.flush import Outgoing
+from cqueue.protocol.send import Outgoing
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.catalog import Catalog
 from cqueue.runtime.clock import JUMP_US

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from cqueue import ids
-from cqueue.protocol.flush import Flush
 from cqueue.protocol.hint import MAX_NAMED, Hint
+from cqueue.protocol.send import Flush
 from cqueue.store.operations import WideRow
 
 FATES = {

@@ -15,8 +15,8 @@ from cqueue.protocol import claim_draft
 from cqueue.protocol.bodies import HEADER_LOST
 from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.dead import HEADER_ID
-from cqueue.protocol.flush import Flush
 from cqueue.protocol.lease import Lease, Taken
+from cqueue.protocol.send import Flush
 from cqueue.store.operations import (
     LockState,
     MessageRow,

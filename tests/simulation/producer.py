@@ -7,9 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
 from cqueue.protocol.inspection import purge as purge_all
-from cqueue.protocol.send import send
+from cqueue.protocol.send import INLINE_BODY, Outgoing, ProducerState, send
 from cqueue.store.operations import DeleteMessages, Now, Pause
 from tests.simulation.world import Client, Script
 

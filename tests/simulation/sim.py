@@ -14,9 +14,9 @@ from unittest.mock import patch
 from cqueue import ids
 from cqueue.protocol import claim_draft, registry, row_memory, unclaimed
 from cqueue.protocol.claim_draft import Claim
-from cqueue.protocol.flush import Flush, Outgoing
 from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Taken
+from cqueue.protocol.send import Flush, Outgoing
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store import cassandra, packs
 from cqueue.store.operations import CreateQueue, Pause, QueueRow, ReadHead, ReadQueue, ReadShards, Together

@@ -10,7 +10,7 @@ import pytest
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol.flush import Flush, Outgoing, ProducerState
+from cqueue.protocol.send import Flush, Outgoing, ProducerState
 from cqueue.protocol.unique import Rule, send_unique
 from cqueue.store.keys import Place, WriteReservation
 from cqueue.store.memory import MemoryStore

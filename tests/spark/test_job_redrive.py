@@ -9,7 +9,7 @@ import pytest
 import cqueue
 from cqueue.errors import BadInput, QueueNotFound
 from cqueue.message import MessageId
-from cqueue.protocol.flush import INLINE_BODY
+from cqueue.protocol.send import INLINE_BODY
 from cqueue.sending import redriving
 from cqueue.settings import load
 from cqueue.spark import session

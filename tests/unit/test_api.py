@@ -21,7 +21,7 @@ import pytest
 import cqueue
 from cqueue.client import Client
 from cqueue.log import LogConfig
-from cqueue.protocol.flush import INLINE_BODY
+from cqueue.protocol.send import INLINE_BODY
 from cqueue.store.log_operations import ChangeLog, ReadLog
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import ChangeQueue, DeleteMessages, InsertMessages, ListQueues, ReadQueue

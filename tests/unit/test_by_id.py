@@ -10,7 +10,7 @@ from cqueue.client import Client
 from cqueue.errors import LeaseLost, MessageHeld, NotDone, OutcomeUnknown
 from cqueue.message import MessageId, to_datetime
 from cqueue.protocol import dead
-from cqueue.protocol.flush import INLINE_BODY
+from cqueue.protocol.send import INLINE_BODY
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId
 from cqueue.sending import changes

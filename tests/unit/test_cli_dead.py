@@ -15,7 +15,7 @@ from cqueue.dispatcher.service import membership
 from cqueue.dispatcher.service.membership import TTL_S, Worker
 from cqueue.errors import BadInput, NotDone, SendUnknown
 from cqueue.message import MessageId, short
-from cqueue.protocol.flush import INLINE_BODY
+from cqueue.protocol.send import INLINE_BODY
 from cqueue.runtime.rendezvous import own_name
 from cqueue.store.control import Heartbeat
 from cqueue.store.operations import DeleteBodies

@@ -17,8 +17,8 @@ from cqueue.config import QueueConfig
 from cqueue.errors import DamagedRow, NotDone, OutcomeUnknown, Refused, SchemaMismatch, Unavailable
 from cqueue.message import MessageId
 from cqueue.protocol import poll
-from cqueue.protocol.flush import INLINE_BODY
 from cqueue.protocol.lease import Holding
+from cqueue.protocol.send import INLINE_BODY
 from cqueue.receiving import receiver as receivers
 from cqueue.receiving import settler
 from cqueue.runtime import waiting

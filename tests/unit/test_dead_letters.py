@@ -24,7 +24,7 @@ from cqueue.errors import (
     Unavailable,
 )
 from cqueue.message import MessageId
-from cqueue.protocol.flush import INLINE_BODY
+from cqueue.protocol.send import INLINE_BODY
 from cqueue.runtime.firing_id import FiringId
 from cqueue.runtime.rendezvous import own_name
 from cqueue.sending import redriving

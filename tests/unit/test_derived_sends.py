@@ -11,8 +11,7 @@ from cqueue.config import QueueConfig
 from cqueue.errors import OutcomeUnknown
 from cqueue.message import to_datetime
 from cqueue.protocol import registry
-from cqueue.protocol.flush import INLINE_BODY, Outgoing, ProducerState
-from cqueue.protocol.send import send
+from cqueue.protocol.send import INLINE_BODY, Outgoing, ProducerState, send
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertBodies, InsertMessages, RegisterShard
 from tests.faulty_store import FaultyStore

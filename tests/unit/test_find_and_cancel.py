@@ -8,7 +8,7 @@ import pytest
 import cqueue
 from cqueue.errors import OutcomeUnknown
 from cqueue.message import MessageId
-from cqueue.protocol.flush import INLINE_BODY
+from cqueue.protocol.send import INLINE_BODY
 from cqueue.store.operations import DeleteBodies, DeleteMessages, ReadBodies
 from tests.fix_on_loop import API
 from tests.unit.holding import held

@@ -9,7 +9,7 @@ import pytest
 import cqueue
 from cqueue import InvalidToken, Message, Where
 from cqueue.errors import BadInput, NotDone
-from cqueue.protocol.flush import INLINE_BODY
+from cqueue.protocol.send import INLINE_BODY
 from cqueue.runtime import listing
 from cqueue.store.operations import ReadHead, ReadShards, ReadSlice
 from tests.faults.stores import open_client

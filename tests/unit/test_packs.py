@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cqueue import ids
-from cqueue.protocol.flush import (
+from cqueue.protocol.send import (
     INLINE_BODY,
     PACK_BYTES,
     PACK_ROWS,
@@ -16,7 +16,7 @@ from cqueue.protocol.flush import (
     Outgoing,
     ProducerState,
 )
-from cqueue.protocol.flush import make_flushes as flushes_of
+from cqueue.protocol.send import make_flushes as flushes_of
 from cqueue.protocol.writing import PART_ROWS, Bits
 from cqueue.store import packs
 from cqueue.store.operations import ReadSlice, WideRow

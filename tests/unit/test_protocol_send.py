@@ -3,8 +3,7 @@
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown, SendUnknown
 from cqueue.protocol import registry, writing
-from cqueue.protocol.flush import INLINE_BODY, TURN_US, Outgoing, ProducerState, make_flushes
-from cqueue.protocol.send import send
+from cqueue.protocol.send import INLINE_BODY, TURN_US, Outgoing, ProducerState, make_flushes, send
 from cqueue.protocol.writing import Bits
 from cqueue.sending.results import failures
 from cqueue.store.operations import (

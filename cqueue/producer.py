@@ -20,7 +20,7 @@ from cqueue.errors import (
     WrongDataCentre,
 )
 from cqueue.message import Message, MessageId, SkippedId, outgoing, unique_rule
-from cqueue.protocol.hint import MAX_NAMED, Hint
+from cqueue.protocol.row_memory import MAX_NAMED, Hint
 from cqueue.protocol.send import Flush, Outgoing, ProducerState, prepare, send
 from cqueue.protocol.spec import QueueSpec
 from cqueue.protocol.unique import send_unique

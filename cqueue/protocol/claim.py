@@ -26,12 +26,11 @@ from contextlib import suppress
 from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown, unknown_if_not_done
 from cqueue.protocol import ack, claim_draft, lock, policy, retire, unclaimed
 from cqueue.protocol.claim_draft import Claim, Draft, HeadDraft
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import mutate_once, mutate_once_beside, new_owner, prepare_fence
 from cqueue.protocol.policy import Disposition
 from cqueue.protocol.retire import finish_retirement
-from cqueue.protocol.row_memory import ReadAhead, RowMemory, fence_of
+from cqueue.protocol.row_memory import Hint, ReadAhead, RowMemory, fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.protocol.unclaimed import next_slice
 from cqueue.store.operations import Head, Mutate, Now, ReadMessages, SlotRow, SlotState

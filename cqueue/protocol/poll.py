@@ -20,12 +20,11 @@ from cqueue.errors import NotDone, OutcomeUnknown, TooManyTombstones
 from cqueue.protocol import ack, policy
 from cqueue.protocol.claim import claim
 from cqueue.protocol.claim_draft import Claim
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Lease, SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.probe import has_suspect, probe
 from cqueue.protocol.registry import Registry, refresh
-from cqueue.protocol.row_memory import RowMemory
+from cqueue.protocol.row_memory import Hint, RowMemory
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.store.operations import Now, Pause, QueueRow, RandomBits, WideRow
 

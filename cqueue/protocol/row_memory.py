@@ -1,4 +1,7 @@
-"""What one consumer remembers of a wide row. It may be out of date: only speed depends on it."""
+"""What one consumer knows of a wide row: what a sender's hint tells, and what it remembers of its own reads.
+
+That may be out of date, so only speed depends on it.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from typing import NamedTuple
 from cqueue import ids
 from cqueue.protocol import policy
 from cqueue.protocol.budget import TARGET_TOMBSTONES, TombstoneBudget
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Lease
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import Head, LockState, MessageRow, SlotChange, WideRow
@@ -24,6 +26,8 @@ BOUNDARY_CURRENT_US = 50_000
 """µs for which a boundary counts as current: in that time others acknowledge too little for a read to cross
 too many tombstones."""
 
+MAX_NAMED = 8
+"""Messages that a hint names at most: a datagram stays small, and a claim of more reads the wide row."""
 MAX_NAMED_ABOVE = 200
 """Messages that claims by name leave above a boundary at most: reads from there cross their tombstones."""
 
@@ -53,6 +57,26 @@ was redriven."""
 PASSES_AN_AGE = 4
 """Passes in the time that has passed since a row's end. Each pass crosses all tombstones of the row, and a
 day of rows is kept: with a pass a minute, a hundred messages a second would take 300 reads a second."""
+
+
+class Hint(NamedTuple):
+    """A wide row in which messages of these priorities may be due.
+
+    named: the ids of all these messages in order, if they are few and of one priority; else empty.
+
+    A hint may be late, repeated or wrong, so a consumer delivers only messages that it has read.
+    """
+
+    wide_row: WideRow
+    priorities: frozenset[int]
+    named: tuple[int, ...] = ()
+
+    def __or__(self, other: Hint) -> Hint:
+        """Merge two hints of one wide row."""
+        both = tuple(sorted({*self.named, *other.named}))
+        is_named = self.named and other.named and self.priorities == other.priorities
+        named = both if is_named and len(both) <= MAX_NAMED else ()
+        return Hint(self.wide_row, self.priorities | other.priorities, named)
 
 
 class ReadAhead(NamedTuple):

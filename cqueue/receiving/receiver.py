@@ -13,11 +13,11 @@ from cqueue.protocol import bodies, policy
 from cqueue.protocol.claim import claim
 from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.dead import BODY_LOST, spent
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate, Taken
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.policy import Disposition
 from cqueue.protocol.poll import Poll
+from cqueue.protocol.row_memory import Hint
 from cqueue.protocol.spec import QueueSpec
 from cqueue.received import ReceivedMessage
 from cqueue.receiving.interface import Found

@@ -10,9 +10,9 @@ from threading import Lock, RLock
 
 from cqueue import ids
 from cqueue.doorbell import Doorbell, HintCounts, Ring, Target
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.poll import Share
+from cqueue.protocol.row_memory import Hint
 from cqueue.runtime import waiting
 from cqueue.runtime.logs import describe, logger
 from cqueue.runtime.sequences import parts

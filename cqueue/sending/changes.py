@@ -28,9 +28,9 @@ from cqueue.message import MAX_BATCH, Location, Message, MessageId, datetime_at
 from cqueue.producer import Producer
 from cqueue.protocol import by_id
 from cqueue.protocol.by_id import Changed
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.inspection import Found, is_expired
 from cqueue.protocol.probe import MAX_WAITING_REST_US
+from cqueue.protocol.row_memory import Hint
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.firing_id import FiringId

@@ -11,9 +11,9 @@ from cqueue.errors import LeaseLost, NotDone, OutcomeUnknown
 from cqueue.protocol import ack as acks
 from cqueue.protocol.claim_draft import Claim
 from cqueue.protocol.dead import bury, why_dead
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Lease, SuspectGate, Taken
 from cqueue.protocol.poll import Poll
+from cqueue.protocol.row_memory import Hint
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.operations import Pause, QueueRow, ReadBodies, ReadQueue
 from tests.simulation.oracle import body_of

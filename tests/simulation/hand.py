@@ -11,13 +11,12 @@ from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol import registry
 from cqueue.protocol.claim import claim
 from cqueue.protocol.claim_draft import Claim
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import unlock
 from cqueue.protocol.poll import Poll
 from cqueue.protocol.probe import probe
 from cqueue.protocol.registry import remember_row
-from cqueue.protocol.row_memory import RowMemory
+from cqueue.protocol.row_memory import Hint, RowMemory
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import (

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from cqueue import ids
-from cqueue.protocol.hint import MAX_NAMED, Hint
+from cqueue.protocol.row_memory import MAX_NAMED, Hint
 from cqueue.protocol.send import Flush
 from cqueue.store.operations import WideRow
 

@@ -14,8 +14,8 @@ from unittest.mock import patch
 from cqueue import ids
 from cqueue.protocol import claim_draft, registry, row_memory, unclaimed
 from cqueue.protocol.claim_draft import Claim
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import Taken
+from cqueue.protocol.row_memory import Hint
 from cqueue.protocol.send import Flush, Outgoing
 from cqueue.protocol.spec import QueueSpec
 from cqueue.store import cassandra, packs

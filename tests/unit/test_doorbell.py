@@ -40,7 +40,7 @@ from cqueue.doorbell.limiter import BURST, RATE, Limiter
 from cqueue.doorbell.listener import Listener, _bound, _text
 from cqueue.doorbell.sender import Sender, sockaddr
 from cqueue.errors import Refused, Unavailable
-from cqueue.protocol.hint import MAX_NAMED, Hint
+from cqueue.protocol.row_memory import MAX_NAMED, Hint
 from cqueue.runtime import rendezvous
 from cqueue.runtime.wakeups import HintInbox, Wakeups, hint_of, target_of
 from cqueue.settings import load

@@ -10,11 +10,10 @@ from cqueue import ids
 from cqueue.errors import MessageHeld, NotDone, OutcomeUnknown
 from cqueue.protocol import ack, by_id, inspection, keys, policy, registry, unclaimed, writing
 from cqueue.protocol.claim import claim
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import acquire, mutate_once_beside, prepare_fence, was_applied
 from cqueue.protocol.probe import head_has_work
-from cqueue.protocol.row_memory import RIVAL_WINDOW_US, RememberedHead
+from cqueue.protocol.row_memory import RIVAL_WINDOW_US, Hint, RememberedHead
 from cqueue.store import packs
 from cqueue.store.cells import Unreadable
 from cqueue.store.operations import (

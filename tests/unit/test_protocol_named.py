@@ -9,12 +9,11 @@ from cqueue import Message, MessageId, ids
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.protocol import ack
 from cqueue.protocol.claim import MAX_SLOTS_BY_NAME, claim
-from cqueue.protocol.hint import MAX_NAMED, Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import acquire, unlock
 from cqueue.protocol.poll import Reason, WorkList
 from cqueue.protocol.probe import probe
-from cqueue.protocol.row_memory import MAX_NAMED_ABOVE, MAX_UNSEEN_US, RIVAL_WINDOW_US
+from cqueue.protocol.row_memory import MAX_NAMED, MAX_NAMED_ABOVE, MAX_UNSEEN_US, RIVAL_WINDOW_US, Hint
 from cqueue.runtime.wakeups import HintInbox
 from cqueue.store.operations import (
     DeleteMessages,

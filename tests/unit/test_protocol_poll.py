@@ -6,7 +6,6 @@ import pytest
 
 from cqueue.errors import NotDone, TooManyTombstones
 from cqueue.protocol import ack, by_id, registry
-from cqueue.protocol.hint import Hint
 from cqueue.protocol.lease import SuspectGate
 from cqueue.protocol.lock import acquire, prepare_fence, unlock
 from cqueue.protocol.poll import (
@@ -24,7 +23,7 @@ from cqueue.protocol.poll import (
 )
 from cqueue.protocol.probe import MAX_REST_US, MAX_WAITING_REST_US, probe
 from cqueue.protocol.registry import refresh
-from cqueue.protocol.row_memory import HEAD_REMEMBERED_US
+from cqueue.protocol.row_memory import HEAD_REMEMBERED_US, Hint
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.catalog import ACTIVE
 from cqueue.store.operations import (

@@ -16,7 +16,7 @@ from cqueue.client import Client
 from cqueue.config import QueueConfig
 from cqueue.dispatcher.execution import pollers
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
-from cqueue.runtime import garbage_collection
+from cqueue.runtime import process
 from tests.faulty_store import FaultyStore
 
 SOON = timedelta(seconds=20)
@@ -120,7 +120,7 @@ def brief_drains(request, monkeypatch):
 def own_collector():
     """Daemons in this process leave the garbage collector alone: they would look at what all tests left."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(garbage_collection, "settle", lambda: None)
+        patch.setattr(process, "settle_garbage", lambda: None)
         yield
 
 

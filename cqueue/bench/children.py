@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from cqueue.bench.setup import Bench, open_bench
 from cqueue.errors import NotDone
-from cqueue.runtime import garbage_collection
+from cqueue.runtime import process
 from cqueue.settings import Settings
 
 START_S: Final = 120
@@ -109,5 +109,5 @@ def _started(
 
 def _child(settings: Settings, work: Work[T], signals: Signals) -> T:
     with open_bench(settings) as bench:
-        garbage_collection.settle()  # as the daemon does
+        process.settle_garbage()  # as the daemon does
         return work(bench, signals)

@@ -19,7 +19,7 @@ from cqueue.config import QueueConfig
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.queue import Queue
-from cqueue.runtime import cores
+from cqueue.runtime import process
 from cqueue.settings import Settings
 from cqueue.store.cassandra import CassandraStore
 from cqueue.store.connection import Connection
@@ -109,7 +109,7 @@ class Bench:
             "replication_factor": sum(int(n) for key, n in replication.items() if key != "class"),
             "consistency": self.settings.consistency,
             "serial_consistency": self.settings.serial_consistency,
-            "client_cores": cores.usable(),
+            "client_cores": process.usable_cores(),
             "stolen_percent": host.stolen_percent(self.began, host.cpu_time()),
             **{name: value for name, value in asdict(options).items() if name not in without},
         }

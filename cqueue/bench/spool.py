@@ -25,7 +25,7 @@ from typing import Any, Final
 from cqueue._version import __version__
 from cqueue.bench import host
 from cqueue.bench.setup import Progress, seconds_of, silent
-from cqueue.runtime import cores
+from cqueue.runtime import process
 from cqueue.spool import Spool
 
 TOPIC: Final = "bench"
@@ -89,7 +89,7 @@ def spool(asked: Asked, progress: Progress = silent) -> dict[str, Any]:
         "version": __version__,
         "python": sys.version.split()[0],
         "sqlite": sqlite3.sqlite_version,
-        "client_cores": cores.usable(),
+        "client_cores": process.usable_cores(),
         "stolen_percent": host.stolen_percent(began, host.cpu_time()),
         **({} if _has_peer() else {"missing": "persist-queue: pip install persist-queue"}),
     }

@@ -57,9 +57,9 @@ def bench(
 ) -> None:
     """Measure throughput, latency and idle cost."""
     if one_core:
-        from cqueue.runtime import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
+        from cqueue.runtime import process  # noqa: PLC0415 - keeps `cqueue --help` quick
 
-        cores.keep_to_one(-1)
+        process.keep_to_one_core(-1)
 
 
 @command(app)
@@ -289,9 +289,9 @@ def _run(cli: CliContext, measure: str, load: Rows, **more: Any) -> dict[str, An
     measure: MODULE.FUNCTION of `cqueue.bench`, imported here because the driver takes long to import.
     """
     from cqueue.bench.setup import open_bench  # noqa: PLC0415 - the driver takes long to import
-    from cqueue.runtime import garbage_collection  # noqa: PLC0415 - as above
+    from cqueue.runtime import process  # noqa: PLC0415 - as above
 
-    garbage_collection.settle()  # as the daemon does
+    process.settle_garbage()  # as the daemon does
     module, _, name = measure.partition(".")
     work: Callable[..., dict[str, Any]] = getattr(importlib.import_module(f"cqueue.bench.{module}"), name)
     with open_bench(cli.settings()) as bench, cli.bar("measuring") as progress:

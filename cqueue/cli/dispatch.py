@@ -69,7 +69,7 @@ def dispatch(
     if cli.url is not None:
         os.environ["CQUEUE_URL"] = cli.url  # for applications, and children, that name no URL themselves
     from cqueue.dispatcher.service.daemon import DaemonSettings  # noqa: PLC0415 - as above
-    from cqueue.runtime import cores  # noqa: PLC0415 - keeps `cqueue --help` quick
+    from cqueue.runtime import process  # noqa: PLC0415 - keeps `cqueue --help` quick
 
     settings = DaemonSettings(
         target=target,
@@ -77,7 +77,7 @@ def dispatch(
         options=given(threads=threads, consumers=consumers, batch_size=batch_size),
         grace_s=(DEFAULT_GRACE if grace is None else grace).total_seconds(),
         drain=drain,
-        core=cores.any_number() if one_core else None,
+        core=process.any_core() if one_core else None,
         log=log_lines.configure(cli, log).value,
         verbose=cli.verbose,
         app_dir="" if app_dir is None else str(app_dir),

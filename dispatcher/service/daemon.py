@@ -38,7 +38,7 @@ from cqueue.dispatcher.service.run_recorder import RunRecorder
 from cqueue.dispatcher.service.supervisor import OBEYED, TICK_S, Exit, Signalled, received
 from cqueue.dispatcher.service.systemd import Notifier
 from cqueue.errors import LASTING, CqueueError, NotDone, OutcomeUnknown, SchemaMismatch
-from cqueue.runtime import cores, garbage_collection
+from cqueue.runtime import process
 from cqueue.runtime.logs import describe
 from cqueue.runtime.rendezvous import own_name
 
@@ -153,7 +153,7 @@ class Daemon:
             TargetError, ConfigError, QueueNotFound, SchemaMismatch: there is nothing that could be run.
         """
         if self._settings.core is not None:
-            cores.keep_to_one(self._settings.core)  # before threads start, which inherit the core
+            process.keep_to_one_core(self._settings.core)  # before threads start, which inherit the core
         with health.serving(self._address, self.health, self.exposition):
             launched = self._launch()
             if launched is None:
@@ -218,7 +218,7 @@ class Daemon:
     def _start(self, launched: Launched) -> Launched:
         """Start the dispatcher; the parent hears first, because the first message may kill this process."""
         self._report(launched=True)
-        garbage_collection.settle()  # all imports are done
+        process.settle_garbage()  # all imports are done
         launched.dispatcher.engine.depths.wanted = self._address is not None or self._tell is not None
         launched.dispatcher.start()
         return launched

@@ -27,7 +27,7 @@ from cqueue.dispatcher.service.parent import CHILD_MODULE, ParentProcess
 from cqueue.dispatcher.service.supervisor import Child, ChildProcess, Ended, Signalled
 from cqueue.dispatcher.service.systemd import Notifier
 from cqueue.errors import ConfigError, QueueNotFound, Refused, Unavailable
-from cqueue.runtime import garbage_collection
+from cqueue.runtime import process
 from cqueue.store.operations import ReadQueue
 from tests.fix_dispatcher import until
 
@@ -160,7 +160,7 @@ def run(shop):
 
 def test_the_garbage_collector_is_set_before_the_first_message(shop, run, monkeypatch):
     handled = []
-    monkeypatch.setattr(garbage_collection, "settle", lambda: handled.append(list(shop.seen)))
+    monkeypatch.setattr(process, "settle_garbage", lambda: handled.append(list(shop.seen)))
     shop.app.tasks["send"].enqueue("ann")
     run()
     assert shop.began.acquire(timeout=20)

@@ -10,7 +10,7 @@ from cqueue.cli import bench
 from cqueue.dispatcher.service import parent
 from cqueue.dispatcher.service.daemon import Daemon, DaemonSettings
 from cqueue.errors import ConfigError
-from cqueue.runtime import cores
+from cqueue.runtime import process
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
 
@@ -37,8 +37,8 @@ def test_a_thread_and_those_that_it_starts_run_on_one_core():
     before = os.sched_getaffinity(0)
 
     def call():
-        core = cores.keep_to_one(0)
-        return core, cores.usable(), in_a_thread(lambda: os.sched_getaffinity(0))
+        core = process.keep_to_one_core(0)
+        return core, process.usable_cores(), in_a_thread(lambda: os.sched_getaffinity(0))
 
     core, usable, of_another = in_a_thread(call)
     assert core in before
@@ -48,16 +48,16 @@ def test_a_thread_and_those_that_it_starts_run_on_one_core():
 
 @pytest.mark.parametrize(("number", "core"), [(0, 2), (1, 5), (2, 7), (3, 2), (-1, 7), (1000, 5)])
 def test_numbers_go_round_the_cores_that_may_be_used(asked, number, core):
-    assert cores.keep_to_one(number) == core
+    assert process.keep_to_one_core(number) == core
     assert asked == [{core}]
 
 
 def test_a_system_that_cannot_says_so(monkeypatch):
     monkeypatch.delattr(os, "sched_setaffinity")
     with pytest.raises(ConfigError, match="Linux only"):
-        cores.keep_to_one(0)
+        process.keep_to_one_core(0)
     with pytest.raises(ConfigError, match="Linux only"):
-        cores.any_number()
+        process.any_core()
 
 
 def test_a_process_that_may_not_says_so(monkeypatch):
@@ -66,7 +66,7 @@ def test_a_process_that_may_not_says_so(monkeypatch):
 
     monkeypatch.setattr(os, "sched_setaffinity", refuse)
     with pytest.raises(ConfigError, match="not permitted"):
-        cores.keep_to_one(0)
+        process.keep_to_one_core(0)
 
 
 def test_each_child_of_a_daemon_gets_another_core(monkeypatch):

@@ -16,10 +16,10 @@ def test_what_there_is_already_is_not_looked_at_again():
     """And garbage that there is by then is collected first."""
     frozen, left = run(
         "import gc, weakref\n"
-        "from cqueue.runtime import garbage_collection as garbage\n"
+        "from cqueue.runtime import process\n"
         "class Cycle: pass\n"
         "one = Cycle(); one.me = one; seen = weakref.ref(one); del one\n"
-        "garbage.settle()\n"
+        "process.settle_garbage()\n"
         "print(gc.get_freeze_count() > 1000, seen())"
     )
     assert (frozen, left) == ("True", "None")
@@ -29,8 +29,8 @@ def test_what_there_is_already_is_not_looked_at_again():
 def test_new_objects_are_looked_at_less_often_unless_the_application_has_its_own_way(own, expected):
     (young,) = run(
         "import gc\n"
-        "from cqueue.runtime import garbage_collection as garbage\n"
-        f"{own}\ngarbage.settle()\nprint(gc.get_threshold()[0])"
+        "from cqueue.runtime import process\n"
+        f"{own}\nprocess.settle_garbage()\nprint(gc.get_threshold()[0])"
     )
     assert young == expected
 
@@ -39,10 +39,10 @@ def test_what_a_vain_attempt_left_is_collected():
     """A daemon that cannot start yet tries again."""
     (left,) = run(
         "import gc, weakref\n"
-        "from cqueue.runtime import garbage_collection as garbage\n"
+        "from cqueue.runtime import process\n"
         "class Cycle: pass\n"
         "one = Cycle(); one.me = one; seen = weakref.ref(one)\n"
-        "garbage.settle(); del one; garbage.settle()\n"
+        "process.settle_garbage(); del one; process.settle_garbage()\n"
         "print(seen())"
     )
     assert left == "None"
@@ -51,11 +51,11 @@ def test_what_a_vain_attempt_left_is_collected():
 def test_cycles_are_found_all_the_same():
     (found,) = run(
         "import gc, weakref\n"
-        "from cqueue.runtime import garbage_collection as garbage\n"
-        "garbage.settle()\n"
+        "from cqueue.runtime import process\n"
+        "process.settle_garbage()\n"
         "class Cycle: pass\n"
         "one = Cycle(); one.me = one; seen = weakref.ref(one); del one\n"
-        "keep = [[] for _ in range(garbage.YOUNG)]\n"
+        "keep = [[] for _ in range(process.YOUNG)]\n"
         "print(seen())"
     )
     assert found == "None"

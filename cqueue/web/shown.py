@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from codecs import getincrementaldecoder
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ def body(content: bytes) -> tuple[str, str]:
     some = content[:MOST_BODY]
     cut = ", its first 64 KiB" if len(content) > MOST_BODY else ""
     try:
-        text = some.decode("utf-8", "strict" if not cut else "ignore")
+        text = getincrementaldecoder("utf-8")().decode(some, final=not cut)  # it may end in a character
     except UnicodeDecodeError:
         return b64encode(some).decode("ascii"), f"base64{cut}"
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text), f"text{cut}"

@@ -645,6 +645,22 @@ def test_ages_have_two_units_at_most(seconds, text):
     assert shown.age(seconds) == text
 
 
+@pytest.mark.parametrize(
+    ("content", "text", "how"),
+    [
+        (b"x" + "€".encode() * 30_000, "x" + "€" * 21_845, "text"),  # 64 KiB end within a character
+        (b"\x89PNG" + b"\xff" * 70_000, "iVBOR///", "base64"),
+    ],
+)
+def test_a_large_body_that_is_no_text_is_not_shown_as_one(content, text, how):
+    """Of a large text the beginning is shown; a picture was shown as what in it looks like text."""
+    from cqueue.web import shown
+
+    beginning, said = shown.body(content)
+    assert beginning.startswith(text)
+    assert said == f"{how}, its first 64 KiB"
+
+
 def test_a_message_shows_its_history_if_its_queue_keeps_one(shop, browse, told):
     """Also once it is gone; a message of another queue shows none."""
     answer = browse().get(f"/queue/told/message/{told}")

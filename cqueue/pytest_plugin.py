@@ -26,7 +26,7 @@ ON_CASSANDRA = "--cqueue-cassandra"
 URL = "CQUEUE_TEST_URL"
 """Environment variable: a cluster that is there already. Its keyspace is not used."""
 DIRECTORY = "CQUEUE_TEST_DIRECTORY"
-"""Environment variable, set for the workers of pytest-xdist: where the server of this run lives."""
+"""Environment variable, set for all processes of this run: where its server lives."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,15 +40,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose where a server of this run would live; nothing is made before a test needs it."""
-    if not hasattr(config, "workerinput"):
+    """Choose where a server of this run would live; nothing is made before a test needs it.
+
+    Workers of pytest-xdist, and runs within this run, find that chosen.
+    """
+    if DIRECTORY not in os.environ:
         os.environ[DIRECTORY] = str(Path(tempfile.gettempdir()) / f"cqueue-pytest-{secrets.token_hex(6)}")
+        config.add_cleanup(_end)
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
+def _end() -> None:
     """Stop the server of this run, and delete its data."""
-    if hasattr(config, "workerinput"):
-        return
     directory = Path(os.environ.pop(DIRECTORY))
     if directory.exists():
         from cqueue.dev import DevCluster  # noqa: PLC0415 - see above

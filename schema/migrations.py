@@ -40,18 +40,23 @@ class Migration:
         number: place in the order; 0 stands for the bookkeeping itself and has no file.
         phase: pre or post: before new code starts, or after old code has stopped.
         what: the rest of the name.
-        statements: without comments and closing semicolons, with placeholders.
+        cql: text of the file. It is split only where statements are asked for: a connect goes by the name.
     """
 
     number: int
     phase: Phase
     what: str
-    statements: tuple[str, ...]
+    cql: str
 
     @property
     def name(self) -> str:
         """File name without its ending."""
         return f"{self.number:02}_{self.phase}_{self.what}"
+
+    @property
+    def statements(self) -> tuple[str, ...]:
+        """Statements without comments and closing semicolons, with placeholders."""
+        return split_statements(self.cql)
 
     @property
     def checksum(self) -> str:
@@ -124,5 +129,4 @@ def _read(path: Path) -> Migration:
     match = _FILE_NAME.fullmatch(path.name)
     if match is None:
         raise ConfigError(f"{path.name} is not a migration: the name is NN_pre_what.cql or NN_post_what.cql.")
-    statements = split_statements(path.read_text(encoding="utf-8"))
-    return Migration(int(match[1]), cast("Phase", match[2]), match[3], statements)
+    return Migration(int(match[1]), cast("Phase", match[2]), match[3], path.read_text(encoding="utf-8"))

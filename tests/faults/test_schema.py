@@ -14,10 +14,10 @@ from cqueue.testing.events import INVOKE, OK, read
 
 pytestmark = [pytest.mark.cassandra, pytest.mark.fault, pytest.mark.timeout(300)]
 
-ADDED = (
-    "CREATE TABLE IF NOT EXISTS fault_extra (id int PRIMARY KEY, value text)",
-    "ALTER TABLE messages ADD IF NOT EXISTS fault_extra text",
-)
+ADDED = """
+    CREATE TABLE IF NOT EXISTS fault_extra (id int PRIMARY KEY, value text);
+    ALTER TABLE messages ADD IF NOT EXISTS fault_extra text;
+"""
 
 
 @pytest.mark.row(17, "one more migration by two bootstraps at once, under load")

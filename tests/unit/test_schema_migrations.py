@@ -3,6 +3,7 @@
 import pytest
 
 from cqueue.errors import ConfigError
+from cqueue.schema import migrations
 from cqueue.schema.migrations import (
     fill_in,
     load_migrations,
@@ -26,6 +27,16 @@ def test_the_real_migrations_can_be_repeated():
     statements = [s for m in load_migrations() for s in m.render(VALUES)]
     tables = tables_of(statements + statements)
     assert {"messages", "bodies", "shards", "queues", "deployment"} <= set(tables)
+
+
+def test_a_connect_splits_no_statement(monkeypatch):
+    """It goes by the names, and has no use for the text of thirteen files."""
+
+    def split(_):
+        raise AssertionError
+
+    monkeypatch.setattr(migrations, "split_statements", split)
+    assert load_migrations()[0].name == "01_post_core"
 
 
 def test_the_key_of_messages():

@@ -31,9 +31,7 @@ from cqueue.settings import load
 SETTINGS = load("cassandra://h/shop?local_dc=dc1", environ={})
 MIGRATIONS = load_migrations()
 EMPTY = State(keyspace="shop")
-SECOND = Migration(
-    len(MIGRATIONS) + 1, "pre", "more", ("CREATE TABLE IF NOT EXISTS more (a int PRIMARY KEY)",)
-)
+SECOND = Migration(len(MIGRATIONS) + 1, "pre", "more", "CREATE TABLE IF NOT EXISTS more (a int PRIMARY KEY);")
 
 
 def complete_state(migrations=MIGRATIONS, **changes):
@@ -183,7 +181,7 @@ def test_new_tables_get_the_recorded_options():
     """Not today's defaults."""
     more = replace(
         SECOND,
-        statements=("CREATE TABLE IF NOT EXISTS m (a int PRIMARY KEY) WITH compaction = {compaction}",),
+        cql="CREATE TABLE IF NOT EXISTS m (a int PRIMARY KEY) WITH compaction = {compaction}",
     )
     state = complete_state(recorded=Options(replication={"dc1": 3}, compaction={"class": "Mine"}))
     assert "'Mine'" in statements(make_plan(Options(), state, [*MIGRATIONS, more], SETTINGS))[1]

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, Final
+from threading import Lock
+from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -22,6 +23,11 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 """Upper bounds in seconds: from a round trip to the longest call."""
 TOMBSTONES: Final = (1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000)
 """Upper bounds of tombstones a read: from where Cassandra tells of them to where it refuses the read."""
+QUEUES: Final = 10_000
+"""Queues whose figures are kept, those used last, with 3 KB each. One that comes back begins at 0, which
+Prometheus takes for a restart."""
+
+M = TypeVar("M", Counter, Histogram)
 
 
 class CallMetrics(Collector):
@@ -33,6 +39,8 @@ class CallMetrics(Collector):
 
     def __init__(self, hints: Callable[[], HintCounts] | None = None) -> None:
         self._hints = hints
+        self._mutex = Lock()
+        self._queues: dict[str, set[tuple[Any, ...]]] = {}  # (metric, labels) of each, the last used last
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -72,16 +80,28 @@ class CallMetrics(Collector):
                 family.add_metric((event,), count)
             yield family
 
+    def _of(self, metric: M, queue: str, *labels: str) -> M:
+        """Return a queue's own counter of a metric. Of too many queues, forget the one used longest ago."""
+        with self._mutex:
+            own = self._queues.pop(queue, None) or set()
+            self._queues[queue] = own
+            if len(self._queues) > QUEUES:
+                oldest = next(iter(self._queues))
+                for other, *its in self._queues.pop(oldest):
+                    other.remove(oldest, *its)
+            own.add((metric, *labels))
+            return metric.labels(queue, *labels)
+
     # ── called by what is counted ──
 
     def count(self, what: str, queue: str, count: int = 1) -> None:
         """Add to a counter: sent, claimed, acked, returned, buried or expired."""
         if count:
-            self._counters[what].labels(queue).inc(count)
+            self._of(self._counters[what], queue).inc(count)
 
     def took(self, call: str, queue: str, since_s: float) -> None:
         """Note how long a send, claim or ack took that began at `since_s`, in monotonic seconds."""
-        self._seconds[call].labels(queue).observe(time.monotonic() - since_s)
+        self._of(self._seconds[call], queue).observe(time.monotonic() - since_s)
 
     def answered(self, operation: Operation[Any], answer: Any) -> None:
         """Note what an answer tells: whether a mutation was applied, how many tombstones a read crossed."""
@@ -91,17 +111,17 @@ class CallMetrics(Collector):
                     self.answered(part, one)
             case Mutate(wide_row=wide_row) if isinstance(answer, bool):
                 outcome = "applied" if answer else "not_applied"
-                self._mutations.labels(_queue(wide_row), mutation_kind(operation), outcome).inc()
+                self._of(self._mutations, _queue(wide_row), mutation_kind(operation), outcome).inc()
             case Range(wide_row=wide_row) if isinstance(answer, Slice | IdSlice):
-                self._tombstones.labels(_queue(wide_row)).observe(answer.tombstones)
+                self._of(self._tombstones, _queue(wide_row)).observe(answer.tombstones)
 
     def failed(self, call: str, queue: str, errors: Iterable[BaseException]) -> None:
         """Note how calls have failed; bad input is no failure of the queue."""
         for error in errors:
             if isinstance(error, OutcomeUnknown):
-                self._unknown.labels(queue, call).inc()
+                self._of(self._unknown, queue, call).inc()
             elif isinstance(error, NotDone):
-                self._not_done.labels(queue, call).inc()
+                self._of(self._not_done, queue, call).inc()
 
 
 def mutation_kind(mutation: Mutate) -> str:

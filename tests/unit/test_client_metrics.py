@@ -21,6 +21,7 @@ from cqueue.dispatcher.service import health
 from cqueue.dispatcher.service.exporter import Exporter
 from cqueue.dispatcher.service.metrics import Metrics
 from cqueue.errors import OutcomeUnknown, Refused, Unavailable
+from cqueue.runtime import call_metrics
 from cqueue.runtime.call_metrics import CallMetrics, mutation_kind
 from cqueue.spool import SpoolCollector
 from cqueue.store.operations import (
@@ -202,6 +203,20 @@ def test_a_read_that_failed_beside_others_has_no_tombstones_to_tell():
     shown = samples(metrics)
     assert shown["cqueue_read_tombstones_count", "mail"] == 1
     assert shown["cqueue_read_tombstones_bucket", "2500.0", "mail"] == 1
+
+
+def test_of_too_many_queues_those_used_last_are_kept(monkeypatch):
+    """A process that meets a million queues keeps the figures of some thousands."""
+    monkeypatch.setattr(call_metrics, "QUEUES", 2)
+    metrics = CallMetrics()
+    for queue in ("a", "b", "a", "c"):
+        metrics.count("sent", queue)
+        metrics.took("send", queue, 0.0)
+        metrics.failed("ack", queue, [Unavailable("away")])
+    shown = samples(metrics)
+    assert {labels[-1] for labels in shown} == {"a", "c"}
+    assert shown["cqueue_sent_total", "a"] == 2
+    assert shown["cqueue_send_seconds_count", "c"] == 1
 
 
 def test_nothing_is_counted_before_somebody_asks(client):

@@ -12,6 +12,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 
 from cqueue.errors import NotDone, Unavailable
@@ -23,9 +24,12 @@ acknowledged."""
 RETRY_US = 5_000_000
 """µs between two tries while synchronising fails: unchecked reads of the clock go on with the old offset."""
 MAX_ROUNDS = 10
-"""Rounds of questions in one synchronisation, at most."""
-GIVE_UP_US = 2_000_000
-"""µs after which one synchronisation asks no further round, because a caller is waiting for the time."""
+"""Rounds whose answers contradict each other in one synchronisation, at most."""
+GIVE_UP_S = 2.0
+"""Seconds after which one synchronisation asks no further round, because a caller is waiting for the time."""
+FIRST_S = 10.0
+"""The same for the first one, as long as a call takes by default: without it the call can do nothing. Where
+dozens of processes start at once, answers are too slow for seconds."""
 MAX_ROUND_TRIP_US = 200_000
 """Round trip in µs above which an answer is dropped: its error may be half of the trip, and ε (by default
 500 ms) has to cover it."""
@@ -119,26 +123,30 @@ class ClusterClock:
             Closed: this process is a fork.
         """
         waiting.check_fork(self._pid)
-        return waiting.in_thread(self._sync)
-
-    def _sync(self) -> int:
         asked_us = self._local_us()
+        limit_s = waiting.left_s(FIRST_S if self._offset_us is None else GIVE_UP_S)
+        return waiting.in_thread(partial(self._sync, asked_us, asked_us + round(limit_s * 1e6)))
+
+    def _sync(self, asked_us: int, until_us: int) -> int:
         with self._mutex:
             if self._offset_us is not None and self._synced_us > asked_us:
                 return self._local_us() + self._offset_us  # another thread synchronised meanwhile
             self._tried_us = self._local_us()
-            for tries_left in reversed(range(MAX_ROUNDS)):
+            until_us = max(
+                until_us, self._tried_us + round(waiting.SHORTEST_S * 1e6)
+            )  # after a wait for others
+            rounds, insist = 0, True
+            while insist:
                 began_us = self._local_us()
                 times = [server_us for server_us, trip_us in self._sample() if trip_us <= MAX_ROUND_TRIP_US]
                 local_us = self._local_us()
-                insist = bool(tries_left) and local_us - self._tried_us < GIVE_UP_US
                 is_timely = bool(times) and local_us - began_us <= MAX_ROUND_TRIP_US
+                rounds += is_timely
+                insist = local_us < until_us and rounds < MAX_ROUNDS
                 if is_timely:
                     judged_us = self._judge(times, local_us, insist=insist)
                     if judged_us is not None:
                         return self._set(judged_us, local_us)
-                if not insist:
-                    break
             raise Unavailable(
                 "the nodes' clocks disagree, so nobody knows the time; `cqueue doctor` compares them"
                 if is_timely

@@ -6,7 +6,16 @@ import pytest
 
 from cqueue.client import Client
 from cqueue.errors import Closed, NotDone
-from cqueue.runtime.clock import GIVE_UP_US, JUMP_US, MAX_ROUND_TRIP_US, RETRY_US, STALE_US, ClusterClock
+from cqueue.runtime.clock import (
+    FIRST_S,
+    GIVE_UP_S,
+    JUMP_US,
+    MAX_ROUND_TRIP_US,
+    RETRY_US,
+    STALE_US,
+    ClusterClock,
+)
+from cqueue.store import waiting
 from cqueue.store.memory import MemoryStore
 from tests.unit.ctrl_c import on_a_thread
 
@@ -34,6 +43,7 @@ class Machine:
         self.asked += 1
         if self.cut_off:
             raise NotDone("nobody answers")
+        self.passed_us += self.trip_us
         return [(self.true_us + offset, self.trip_us) for offset in self.spread]
 
     @property
@@ -111,18 +121,41 @@ def test_a_machine_that_was_paused_has_no_voice():
 
 
 def test_a_machine_that_stands_still_at_each_question_gives_up_soon():
-    """However short the trips were: a caller waits."""
+    """However short the trips were: a caller waits, and knows a time already."""
     machine = Machine()
+    machine.clock.sync()
     sample = machine.sample
 
     def slow() -> list[tuple[int, int]]:
-        machine.passed_us += GIVE_UP_US // 2
+        machine.passed_us += round(GIVE_UP_S * 5e5)
         return sample()
 
     machine.clock._sample = slow
     with pytest.raises(NotDone, match="within 200 ms"):
         machine.clock.sync()
-    assert machine.asked == 2
+    assert machine.asked == 1 + 2
+
+
+def test_the_first_synchronisation_insists_as_long_as_a_call_may_take():
+    """Where dozens of processes start at once, answers are too slow for seconds; none of them is used."""
+    machine = Machine()
+    machine.trip_us = 3 * MAX_ROUND_TRIP_US
+    sample = machine.sample
+
+    def quick_at_last() -> list[tuple[int, int]]:
+        machine.trip_us = 1000 if machine.passed_us > (FIRST_S - 1) * 1e6 else 3 * MAX_ROUND_TRIP_US
+        return sample()
+
+    machine.clock._sample = quick_at_last
+    assert machine.clock.now_us() == machine.true_us
+
+
+def test_the_first_synchronisation_ends_with_the_time_of_its_call():
+    machine = Machine()
+    machine.trip_us = MAX_ROUND_TRIP_US + 1
+    with waiting.within(1), pytest.raises(NotDone, match="within 200 ms"):
+        machine.clock.now_us()
+    assert machine.passed_us < 2_000_000
 
 
 def test_a_synchronisation_holds_for_half_a_minute():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,8 +15,8 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
-from cqueue.cli.opening import open_queue
-from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes
+from cqueue.cli.opening import audited, find_queue, open_client, open_queue, say_left_out
+from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes, given
 from cqueue.cli.render import emit_one, header_pairs, print_list
 from cqueue.cli.short_ids import grouped, letter_ids
 from cqueue.cli.values import body_text, counted
@@ -23,6 +24,7 @@ from cqueue.errors import BadInput, NotDone
 from cqueue.message import short
 
 if TYPE_CHECKING:
+    from cqueue.client import Client
     from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
 
 app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
@@ -63,6 +65,10 @@ class Chosen:
         if bool(self.ids) + filtered + self.all_ != 1:
             raise BadInput("Give IDs, or --task with --reason or --kind, or --all: one of these.")
         check_kind(self.reason, self.kind)
+
+    def about(self) -> dict[str, Any]:
+        """Return how the letters were chosen, for the log of operators' actions; ids stand in its outcome."""
+        return given(task=self.task, reason=self.reason, kind=self.kind, all=self.all_ or None)
 
 
 def check_kind(reason: str | None, kind: str | None) -> None:
@@ -145,8 +151,12 @@ def redrive(
     After an error or an interrupt the same command goes on, without the ids of letters that are gone;
     repeated within hours it makes no copies. A letter that a consumer of the dead-letter queue holds stays.
     """
-    with _choosing(cli, name, chosen) as (dead, which), _going_on(cli), cli.status("Sending back…"):
-        result = dead.redrive(**which, rate=rate, max_redrives=max_redrives, dry_run=dry_run)
+    with _choosing(cli, name, chosen) as (client, dead, which), _going_on(cli), cli.status("Sending back…"):
+        redrive = partial(dead.redrive, **which, rate=rate, max_redrives=max_redrives)
+        if dry_run:
+            result = redrive(dry_run=True)
+        else:
+            result = _audited(client, "redrive_letters", name, chosen, redrive)
     done = "would be sent back" if dry_run else "sent back"
     _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
 
@@ -154,14 +164,15 @@ def redrive(
 @command(app)
 def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) -> None:
     """Delete dead letters for good: those of these ids, of a task or reason, or all."""
-    with _choosing(cli, name, chosen) as (dead, which):
+    with _choosing(cli, name, chosen) as (client, dead, which):
         with cli.status("Looking…"):
             would = dead.drop(**which, dry_run=True)
         if would.done:
             confirm(cli, f"Delete {counted(len(would.done), 'dead letter')} of {name} for good?", yes=yes)
         found = [*would.done, *would.held]
+        drop = partial(dead._drop_those_left, found)  # noqa: SLF001 - a public drop refuses letters that are gone
         with _going_on(cli), cli.status("Dropping…"):
-            result = dead._drop_those_left(found)  # noqa: SLF001 - a public drop refuses letters that are gone
+            result = _audited(client, "drop_letters", name, chosen, drop)
     gone = len(found) - len(result.done) - len(result.held) - len(result.failed)
     if gone:
         cli.remark(f"{counted(gone, 'dead letter')} had gone meanwhile.")
@@ -169,14 +180,30 @@ def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) 
 
 
 @contextmanager
-def _choosing(cli: CliContext, name: str, chosen: Chosen) -> Iterator[tuple[DeadLetters, dict[str, Any]]]:
-    """Yield the dead letters of a queue, and the options of `redrive` and `drop` that choose some."""
+def _choosing(
+    cli: CliContext, name: str, chosen: Chosen
+) -> Iterator[tuple[Client, DeadLetters, dict[str, Any]]]:
+    """Yield a client, the dead letters of a queue, and the options of `redrive` and `drop` that choose."""
     chosen.check()
-    with open_queue(cli, name) as queue:
+    with open_client(cli) as client:
+        queue = find_queue(client, name)
         with cli.status("Looking…"):
             named = letter_ids(queue.dead_letters, chosen.ids) if chosen.ids else None
         some = {"task": chosen.task, "reason": chosen.reason, "kind": chosen.kind}
-        yield queue.dead_letters, {"letter_ids": named, "everything": chosen.all_, **some}
+        yield client, queue.dead_letters, {"letter_ids": named, "everything": chosen.all_, **some}
+        say_left_out(cli, client, "messages", "message_keys")
+
+
+def _audited(
+    client: Client, what: str, name: str, chosen: Chosen, act: Callable[[], LettersResult]
+) -> LettersResult:
+    """Act on letters, and write down who did it and what became of them."""
+    from cqueue.audit import of_letters  # noqa: PLC0415 - not needed for --help
+
+    with audited(client, what, queue=name, **chosen.about()) as more:
+        result = act()
+        more.update(of_letters(result))
+    return result
 
 
 @contextmanager

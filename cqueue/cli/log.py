@@ -15,7 +15,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import worst
-from cqueue.cli.opening import open_client, open_log, say_left_out, suggesting
+from cqueue.cli.opening import audited, find_log, open_client, open_log, say_left_out, suggesting
 from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.send_lines import Target, send_each
@@ -121,8 +121,10 @@ def alter(cli: CliContext, name: LogName, settings: Changeable) -> None:
     changes = settings.given()
     if not changes:
         raise BadInput("Nothing to change: give --partitions or --ttl.")
-    with open_log(cli, name) as log:
-        log.alter(**changes)
+    with open_client(cli) as client:
+        log = find_log(client, name)
+        with audited(client, "alter_log", log=name, changes=in_ms(changes)):
+            log.alter(**changes)
         emit_one(cli, log_fields(log), fixed=("time_shard",))
 
 
@@ -137,6 +139,7 @@ def delete(cli: CliContext, name: LogName, *, yes: Yes = False) -> None:
         open_client(cli) as client,
         cli.status("Deleting…"),
         suggesting("log", name, client.logs, is_deletion=True),
+        audited(client, "delete_log", log=name),
     ):
         client.delete_log(name)
     cli.emit({"log": name, "deleted": True}, f"Log {name} is deleted.")

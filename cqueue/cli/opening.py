@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
 from cqueue.errors import LogNotFound, NotDone, QueueNotFound
@@ -79,6 +82,29 @@ def suggesting(
     except (QueueNotFound, LogNotFound) as exc:
         create = "" if is_deletion else f", and `cqueue {kind} create {name}` makes one"
         raise type(exc)(_hint(kind, name, names_of, create)) from exc
+
+
+@contextmanager
+def audited(client: Client, what: str, **about: Any) -> Iterator[dict[str, Any]]:
+    """Write down what the user of this process changes, before and after; see `Trail.action`.
+
+    what: `pause_queue` and so on. about: what it is done to.
+
+    Raises:
+        NotDone: the change could not be written down, and was not begun.
+    """
+    from cqueue.audit import Trail  # noqa: PLC0415 - as above
+
+    with Trail(client).action(_user(), socket.gethostname(), what, **about) as more:
+        yield more
+
+
+def _user() -> str:
+    """Return the name of the user whose process this is; in a container it may be a number alone."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:

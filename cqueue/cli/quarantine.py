@@ -13,7 +13,7 @@ from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import accounted
-from cqueue.cli.opening import find_log, find_queue, open_client
+from cqueue.cli.opening import audited, find_log, find_queue, open_client
 from cqueue.cli.options import Yes
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput
@@ -110,7 +110,10 @@ def drop(
         found = [quarantine.find(client, address) for address in addresses]
         confirm(cli, f"Drop {counted(len(found), 'row')} for good?", yes=yes)
         dropped: list[Damage] = []
-        with accounted(cli, lambda: f"{len(dropped)} of {counted(len(found), 'row')} are dropped."):
+        with (
+            accounted(cli, lambda: f"{len(dropped)} of {counted(len(found), 'row')} are dropped."),
+            audited(client, "drop_rows", rows=[damage.address for damage in found]),
+        ):
             for damage in found:
                 quarantine.drop(client, damage)
                 dropped.append(damage)

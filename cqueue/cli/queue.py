@@ -11,7 +11,15 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import NO_QUEUE, open_client, open_queue, say_left_out, suggesting
+from cqueue.cli.opening import (
+    NO_QUEUE,
+    audited,
+    find_queue,
+    open_client,
+    open_queue,
+    say_left_out,
+    suggesting,
+)
 from cqueue.cli.options import ExistOk, QueueName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.values import counted
@@ -148,8 +156,10 @@ def alter(
             "Nothing to change: give --shards, --visibility, --max-attempts, --lease, --derived-sends, "
             "--history or --keyed."
         )
-    with open_queue(cli, name) as queue:
-        queue.alter(**changes)
+    with open_client(cli) as client:
+        queue = find_queue(client, name)
+        with audited(client, "alter_queue", queue=name, changes=in_ms(changes)):
+            queue.alter(**changes)
         emit_one(cli, _fields_after(queue), fixed=FIXED)
 
 
@@ -166,6 +176,7 @@ def delete(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
         open_client(cli) as client,
         cli.status("Deleting…"),
         suggesting("queue", name, client.queues, is_deletion=True),
+        audited(client, "delete_queue", queue=name),
     ):
         count = client.delete_queue(name)
     cli.emit(
@@ -177,16 +188,20 @@ def delete(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
 @command(app)
 def pause(cli: CliContext, name: QueueName) -> None:
     """Let consumers receive nothing until `resume`. Sends go on. Obeyed within two seconds."""
-    with open_queue(cli, name) as queue:
-        queue.pause()
+    with open_client(cli) as client:
+        queue = find_queue(client, name)
+        with audited(client, "pause_queue", queue=name):
+            queue.pause()
         cli.emit(_fields_after(queue), f"Queue {name} is paused.")
 
 
 @command(app)
 def resume(cli: CliContext, name: QueueName) -> None:
     """Undo `pause`."""
-    with open_queue(cli, name) as queue:
-        queue.resume()
+    with open_client(cli) as client:
+        queue = find_queue(client, name)
+        with audited(client, "resume_queue", queue=name):
+            queue.resume()
         cli.emit(_fields_after(queue), f"Queue {name} is active.")
 
 
@@ -197,8 +212,11 @@ def purge(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
     Interrupted, it has deleted some; the same command goes on. What is sent meanwhile may stay.
     """
     confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
-    with open_queue(cli, name) as queue, cli.status("Purging…"):
-        count = queue.purge()
+    with open_client(cli) as client:
+        queue = find_queue(client, name)
+        with cli.status("Purging…"), audited(client, "purge_queue", queue=name) as more:
+            more["deleted"] = count = queue.purge()
+        say_left_out(cli, client, "messages", "message_keys")
     cli.emit({"queue": name, "deleted": count}, f"{counted(count, 'message')} of {name} deleted.")
 
 

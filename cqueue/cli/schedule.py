@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,14 +13,14 @@ import typer
 from cqueue.cli.bodies import encoded, read_body
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
-from cqueue.cli.opening import find_queue, open_client, open_queue, say_left_out
+from cqueue.cli.opening import audited, find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import Headers, Priority, QueueName, TaskArgs, given
 from cqueue.cli.render import emit_one, in_ms, print_list
 from cqueue.cli.values import body_text, parse_pairs, show_moment
 from cqueue.errors import BadInput
 
 if TYPE_CHECKING:
-    from cqueue.dispatcher.schedules.schedules import Schedule
+    from cqueue.dispatcher.schedules.schedules import Schedule, Schedules
     from cqueue.dispatcher.schedules.triggers import Trigger
 
 app = typer.Typer(help="Make, look at, change and remove schedules.", no_args_is_help=True)
@@ -163,32 +164,42 @@ def show(cli: CliContext, queue: QueueName, key: Key) -> None:
 @command(app)
 def pause(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Let a schedule fire no more until `resume`. A firing that has begun goes on."""
-    with open_queue(cli, queue) as opened:
-        _emit(cli, opened.schedules.pause(key), f"Schedule {key} is paused.")
+    with _changing(cli, queue, "pause_schedule", key) as schedules:
+        schedule = schedules.pause(key)
+    _emit(cli, schedule, f"Schedule {key} is paused.")
 
 
 @command(app)
 def resume(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Undo `pause`: it goes on with the next time from now."""
-    with open_queue(cli, queue) as opened:
-        schedule = opened.schedules.resume(key)
-        _emit(cli, schedule, f"Schedule {key} is {schedule.state}; it fires at {_next(schedule)}.")
+    with _changing(cli, queue, "resume_schedule", key) as schedules:
+        schedule = schedules.resume(key)
+    _emit(cli, schedule, f"Schedule {key} is {schedule.state}; it fires at {_next(schedule)}.")
 
 
 @command(app, "run-now")
 def run_now(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Fire a schedule now, beside its own times, whatever its state. Prints the message's id."""
-    with open_queue(cli, queue) as opened:
-        id_ = opened.schedules.run_now(key)
+    with _changing(cli, queue, "fire_schedule", key) as schedules:
+        id_ = schedules.run_now(key)
     cli.emit({"queue": queue, "key": key, "id": id_}, id_)
 
 
 @command(app)
 def remove(cli: CliContext, queue: QueueName, key: Key) -> None:
     """Remove a schedule. A firing that has begun runs to its end."""
-    with open_queue(cli, queue) as opened:
-        opened.schedules.remove(key)
+    with _changing(cli, queue, "remove_schedule", key) as schedules:
+        schedules.remove(key)
     cli.emit({"queue": queue, "removed": key}, f"Schedule {key} is removed.")
+
+
+@contextmanager
+def _changing(cli: CliContext, queue: str, what: str, key: str) -> Iterator[Schedules]:
+    """Yield the schedules of a queue, to change one; see `audited`."""
+    with open_client(cli) as client:
+        schedules = find_queue(client, queue).schedules
+        with audited(client, what, queue=queue, schedule=key):
+            yield schedules
 
 
 def schedule_fields(schedule: Schedule, *, upcoming: int = 0) -> dict[str, Any]:

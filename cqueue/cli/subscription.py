@@ -18,8 +18,8 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import held_back
 from cqueue.cli.log_lines import LogFormat
 from cqueue.cli.log_read import Partitions, Topics, parse_position
-from cqueue.cli.opening import find_log, open_client, say_left_out
-from cqueue.cli.options import AppDir, LogName, Yes
+from cqueue.cli.opening import audited, find_log, open_client, say_left_out
+from cqueue.cli.options import AppDir, LogName, Yes, given
 from cqueue.cli.table import print_table
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, Closed
@@ -53,7 +53,7 @@ def show(cli: CliContext, log: LogName, name: Name) -> None:
 
     Counting the lag reads records, so it takes a while.
     """
-    with _existing(cli, log, name) as subscription, cli.status("Counting…"):
+    with _existing(cli, log, name) as (_, subscription), cli.status("Counting…"):
         shown = subscription_fields(subscription)
     cli.emit(shown, lambda: _print(cli, shown))
 
@@ -75,26 +75,29 @@ def seek(
 ) -> None:
     """Move a subscription back or on, in all partitions or in some. Members follow within two seconds."""
     on_expired = "earliest" if or_earliest else "error"
-    with _existing(cli, log, name) as subscription:
-        subscription.seek(
-            dict.fromkeys(partition, position) if partition else position, on_expired=on_expired
-        )
+    to = dict.fromkeys(partition, position) if partition else position
+    with _existing(cli, log, name) as (client, subscription):
+        where = given(position=str(position), partitions=partition)
+        with audited(client, "seek_subscription", log=log, subscription=name, **where):
+            subscription.seek(to, on_expired=on_expired)
         _emit(cli, subscription, f"Subscription {name} of {log} has been moved.")
 
 
 @command(app)
 def pause(cli: CliContext, log: LogName, name: Name) -> None:
     """Let no member call listeners until `resume`. Positions stay. Obeyed within two seconds."""
-    with _existing(cli, log, name) as subscription:
-        subscription.pause()
+    with _existing(cli, log, name) as (client, subscription):
+        with audited(client, "pause_subscription", log=log, subscription=name):
+            subscription.pause()
         _emit(cli, subscription, f"Subscription {name} of {log} is paused.")
 
 
 @command(app)
 def resume(cli: CliContext, log: LogName, name: Name) -> None:
     """Undo `pause`."""
-    with _existing(cli, log, name) as subscription:
-        subscription.resume()
+    with _existing(cli, log, name) as (client, subscription):
+        with audited(client, "resume_subscription", log=log, subscription=name):
+            subscription.resume()
         _emit(cli, subscription, f"Subscription {name} of {log} is active.")
 
 
@@ -104,7 +107,8 @@ def delete(cli: CliContext, log: LogName, name: Name, *, yes: Yes = False) -> No
     with open_client(cli) as client:
         _check_name(client, log, name)
         confirm(cli, f"Forget where subscription {name} of {log} stands?", yes=yes)
-        client.delete_subscription(log, name)
+        with audited(client, "delete_subscription", log=log, subscription=name):
+            client.delete_subscription(log, name)
     cli.emit({"log": log, "subscription": name, "deleted": True}, f"Subscription {name} of {log} is deleted.")
 
 
@@ -196,8 +200,8 @@ def _await(ended: Event) -> None:
 
 
 @contextmanager
-def _existing(cli: CliContext, log: str, name: str) -> Iterator[ExistingSubscription]:
-    """Open a subscription that exists.
+def _existing(cli: CliContext, log: str, name: str) -> Iterator[tuple[Client, ExistingSubscription]]:
+    """Open a subscription that exists, with a client.
 
     Raises:
         BadInput: there is none of that name; the message suggests the nearest.
@@ -206,7 +210,7 @@ def _existing(cli: CliContext, log: str, name: str) -> Iterator[ExistingSubscrip
 
     with open_client(cli) as client:
         _check_name(client, log, name)
-        yield inside(client).subscription(log, name)
+        yield client, inside(client).subscription(log, name)
         say_left_out(cli, client, "subscriptions")
 
 

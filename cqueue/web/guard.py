@@ -14,10 +14,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cqueue.web import audit
+from cqueue.runtime.logs import logger
 from cqueue.web.access import Person
-from cqueue.web.audit import address_of
 from cqueue.web.rate import RateLimit
+from cqueue.web.shared import LOGGER
 
 if TYPE_CHECKING:
     from cqueue.web.site import Site
@@ -31,6 +31,8 @@ MOST_FORM: Final = 256 << 10
 """Bytes of a form: the ids of 1,000 letters are some 80 KB."""
 FIELDS: Final = 2000
 """Fields of a form."""
+REFUSED: Final = "operator_refused"
+"""Event of a refused request: it is only logged, so that nobody can fill Cassandra."""
 FORM: Final = "application/x-www-form-urlencoded"
 REQUESTS: Final = 600
 """Requests of one address at once, at most: some twenty open pages behind one proxy or gateway."""
@@ -164,11 +166,22 @@ class Guard:
     def _refused(self, request: Request, refusal: Refusal) -> Response:
         if refusal.status != 401 or request.method != "GET" or "authorization" in request.headers:
             person = request.scope.get("cqueue.person")
-            audit.refused(request, person and person.name, refusal.title)
+            refused(request, person and person.name, refusal.title)
         response = self._site.refusal(request, refusal)
         if refusal.status == 405:
             response.headers["allow"] = "GET, HEAD, POST"
         return response
+
+
+def address_of(request: Request) -> str | None:
+    """Return the address that the request comes from, which may be a proxy's."""
+    return request.client.host if request.client else None
+
+
+def refused(request: Request, who: str | None, why: str) -> None:
+    """Log a request that was refused."""
+    address, path = address_of(request), request.url.path[:300]
+    logger(LOGGER).warning(REFUSED, who=who, address=address, method=request.method, path=path, why=why)
 
 
 def _host_of(origin: str) -> str | None:

@@ -20,6 +20,7 @@ from itertools import groupby
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from cqueue.audit import own_log
 from cqueue.dispatcher.service import membership
 from cqueue.errors import CqueueError, LogNotFound
 from cqueue.log.config import LogConfig
@@ -149,7 +150,7 @@ class History:
             if isinstance(known, Known) and known.age_s < MINUTE_S
         }
         if points:
-            result = reading.own_log(self._client, LOG, CONFIG).append_many(_records(at_s, points))
+            result = own_log(self._client, LOG, CONFIG).append_many(_records(at_s, points))
             for _, error in result.failed:
                 raise error
         self._latest = points

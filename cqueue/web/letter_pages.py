@@ -9,6 +9,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cqueue.audit import of_letters
 from cqueue.errors import BadInput, OutcomeUnknown
 from cqueue.web import reading, shown
 from cqueue.web.access import Role
@@ -74,12 +75,7 @@ def settle(request: Request) -> Response:
     chosen = _checked(fields_of(request, "id"))
     with audited(request, f"{operation}_letters", queue=name, letters=len(chosen)) as more_fields:
         result = apply(chosen)
-        more_fields |= {"done": len(result.done), "held": len(result.held), "failed": len(result.failed)}
-        if any(isinstance(error, OutcomeUnknown) for _, error in result.failed):
-            more_fields["outcome"] = "unknown"
-        elif not result.done:
-            more_fields["outcome"] = "not_done"
-        more_fields["ids"] = [str(id_) for id_ in result.done[:100]]
+        more_fields.update(of_letters(result))
     site.shared.forget(("state", name), ("detail", name), ("letters", name, reading.ALL_LETTERS))
     site.shared.forget(("letters", name, _posted(request)))
     return _answer(request, "settled.html", operation, result, more=False)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from cqueue.web import audit
 from cqueue.web.access import SESSION_S
-from cqueue.web.guard import COOKIE
+from cqueue.web.guard import COOKIE, refused
 from cqueue.web.site import field_of, fields_of, go, site_of
 
 
@@ -27,7 +26,7 @@ def login(request: Request) -> Response:
     wanted = field_of(request, "next")
     to = wanted if wanted.startswith("/") and not wanted.startswith(("//", "/\\")) else "/"
     if person is None:
-        audit.refused(request, None, "wrong password" if name else "wrong token")
+        refused(request, None, "wrong password" if name else "wrong token")
         return site.page(request, "login.html", status=401, wrong=True, next=to)
     base = request.scope.get("root_path", "")
     answer = RedirectResponse(base + to, 303)

@@ -8,11 +8,11 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from cqueue.audit import SHOWN
 from cqueue.dispatcher.service import membership
 from cqueue.errors import BadInput, CqueueError
 from cqueue.web import firings, reading
 from cqueue.web.access import Role
-from cqueue.web.audit import SHOWN
 from cqueue.web.shared import Known
 from cqueue.web.site import audited, field_of, go, require, site_of
 

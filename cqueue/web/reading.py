@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from cqueue.config import QueueConfig
     from cqueue.dead_letters import DeadLetter
     from cqueue.log.config import LogConfig
-    from cqueue.log.log import Log
     from cqueue.log.stats import LogStats
     from cqueue.log.subscription import ExistingSubscription, Lag
     from cqueue.queue import QueueStats, StoredMessage
@@ -244,18 +243,6 @@ def topics(client: Client, name: str) -> Topics:
     newest = dict(reversed(found))
     rows = [(topic, number, newest[topic]) for topic, number in counts.most_common()]
     return Topics(rows, len(found), len(found) < SAMPLE)
-
-
-def own_log(client: Client, name: str, config: LogConfig) -> Log:
-    """Open a log that the dashboard keeps, which is created with this configuration at its first use.
-
-    Raises:
-        NotDone, OutcomeUnknown: Cassandra does not answer, or refuses it.
-    """
-    try:
-        return client.log(name)
-    except LogNotFound:
-        return client.create_log(name, config, exist_ok=True)
 
 
 def log_state(client: Client, name: str) -> LogState:

@@ -12,14 +12,14 @@ import jinja2
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from cqueue import audit
 from cqueue._version import __version__
 from cqueue.client import Client, check_client, inside
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, Unavailable
 from cqueue.message import short
-from cqueue.web import audit, shown
+from cqueue.web import shown
 from cqueue.web.access import Access, Person, Role, Sessions
-from cqueue.web.audit import address_of
-from cqueue.web.guard import Refusal
+from cqueue.web.guard import Refusal, address_of, refused
 from cqueue.web.history import History
 from cqueue.web.shared import Known, Shared
 
@@ -159,7 +159,7 @@ def person_of(request: Request) -> Person:
 def audited(request: Request, what: str, **about: Any) -> Iterator[dict[str, Any]]:
     """Write down what the person of a request does, before and after; see `Trail.action`."""
     site = site_of(request)
-    with site.trail.action(person_of(request), address_of(request), what, **about) as more:
+    with site.trail.action(person_of(request).name, address_of(request), what, **about) as more:
         yield more
     site.shared.forget("actions")
 
@@ -168,7 +168,7 @@ def require(request: Request, role: Role) -> None:
     """Refuse somebody without this role."""
     person = person_of(request)
     if not person.may(role):
-        audit.refused(request, person.name, f"no role {role.value}")
+        refused(request, person.name, f"no role {role.value}")
         what = "see bodies" if role is Role.BODIES else "change anything"
         raise Refusal(
             403, "Not allowed", f"{person.name} may not {what} here: the role {role.value} is missing."

@@ -94,10 +94,12 @@ def log_lines(monkeypatch):
     """What is logged by the dashboard: `log_lines("operator_action")` gives the fields of such lines."""
     from structlog.testing import CapturingLogger
 
-    from cqueue.web import audit
+    from cqueue import audit
+    from cqueue.web import guard
 
     logger = CapturingLogger()
-    monkeypatch.setattr(audit, "logger", lambda _name: logger)
+    for module in (audit, guard):
+        monkeypatch.setattr(module, "logger", lambda _name: logger)
     return lambda event: [call.kwargs for call in logger.calls if call.args == (event,)]
 
 

@@ -29,14 +29,14 @@ def test_an_action_is_written_down_before_and_after(web, shop, settled):
 
 
 def test_an_action_that_cannot_be_written_down_is_not_done(web, shop, monkeypatch):
-    from cqueue.web import reading
+    from cqueue import audit
 
     for error in (
         Unavailable("no host answers"),
         AppendUnknown("timed out", ()),
         OutcomeUnknown("timed out"),
     ):
-        monkeypatch.setattr(reading, "own_log", Raising(error))
+        monkeypatch.setattr(audit, "own_log", Raising(error))
         answer = web.post("/queue/mails", data={"do": "pause"})
         assert answer.status_code == 503
         assert "Not done" in answer.text
@@ -54,9 +54,9 @@ class Raising:
 
 
 def test_an_action_whose_outcome_cannot_be_written_down_is_done(web, shop, monkeypatch):
-    from cqueue.web import reading
+    from cqueue import audit
 
-    real, calls = reading.own_log, []
+    real, calls = audit.own_log, []
 
     def once(*args):
         calls.append(args)
@@ -64,7 +64,7 @@ def test_an_action_whose_outcome_cannot_be_written_down_is_done(web, shop, monke
             raise Unavailable("no host answers")
         return real(*args)
 
-    monkeypatch.setattr(reading, "own_log", once)
+    monkeypatch.setattr(audit, "own_log", once)
     assert web.post("/queue/mails", data={"do": "pause"}).status_code == 200
     assert shop.client.queue("mails").paused
 
@@ -74,12 +74,11 @@ def test_an_action_whose_outcome_cannot_be_written_down_is_done(web, shop, monke
     [(OutcomeUnknown("?"), "unknown"), (Unavailable("!"), "not_done"), (KeyError(), "failed")],
 )
 def test_the_outcome_says_what_is_known(shop, settled, error, outcome):
-    from cqueue.web.access import Person
-    from cqueue.web.audit import Trail
+    from cqueue.audit import Trail
 
     with (
         pytest.raises(type(error)),
-        Trail(shop.client).action(Person("ada", frozenset()), None, "pause_queue"),
+        Trail(shop.client).action("ada", None, "pause_queue"),
     ):
         raise error
     assert [one["outcome"] for one in records(shop.client, settled)] == ["begun", outcome]

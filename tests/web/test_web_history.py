@@ -139,14 +139,14 @@ def test_rates_are_unknown_after_a_minute_that_was_not_counted(history):
 
 
 def test_a_count_that_cassandra_refuses_is_no_end(history, monkeypatch):
-    from cqueue.web import reading
+    from cqueue.web import history as module
 
     def away(*_):
         raise Unavailable("no host answers")
 
     one = history()
     with monkeypatch.context() as patched:
-        patched.setattr(reading, "own_log", away)
+        patched.setattr(module, "own_log", away)
         with pytest.raises(Unavailable):
             one.count(NOW_S - 120)
     one.count(NOW_S - 60)

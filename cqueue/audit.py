@@ -1,11 +1,12 @@
 """Everything that an operator does: who, what, when, and what came of it.
 
-An action is written down before it begins, in the log `cqueue.audit` beside the queues. If that fails, the
-action is not done. Once it has ended in any way, its outcome is appended. An action that shows no outcome was
-under way when the dashboard, or the connection to Cassandra, ended.
+An action by the dashboard or the command line is written down before it begins, in the log `cqueue.audit`
+beside the queues. If that fails, the action is not done. Once it has ended in any way, its outcome is
+appended. An action that shows no outcome was under way when its process, or the connection to Cassandra,
+ended.
 
-Both also go where the process's log goes, as the event `operator_action`; a refused request is
-`operator_refused`, and only there, so that nobody can fill Cassandra. None holds bodies, headers or tokens.
+The outcome also goes where the process's log goes, as the event `operator_action`. Neither holds bodies,
+headers or tokens.
 """
 
 from __future__ import annotations
@@ -16,22 +17,17 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from cqueue.client import Client
+from cqueue.dead_letters import LettersResult
 from cqueue.errors import CqueueError, LogNotFound, NotDone, OutcomeUnknown
 from cqueue.log.config import LogConfig
+from cqueue.log.log import Log
 from cqueue.runtime.logs import logger
-from cqueue.web import reading
-from cqueue.web.access import Person
-from cqueue.web.shared import LOGGER
 
-if TYPE_CHECKING:
-    from starlette.requests import Request
-
-    from cqueue.client import Client
-
+LOGGER: Final = "cqueue.audit"
 ACTION: Final = "operator_action"
-REFUSED: Final = "operator_refused"
 LOG: Final = "cqueue.audit"
 CONFIG: Final = LogConfig(partitions=1, ttl=timedelta(days=400), time_shard=timedelta(days=1))
 """A year and a month, so that a yearly review finds all of its year."""
@@ -60,17 +56,16 @@ class Trail:
         self._client = client
 
     @contextmanager
-    def action(
-        self, person: Person, address: str | None, what: str, **about: Any
-    ) -> Iterator[dict[str, Any]]:
+    def action(self, who: str, address: str | None, what: str, **about: Any) -> Iterator[dict[str, Any]]:
         """Write down what an operator does, before and after. Yield a mapping for further fields.
 
-        what: `pause_queue`, `redrive` and so on; about: what it was done to.
+        who: the operator's name. address: the machine it came from. what: `pause_queue`, `redrive` and so on.
+        about: what it was done to.
 
         Raises:
             NotDone: the action could not be written down, and was not begun.
         """
-        fields: dict[str, Any] = {"who": person.name, "address": address, "action": what, **about}
+        fields: dict[str, Any] = {"who": who, "address": address, "action": what, **about}
         id_ = secrets.token_hex(8)
         self._begin(id_, fields)
         fields["outcome"] = "failed"
@@ -78,7 +73,7 @@ class Trail:
             yield fields
             if fields["outcome"] == "failed":
                 fields["outcome"] = "done"
-        except OutcomeUnknown:
+        except (OutcomeUnknown, KeyboardInterrupt):
             fields["outcome"] = "unknown"
             raise
         except CqueueError as exc:
@@ -101,7 +96,7 @@ class Trail:
             logger(LOGGER).warning("outcome_not_kept", action=fields["action"], error=str(exc))
 
     def _append(self, id_: str, fields: Mapping[str, Any]) -> None:
-        reading.own_log(self._client, LOG, CONFIG).append(id_, json.dumps(fields).encode())
+        own_log(self._client, LOG, CONFIG).append(id_, json.dumps(fields).encode())
 
     def read(self) -> list[Action]:
         """Return the last 200 actions, the newest first; those of the last 3 seconds may be missing."""
@@ -118,15 +113,26 @@ class Trail:
         return list(found.values())[:SHOWN]
 
 
-def address_of(request: Request) -> str | None:
-    """Return the address that the request comes from, which may be a proxy's."""
-    return request.client.host if request.client else None
+def of_letters(result: LettersResult) -> dict[str, Any]:
+    """Return the fields that say what became of dead letters; `ids` names the first 100."""
+    fields: dict[str, Any] = {name: len(getattr(result, name)) for name in ("done", "held", "failed")}
+    if any(isinstance(error, OutcomeUnknown) for _, error in result.failed):
+        fields["outcome"] = "unknown"
+    elif not result.done:
+        fields["outcome"] = "not_done"
+    return {**fields, "ids": [str(id_) for id_ in result.done[:100]]}
 
 
-def refused(request: Request, who: str | None, why: str) -> None:
-    """Log a request that was refused."""
-    address, path = address_of(request), request.url.path[:300]
-    logger(LOGGER).warning(REFUSED, who=who, address=address, method=request.method, path=path, why=why)
+def own_log(client: Client, name: str, config: LogConfig) -> Log:
+    """Open a log that cqueue keeps for operators, which is created with this configuration at its first use.
+
+    Raises:
+        NotDone, OutcomeUnknown: Cassandra does not answer, or refuses it.
+    """
+    try:
+        return client.log(name)
+    except LogNotFound:
+        return client.create_log(name, config, exist_ok=True)
 
 
 def _action_of(at: datetime, body: bytes) -> Action | None:

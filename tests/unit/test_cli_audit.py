@@ -1,0 +1,139 @@
+"""Who changed something on the command line is written down, where the dashboard writes it."""
+
+import getpass
+import json
+import socket
+
+import pytest
+
+from cqueue import connect
+from cqueue.audit import Trail
+from cqueue.client import Client
+from cqueue.errors import Unavailable
+
+ME = (getpass.getuser(), socket.gethostname())
+
+
+@pytest.fixture
+def written_down(cli_url, cli_clock):
+    """Read what was written down, the oldest first: (who, address, action, outcome, what it was done to)."""
+
+    def read():
+        cli_clock(3)
+        with connect(cli_url) as client:
+            found = reversed(Trail(client).read())
+            return [(one.who, one.address, one.action, one.outcome, one.about) for one in found]
+
+    return read
+
+
+@pytest.fixture
+def shop(cli_url, cli, written_down):
+    """A queue with a dead letter and a schedule, and a log with a subscription."""
+    assert cli("queue", "create", "mails").code == 0
+    assert cli("schedule", "add", "mails", "digest", "--every", "1h").code == 0
+    assert cli("log", "create", "events").code == 0
+    with connect(cli_url) as client:
+        client.queue("mails").send(b"4111")
+        with client.queue("mails").consumer() as consumer:
+            (message,) = consumer.receive()
+            message.dead("too late")
+        client.subscribe("events", name="billing", listeners=[print])
+    assert written_down() == []
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize(
+    ("line", "action", "about"),
+    [
+        ("queue pause mails", "pause_queue", {"queue": "mails"}),
+        ("queue resume mails", "resume_queue", {"queue": "mails"}),
+        ("queue alter mails --lease 7s", "alter_queue", {"queue": "mails", "changes": {"lease_ms": 7000}}),
+        ("queue purge mails --yes", "purge_queue", {"queue": "mails", "deleted": 1}),
+        ("queue delete mails --yes", "delete_queue", {"queue": "mails"}),
+        ("schedule pause mails digest", "pause_schedule", {"queue": "mails", "schedule": "digest"}),
+        ("schedule resume mails digest", "resume_schedule", {"queue": "mails", "schedule": "digest"}),
+        ("schedule run-now mails digest", "fire_schedule", {"queue": "mails", "schedule": "digest"}),
+        ("schedule remove mails digest", "remove_schedule", {"queue": "mails", "schedule": "digest"}),
+        ("log alter events --ttl 2d", "alter_log", {"log": "events", "changes": {"ttl_ms": 172_800_000}}),
+        ("log delete events --yes", "delete_log", {"log": "events"}),
+        (
+            "subscription seek events billing latest --partition 1",
+            "seek_subscription",
+            {"log": "events", "subscription": "billing", "position": "latest", "partitions": [1]},
+        ),
+        (
+            "subscription pause events billing",
+            "pause_subscription",
+            {"log": "events", "subscription": "billing"},
+        ),
+        (
+            "subscription resume events billing",
+            "resume_subscription",
+            {"log": "events", "subscription": "billing"},
+        ),
+        (
+            "subscription delete events billing --yes",
+            "delete_subscription",
+            {"log": "events", "subscription": "billing"},
+        ),
+    ],
+)
+def test_a_change_is_written_down(cli, written_down, line, action, about):
+    assert cli(*line.split()).code == 0
+    assert written_down() == [(*ME, action, "done", about)]
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize("line", ["dead redrive mails --all", "dead drop mails --all --yes"])
+def test_letters_are_written_down_with_what_became_of_them(cli, written_down, line):
+    assert cli(*line.split()).code == 0
+    ((*_, action, outcome, about),) = written_down()
+    (letter,) = about.pop("ids")
+    assert (action, outcome) == (f"{line.split()[1]}_letters", "done")
+    assert about == {"queue": "mails", "all": True, "done": 1, "held": 0, "failed": 0}
+    assert letter.startswith("AQ")
+
+
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize(
+    "line", ["queue pause nosuch", "dead redrive mails --all --dry-run", "queue show mails"]
+)
+def test_what_changes_nothing_is_not_written_down(cli, written_down, line):
+    cli(*line.split())
+    assert written_down() == []
+
+
+@pytest.mark.usefixtures("shop")
+def test_what_cannot_be_written_down_is_not_done(cli, cli_url, monkeypatch):
+    def away(*_args, **_options):
+        raise Unavailable("no host answers")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "create_log", away)
+        said = cli("queue", "pause", "mails")
+    assert said.code == 3
+    assert "no host answers" in said.err
+    with connect(cli_url) as client:
+        assert not client.queue("mails").paused
+
+
+@pytest.mark.usefixtures("shop")
+def test_an_interrupt_leaves_the_outcome_unknown(cli, written_down, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Client, "delete_queue", interrupted)
+        assert cli("queue", "delete", "mails", "--yes").code == 130
+    ((*_, action, outcome, _about),) = written_down()
+    assert (action, outcome) == ("delete_queue", "unknown")
+
+
+def test_no_record_holds_a_body(cli, cli_url, cli_clock, shop):  # noqa: ARG001 - makes what is purged
+    cli("dead", "drop", "mails", "--all", "--yes")
+    cli_clock(3)
+    with connect(cli_url) as client, client.log("cqueue.audit").scan() as records:
+        told = [json.loads(record.body) for record in records]
+    assert [one["outcome"] for one in told] == ["begun", "done"]
+    assert "4111" not in json.dumps(told)

@@ -134,7 +134,7 @@ class QueueConfig:
         if width >= HOUR_MS:
             return width
         per_hour = HOUR_MS // width
-        most = max(1, MAX_EPOCH_ROWS // self.max_shards)
+        most = MAX_EPOCH_ROWS // self.max_shards
         return width * max(n for n in range(1, per_hour + 1) if per_hour % n == 0 and n <= most)
 
     def altered(self, changes: Mapping[str, Any]) -> QueueConfig:

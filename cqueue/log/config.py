@@ -76,7 +76,7 @@ class LogConfig:
     @property
     def ttl_s(self) -> int:
         """Return the time to live in s; 0 for ever."""
-        return 0 if self.ttl is None else max(1, int(self.ttl.total_seconds()))
+        return 0 if self.ttl is None else int(self.ttl.total_seconds())
 
     def altered(self, changes: Mapping[str, Any]) -> LogConfig:
         """Return this configuration with some values changed.

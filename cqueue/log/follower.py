@@ -178,7 +178,7 @@ class Follower(Reader):
                 record = uncounted[0]
                 at, id_ = record.partition, record._id  # noqa: SLF001 - `id` would be parsed
                 if id_ <= reached[at]:  # else it was read early, and others may come before it
-                    handed[at] = max(handed.get(at, id_), id_)
+                    handed[at] = id_
                 uncounted.popleft()
             positions = (handed if left else reached).copy()
         return {each: LogId.of(log, each, at) for each, at in positions.items()}

@@ -100,10 +100,10 @@ def checked(
 def failures(
     part: P, ids_of: Callable[[P], list[Any]], unknown: type[SendUnknown | AppendUnknown], what: str
 ) -> Failed:
-    """Return the part's error for each of its entries; an unknown outcome names the ids in question."""
+    """Return a failed part's error for each of its entries; an unknown outcome names the ids in question."""
     error = part.error
-    if error is None or isinstance(error, NotDone):
-        return [(index, error) for index in part.indexes if error is not None]
+    if isinstance(error, NotDone):
+        return [(index, error) for index in part.indexes]
     text = f"it is not known whether the {what} was stored: {error}"
     tries = zip(part.indexes, _ids_of_tries(part, ids_of), strict=True)
     return [(index, caused(unknown(text, ids), error)) for index, ids in tries]

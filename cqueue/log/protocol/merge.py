@@ -69,7 +69,7 @@ class Merge:
         if missing:
             yield from self._known.load(spec, sorted(missing), began_us)
             return []
-        asked = [(source, source.request(spec, self._known, end, began_us)) for source in behind]
+        asked = [(source, source.request(spec, self._known, end)) for source in behind]
         yield from self._perform([(source, read) for source, read in asked if read is not None], end)
         return self._hand_out(end)
 

@@ -31,13 +31,10 @@ class ShardMap:
     def __init__(self) -> None:
         self._known: dict[int, frozenset[int]] = {}
 
-    def is_over(self, spec: LogSpec, time_shard: int, began_us: int) -> bool:
-        """Return whether nothing can be acknowledged in a time shard after `began_us`."""
-        return (time_shard + spec.width_ms) * 1000 + spec.settle_us + spec.skew_us <= began_us
-
     def knows(self, spec: LogSpec, time_shard: int, began_us: int) -> bool:
-        """Return whether the time shard was read, or is not over and thus need not be."""
-        return time_shard in self._known or not self.is_over(spec, time_shard, began_us)
+        """Return whether the time shard was read, or need not be, as it may still get records."""
+        over_us = (time_shard + spec.width_ms) * 1000 + spec.settle_us + spec.skew_us
+        return time_shard in self._known or over_us > began_us
 
     def holds(self, time_shard: int, partition: int) -> bool:
         """Return whether a partition may have records in a time shard; in one that was not read it may."""

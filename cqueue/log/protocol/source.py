@@ -119,7 +119,7 @@ class Source:
 
     def missing(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> list[int]:
         """Return the time shards whose registry has to be read before `request`."""
-        at = self._skip(spec, known, end, began_us)
+        at = self._skip(known, end)
         if at is None or known.knows(spec, at, began_us):
             return []
         step = -self._width if self._reverse else self._width
@@ -128,18 +128,17 @@ class Source:
     def _is_past(self, time_shard: int, end: int) -> bool:
         return time_shard < self._floor(end) if self._reverse else time_shard > self._floor(end)
 
-    def _skip(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> int | None:
-        """Return the next time shard that may have records or is unread; None past the end."""
+    def _skip(self, known: ShardMap, end: int) -> int | None:
+        """Return the next time shard that may have records; None past the end."""
         while not self._is_past(self._shard, end):
-            unknown = not known.knows(spec, self._shard, began_us)
-            if unknown or known.holds(self._shard, self.partition):
+            if known.holds(self._shard, self.partition):
                 return self._shard
             self._shard += -self._width if self._reverse else self._width
         return None
 
-    def request(self, spec: LogSpec, known: ShardMap, end: int, began_us: int) -> Read | None:
+    def request(self, spec: LogSpec, known: ShardMap, end: int) -> Read | None:
         """Return the next read; None if there is nothing up to the end."""
-        at = self._skip(spec, known, end, began_us)
+        at = self._skip(known, end)
         if at is None:
             self.position = end
             self._shard = self._floor(end)
@@ -185,7 +184,7 @@ class Source:
             self._shard -= self._width
         else:
             self.position = min(end, ids.lowest_at((self._shard + self._width) * 1000) - 1)
-            self._shard = self._floor(self.position + 1) if self.position < end else self._shard
+            self._shard = self._floor(self.position + 1)
 
     def take(self, watermark: int) -> list[Stretch]:
         """Hand out what the watermark has passed."""

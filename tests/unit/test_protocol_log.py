@@ -8,6 +8,7 @@ import pytest
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.log.protocol import merge as merging
 from cqueue.log.protocol.append import Entry, append
 from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import in_order
@@ -204,6 +205,26 @@ def test_ids_alone_are_those_of_the_records():
         found += sorted(id_ for stretch in more for id_ in stretch.ids())
     assert found == expected
     assert not any(type(op) is ReadRecordPage for op in table.log)
+
+
+@pytest.mark.parametrize("by_one", [False, True])
+def test_what_one_read_of_each_partition_holds_is_bounded(monkeypatch, by_one):
+    """Also for a member, which takes its partitions over one by one: its memory is that of all of them."""
+    monkeypatch.setattr(merging, "MERGE_BYTES", 64 << 10)
+    table, low = Table(), ids.lowest_at(NOON_US) - 1
+    for partition in range(4):
+        put(table, *[Entry("t", bytes(1000), partition=partition)] * 400)
+    table.pass_time(10 * SECOND_US)
+    table.log.clear()
+    merge = Merge(SPEC, {} if by_one else dict.fromkeys(range(4), low))
+    for partition in range(4) if by_one else ():
+        merge.add(SPEC, partition, low)
+    count = 0
+    while (more := table.run(merge.more(SPEC, SPEC.horizon(table.time_us), table.time_us))) is not None:
+        count += sum(stretch.size for stretch in more)
+    assert count == 1600
+    limits = [op.limit for op in table.log if type(op) is ReadRecordPage]
+    assert max(limits[4:]) <= (64 << 10) // 4 // 1000, "the first reads of each go by no size"
 
 
 def test_a_long_silence_costs_few_reads():

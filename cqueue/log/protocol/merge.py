@@ -42,15 +42,18 @@ class Merge:
     ) -> None:
         self._known = known or ShardMap()
         self._reverse = reverse
-        slice_bytes = min(SLICE_BYTES, MERGE_BYTES // max(1, len(positions)))
-        self._source = partial(Source, reverse=reverse, ids_only=ids_only, slice_bytes=slice_bytes)
+        self._source = partial(Source, reverse=reverse, ids_only=ids_only)
         self.sources = dict[int, Source]()
         for partition, position in sorted(positions.items()):
             self.add(spec, partition, position)
 
     def add(self, spec: LogSpec, partition: int, position: int) -> None:
         """Add a partition, or read it from another position."""
-        self.sources[partition] = self._source(spec, partition, position)
+        self.sources[partition] = self._source(spec, partition, position, slice_bytes=self._slice_bytes())
+
+    def _slice_bytes(self) -> int:
+        """Return the bytes that one read aims at; members take partitions over one by one."""
+        return min(SLICE_BYTES, MERGE_BYTES // max(1, len(self.sources)))
 
     def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[Stretch] | None]:
         """Return the next records, perhaps none; None once all sources are at `end`.
@@ -87,7 +90,7 @@ class Merge:
             for source, _ in group:
                 source.peeked(found.get(source.partition), end)
         for (source, _), answer in zip(single, answers[len(groups) :], strict=True):
-            source.feed(answer, end)
+            source.feed(answer, end, self._slice_bytes())
 
     def is_at(self, end: int) -> bool:
         """Return whether all records up to `end` have been handed out."""

@@ -101,7 +101,6 @@ class Source:
         self.quiet = ids_only  # most partitions have no new ids, so they are asked together first
         self._reverse = reverse
         self._ids_only = ids_only
-        self._slice_bytes = slice_bytes
         self._limit = max(FEWEST_ROWS, min(FIRST_ROWS, slice_bytes >> 10))
         self._width = spec.width_ms
         self.seek(position)
@@ -155,7 +154,7 @@ class Source:
 
     # ── answers ──
 
-    def feed(self, answer: RecordPage | list[int], end: int) -> None:
+    def feed(self, answer: RecordPage | list[int], end: int, slice_bytes: int) -> None:
         """Add an answer to the buffer, and set the next read's limit by this one's bytes."""
         page = IdPage(answer) if isinstance(answer, list) else answer
         count = len(page)
@@ -169,7 +168,7 @@ class Source:
             self._leave_shard(end)
         if count:
             size = len(page.data) if isinstance(page, RecordPage) else count * ROW_BYTES
-            self._limit = max(FEWEST_ROWS, min(MOST_ROWS, self._limit * 4, self._slice_bytes * count // size))
+            self._limit = max(FEWEST_ROWS, min(MOST_ROWS, self._limit * 4, slice_bytes * count // size))
 
     def peeked(self, first: int | None, end: int) -> None:
         """Note the first id in the current time shard; None if it has none up to `end`."""

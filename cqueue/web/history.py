@@ -157,7 +157,9 @@ class History:
 
     def _point(self, at_s: int, state: reading.QueueState, finished: int) -> Point:
         stats, before = state.stats, self._latest.get(state.name)
-        known = before is not None and at_s - before.at_s == MINUTE_S and "live" not in stats.at_least
+        if before is not None and at_s - before.at_s != MINUTE_S:
+            before = None  # what was finished since then was so in several minutes
+        known = before is not None and "live" not in stats.at_least
         return Point(
             at_s,
             depth=state.depth,

@@ -132,10 +132,11 @@ def test_a_dashboard_that_closes_in_the_middle_of_a_count_says_nothing(history, 
 
 
 def test_rates_are_unknown_after_a_minute_that_was_not_counted(history):
+    """What was finished in several minutes was shown as that of one."""
     one = history()
     one.count(NOW_S - 180)
     one.count(NOW_S - 60)
-    assert one.latest("mails").arrived is None
+    assert (one.latest("mails").arrived, one.latest("mails").handled) == (None, None)
 
 
 def test_a_count_that_cassandra_refuses_is_no_end(history, monkeypatch):
@@ -193,6 +194,17 @@ def test_a_chart_has_gaps_where_nothing_was_counted():
     assert drawn.lines[0].path.count("M") == 2
     assert drawn.lines[0].now == 4
     assert chart("Depth", [0], [("", [None])], step_s=60, begin_s=0, end_s=60).is_empty
+
+
+def test_a_figure_is_drawn_in_its_own_colour_where_the_other_one_is_not_known():
+    """Of a queue with very many messages nobody knows what arrives: what is finished was drawn as that."""
+    from cqueue.web import charts, site
+
+    figures = [("arriving", [None, None]), ("finished", [1.0, 2.0])]
+    chart = charts.chart("Messages a minute", [0, 60], figures, step_s=60, begin_s=0, end_s=60)
+    page = str(site._templates().get_template("parts.html").module.drawing(chart, str, "−1h"))
+    assert re.findall(r'"now (line.)">(\w+)', page) == [("line1", "arriving"), ("line2", "finished")]
+    assert re.findall(r'"line (line.)"', page) == ["line2"]
 
 
 def test_a_chart_that_ended_an_hour_ago_tells_no_value_of_now():

@@ -7,8 +7,8 @@ others, so that no difference goes unnoticed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cqueue.errors import ConfigError
@@ -40,40 +40,10 @@ class Table:
     gc_grace_s: int | None = None
 
 
-@dataclass(slots=True)
-class _Tables:
-    """The tables while statements are replayed."""
-
-    tables: dict[str, Table] = field(default_factory=dict)
-
-    def create(self, match: re.Match[str]) -> None:
-        body, options = _split_body(match["rest"])
-        self.tables.setdefault(match["table"], _with_options(Table(_columns(body, options)), options))
-
-    def add(self, match: re.Match[str]) -> None:
-        added = dict(_column(part) for part in _split_top(match["rest"].strip().strip("()")))
-        self._alter(match, lambda table: replace(table, columns={**table.columns, **added}))
-
-    def set_options(self, match: re.Match[str]) -> None:
-        self._alter(match, lambda table: _with_options(table, match["rest"]))
-
-    def ignore(self, match: re.Match[str]) -> None:
-        """Skip statements about rows, which change no structure."""
-
-    def _alter(self, match: re.Match[str], change: Callable[[Table], Table]) -> None:
-        if (table := self.tables.get(match["table"])) is not None:  # somebody may have dropped it
-            self.tables[match["table"]] = change(table)
-
-
-_FORMS: Final = tuple(
-    (re.compile(pattern, re.IGNORECASE | re.DOTALL), handler)
-    for pattern, handler in (
-        (r"CREATE TABLE IF NOT EXISTS (?P<table>\w+)\s*(?P<rest>\(.*)", _Tables.create),
-        (r"ALTER TABLE (?P<table>\w+) ADD IF NOT EXISTS (?P<rest>.*)", _Tables.add),
-        (r"ALTER TABLE (?P<table>\w+) WITH (?P<rest>.*)", _Tables.set_options),
-        (r"(INSERT INTO|UPDATE|DELETE FROM) .*", _Tables.ignore),
-    )
-)
+_CREATE: Final = re.compile(r"CREATE TABLE IF NOT EXISTS (\w+)\s*(\(.*)", re.IGNORECASE)
+_ALTER: Final = re.compile(r"ALTER TABLE (\w+) (?:ADD IF NOT EXISTS (.*)|WITH (.*))", re.IGNORECASE)
+_ROWS: Final = re.compile(r"(INSERT INTO|UPDATE|DELETE FROM) .*", re.IGNORECASE)
+"""Statements about rows change no structure."""
 
 
 def tables_of(statements: Iterable[str], there: Mapping[str, Table] | None = None) -> dict[str, Table]:
@@ -82,16 +52,20 @@ def tables_of(statements: Iterable[str], there: Mapping[str, Table] | None = Non
     Raises:
         ConfigError: a statement has no known form; every known form can be repeated without harm.
     """
-    replayed = _Tables(dict(there or {}))
+    tables = dict(there or {})
     for statement in statements:
         text = re.sub(r"\s+", " ", statement).strip()
-        for form, handler in _FORMS:
-            if match := form.fullmatch(text):
-                handler(replayed, match)
-                break
-        else:
+        if match := _CREATE.fullmatch(text):
+            body, options = _split_body(match[2])
+            tables.setdefault(match[1], _with_options(Table(_columns(body, options)), options))
+        elif match := _ALTER.fullmatch(text):
+            if (table := tables.get(match[1])) is not None:  # somebody may have dropped it
+                added = dict(map(_column, _split_top(match[2].strip("() ")))) if match[2] else {}
+                altered = replace(table, columns={**table.columns, **added})
+                tables[match[1]] = _with_options(altered, match[3] or "")
+        elif not _ROWS.fullmatch(text):
             raise ConfigError(f"A migration cannot contain: {text[:80]}…")
-    return replayed.tables
+    return tables
 
 
 def normal_type(text: str) -> str:

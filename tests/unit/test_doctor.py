@@ -259,6 +259,15 @@ def test_slow_answers_accuse_no_clock():
     assert severities(clocks.judged(clocks_at(1500, error_ms=800), 500_000)) == [NOT_CHECKED]
 
 
+@pytest.mark.parametrize(
+    ("offset_ms", "text"), [(1500, "1,502 ms behind the nodes"), (-3000, "2,998 ms ahead of the nodes")]
+)
+def test_a_wrong_clock_of_this_machine_is_told(offset_ms, text):
+    """Programs compute due times from it. Nothing says besides that all is well."""
+    found = only(clocks.judged(clocks_at(offset_ms, offset_ms + 4), 500_000))
+    assert (found.severity, found.found) == (WARNING, f"this machine is {text}")
+
+
 @pytest.mark.parametrize("error_ms", [190, 1000])
 def test_a_slow_answer_of_one_node_hides_no_difference_of_two_others(error_ms):
     """Such as that of a far data centre; the answers of the other two are as exact as ever."""

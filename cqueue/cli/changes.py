@@ -189,6 +189,5 @@ def _tell(
 
 
 def _tell_failure(cli: CliContext, id_: MessageId, error: CqueueError) -> None:
-    if cli.json:
-        cli.emit({"queue": queue_of(id_), "id": id_, **error_fields(error)})
+    cli.emit({"queue": queue_of(id_), "id": id_, **error_fields(error)})
     cli.remark(f"{short(id_)}: {type(error).__name__}: {error}")

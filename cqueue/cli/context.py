@@ -121,13 +121,13 @@ class CliContext:
 
         Args:
             value: for --json: anything JSON knows, and dataclasses.
-            human: otherwise: a text, or a function that makes one or prints for itself; None prints `value`.
+            human: otherwise: a text, or a function that makes one or prints for itself; None: nothing.
         """
         if self.json:
             output().write(json_line(value))
             output().flush()
             return
-        text = human() if callable(human) else value if human is None else human
+        text = human() if callable(human) else human
         if text is not None:
             self.console.print(text, highlight=True)
 

@@ -104,11 +104,7 @@ def logs(
 ) -> None:
     """Show the end of a node's log."""
     found = DevCluster(directory).logs(node, lines)
-    if cli.json:
-        cli.emit(found)
-        return
-    for line in found:
-        cli.line(line)
+    cli.emit(found, lambda: cli.line("\n".join(found)))
 
 
 @command(app)

@@ -68,7 +68,7 @@ def dispatch(
     """
     if cli.url is not None:
         os.environ["CQUEUE_URL"] = cli.url  # for applications, and children, that name no URL themselves
-    from cqueue.dispatcher.service.daemon import DaemonSettings  # noqa: PLC0415 - as above
+    from cqueue.dispatcher.service.daemon import DaemonSettings, leave  # noqa: PLC0415 - as above
     from cqueue.runtime import process  # noqa: PLC0415 - keeps `cqueue --help` quick
 
     settings = DaemonSettings(
@@ -83,7 +83,9 @@ def dispatch(
         app_dir="" if app_dir is None else str(app_dir),
     )
     address = None if health_port is None else (health_host, health_port)
-    _exit(_run(settings, processes or (1 if watch else None), watch, address))
+    code = _run(settings, processes or (1 if watch else None), watch, address)
+    if code:  # a handler that cannot be ended must not keep the process
+        leave(code)
 
 
 def _names(text: str | None) -> tuple[str, ...]:
@@ -107,11 +109,3 @@ def _run(
         if processes is None:
             return daemon.Daemon(settings, inbox, **told).run()
         return parent.ParentProcess(settings, processes, inbox, watch=watch, **told).run()
-
-
-def _exit(code: int) -> None:
-    """A handler that cannot be ended must not keep the process, so those codes end it without asking."""
-    if code:
-        from cqueue.dispatcher.service.daemon import leave  # noqa: PLC0415 - as above
-
-        leave(code)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import typer
@@ -23,50 +22,6 @@ from cqueue.errors import BadInput
 GLOBAL_OPTIONS: Final = ("--url", "--verbose", "-v")
 _JSON: Final = f"{__name__}.json"
 """Key in a context's `meta`: whether `--json` stands anywhere on the command line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of `cqueue --help`, and the module of its commands."""
-
-    name: str
-    module: str
-    help: str
-
-
-ENTRIES: Final = (
-    Entry("schema", "cqueue.cli.schema", "Make a keyspace ready, bring it up to date, or check it."),
-    Entry("dc", "cqueue.cli.dc", "Show and move the data centre that clients work in."),
-    Entry("doctor", "cqueue.cli.doctor", "Look for what is wrong, and say what to do."),
-    Entry("dev", "cqueue.cli.dev", "Run a real Cassandra on this machine, without Docker."),
-    Entry("queue", "cqueue.cli.queue", "Make, look at, change and remove queues."),
-    Entry("send", "cqueue.cli.send", "Send a message, or one a line."),
-    Entry("receive", "cqueue.cli.receive", "Receive messages, print them, ack them."),
-    Entry("peek", "cqueue.cli.messages", "Look at the first messages without receiving them."),
-    Entry("list", "cqueue.cli.messages", "List messages by state, task, headers, age or priority."),
-    Entry("find", "cqueue.cli.messages", "Show where a message stands, in any queue."),
-    Entry("cancel", "cqueue.cli.changes", "Delete messages, so that they do not come any more."),
-    Entry("reschedule", "cqueue.cli.changes", "Make messages due at another time."),
-    Entry("set-priority", "cqueue.cli.changes", "Give messages another priority."),
-    Entry("extend", "cqueue.cli.changes", "Keep what a consumer holds invisible for longer."),
-    Entry("history", "cqueue.cli.history", "Show what became of a queue's messages."),
-    Entry("dead", "cqueue.cli.dead", "Look at dead letters, send them back, drop them."),
-    Entry("stats", "cqueue.cli.stats", "Show what queues hold."),
-    Entry("dispatch", "cqueue.cli.dispatch", "Run the handlers of an application, as a daemon."),
-    Entry("metrics", "cqueue.cli.metrics", "Show what all queues hold to Prometheus."),
-    Entry("workers", "cqueue.cli.workers", "Show which processes run handlers of which queues."),
-    Entry("web", "cqueue.cli.web", "Serve the dashboard: queues in a browser (extra `web`)."),
-    Entry("schedule", "cqueue.cli.schedule", "Make, look at, change and remove schedules."),
-    Entry("log", "cqueue.cli.log", "Make logs, append to them, read and follow them."),
-    Entry(
-        "subscription", "cqueue.cli.subscription", "Look at and move subscriptions to logs; run listeners."
-    ),
-    Entry("spool", "cqueue.cli.spool", "Look into a producer's spool, check it, forward what is left."),
-    Entry("spark", "cqueue.cli.spark", "Files, reports, archives and streams, by Spark (extra `spark`)."),
-    Entry("quarantine", "cqueue.cli.quarantine", "List, show and drop rows that cannot be read."),
-    Entry("demo", "cqueue.cli.demo", "Send and consume 10,000 messages, and account for each."),
-    Entry("bench", "cqueue.cli.bench", "Measure throughput, latency and idle cost."),
-)
 
 
 def _without_types(kind: Any) -> None:
@@ -86,11 +41,17 @@ with suppress(AttributeError):  # a later typer may show types in another way
 
 
 class Deferred(TyperCommand):
-    """A placeholder of a command in listings; the command is imported when it is invoked or completed."""
+    """A placeholder of a command in listings; the command is imported when it is invoked or completed.
 
-    def __init__(self, entry: Entry) -> None:
-        super().__init__(entry.name, help=entry.help)
-        self._entry = entry
+    Args:
+        name: of the command.
+        text: its line of `cqueue --help`.
+        module: of this package; by default the one of that name.
+    """
+
+    def __init__(self, name: str, text: str, module: str = "") -> None:
+        super().__init__(name, help=text)
+        self._module = f"cqueue.cli.{module or name}"
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """Return the context of the real command; the caller goes on with the `command` in it."""
@@ -98,12 +59,45 @@ class Deferred(TyperCommand):
 
     def load(self) -> Any:
         """Import the real command."""
-        command: Any = typer.main.get_command(importlib.import_module(self._entry.module).app)
-        command = getattr(command, "commands", {}).get(self._entry.name, command)
-        command.name = self._entry.name
+        command: Any = typer.main.get_command(importlib.import_module(self._module).app)
+        command = getattr(command, "commands", {}).get(self.name, command)
+        command.name = self.name
         # Made as if it were a program of its own; completion belongs to `cqueue`.
         command.params = [param for param in command.params if not str(param.name).endswith("_completion")]
         return command
+
+
+ENTRIES: Final = (
+    Deferred("schema", "Make a keyspace ready, bring it up to date, or check it."),
+    Deferred("dc", "Show and move the data centre that clients work in."),
+    Deferred("doctor", "Look for what is wrong, and say what to do."),
+    Deferred("dev", "Run a real Cassandra on this machine, without Docker."),
+    Deferred("queue", "Make, look at, change and remove queues."),
+    Deferred("send", "Send a message, or one a line."),
+    Deferred("receive", "Receive messages, print them, ack them."),
+    Deferred("peek", "Look at the first messages without receiving them.", "messages"),
+    Deferred("list", "List messages by state, task, headers, age or priority.", "messages"),
+    Deferred("find", "Show where a message stands, in any queue.", "messages"),
+    Deferred("cancel", "Delete messages, so that they do not come any more.", "changes"),
+    Deferred("reschedule", "Make messages due at another time.", "changes"),
+    Deferred("set-priority", "Give messages another priority.", "changes"),
+    Deferred("extend", "Keep what a consumer holds invisible for longer.", "changes"),
+    Deferred("history", "Show what became of a queue's messages."),
+    Deferred("dead", "Look at dead letters, send them back, drop them."),
+    Deferred("stats", "Show what queues hold."),
+    Deferred("dispatch", "Run the handlers of an application, as a daemon."),
+    Deferred("metrics", "Show what all queues hold to Prometheus."),
+    Deferred("workers", "Show which processes run handlers of which queues."),
+    Deferred("web", "Serve the dashboard: queues in a browser (extra `web`)."),
+    Deferred("schedule", "Make, look at, change and remove schedules."),
+    Deferred("log", "Make logs, append to them, read and follow them."),
+    Deferred("subscription", "Look at and move subscriptions to logs; run listeners."),
+    Deferred("spool", "Look into a producer's spool, check it, forward what is left."),
+    Deferred("spark", "Files, reports, archives and streams, by Spark (extra `spark`)."),
+    Deferred("quarantine", "List, show and drop rows that cannot be read."),
+    Deferred("demo", "Send and consume 10,000 messages, and account for each."),
+    Deferred("bench", "Measure throughput, latency and idle cost."),
+)
 
 
 class LazyGroup(TyperGroup):
@@ -111,8 +105,7 @@ class LazyGroup(TyperGroup):
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        for entry in ENTRIES:
-            self.commands[entry.name] = Deferred(entry)
+        self.commands.update({str(entry.name): entry for entry in ENTRIES})
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the global options; raise what `_in_json` raises."""

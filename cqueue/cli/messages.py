@@ -222,8 +222,7 @@ def _result_fields(ended: TaskResult) -> dict[str, Any]:
 
 def missing(cli: CliContext, text: str, value: Mapping[str, Any] | None = None) -> None:
     """Say that there is no such message. value: what --json says."""
-    if cli.json:
-        cli.emit(value)
+    cli.emit(value)
     cli.remark(f"There is no message {text}. It may have been acked or cancelled, or have expired.")
 
 

@@ -62,20 +62,20 @@ class Changeable:
         f"{show_duration(DEFAULTS.lease)}; kept if not given.",
     ] = None
     derived_sends: Annotated[
-        bool, "Take messages with a source, as schedules send them; cannot be undone."
-    ] = False
+        bool | None, "Take messages with a source, as schedules send them; cannot be undone."
+    ] = None
     history: Annotated[
         timedelta | None,
         "How long to keep what became of messages, 1m to 10 years; 0s: not at all, as at first; kept if not "
         "given.",
     ] = None
-
-    keyed: Annotated[bool, "Find messages by their keys, those sent from then on; cannot be undone."] = False
+    keyed: Annotated[
+        bool | None, "Find messages by their keys, those sent from then on; cannot be undone."
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """Return the settings that were given."""
-        once_true = {"derived_sends": self.derived_sends or None, "keyed": self.keyed or None}
-        values = given(**{**asdict(self), **once_true})
+        values = given(**asdict(self))
         return values | ({"history": None} if self.history == timedelta() else {})
 
 

@@ -142,11 +142,9 @@ def roles_command(
             for cql in wanted:
                 run(connection.session, cql)
         cli.emit({"statements": wanted}, f"{settings.address}: {len(wanted)} statements run.")
-    elif cli.json:
-        cli.emit({"statements": wanted})
     else:
-        for line in roles.render(settings.keyspace):
-            cli.line(line if line.startswith("--") else f"{line};")
+        lines = (line if line.startswith("--") else f"{line};" for line in roles.render(settings.keyspace))
+        cli.emit({"statements": wanted}, lambda: cli.line("\n".join(lines)))
 
 
 def _show_drift(cli: CliContext, drift: Sequence[Drift]) -> None:

@@ -121,10 +121,8 @@ def shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
 
 
-def show_moment(moment: datetime | None) -> str:
+def show_moment(moment: datetime) -> str:
     """Show a time in this machine's zone, to the second, with its date unless that is today."""
-    if moment is None:
-        return NONE
     local = moment.astimezone()
     today = local.date() == datetime.now().astimezone().date()
     return local.strftime("%H:%M:%S" if today else "%Y-%m-%d %H:%M:%S")

@@ -15,7 +15,7 @@ from cqueue import errors, schema
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, exit_code
-from cqueue.cli.groups import ENTRIES, Deferred
+from cqueue.cli.groups import ENTRIES
 from cqueue.cli.main import main
 from cqueue.cli.options import number
 
@@ -30,7 +30,7 @@ def test_help_names_every_group(capsys):
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_every_entry_leads_to_a_command(entry):
-    assert Deferred(entry).load().name == entry.name
+    assert entry.load().name == entry.name
 
 
 def test_version(capsys):

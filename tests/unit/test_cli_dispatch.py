@@ -98,14 +98,14 @@ def test_names_of_queues_are_taken_apart():
         dispatch._names("")
 
 
-def test_codes_that_stand_for_running_handlers_end_the_process_at_once(monkeypatch):
+@pytest.mark.parametrize("code", [0, 143])
+def test_codes_that_stand_for_running_handlers_end_the_process_at_once(cli, monkeypatch, code):
     """Whatever non-daemon threads the application has."""
     left = []
     monkeypatch.setattr("cqueue.dispatcher.service.daemon.leave", left.append)
-    dispatch._exit(0)
-    assert left == []
-    dispatch._exit(143)
-    assert left == [143]
+    monkeypatch.setattr(dispatch, "_run", lambda *_: code)
+    assert cli("dispatch", "shop:app").code == 0
+    assert left == ([code] if code else [])
 
 
 # ── cqueue workers ──

@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.groups import ENTRIES, Deferred
+from cqueue.cli.groups import ENTRIES
 from cqueue.cli.main import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
@@ -17,7 +17,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "cli.md").read_text(e
 
 def commands(entry):
     """Every command of an entry by its full name."""
-    loaded = Deferred(entry).load()
+    loaded = entry.load()
     parts = getattr(loaded, "commands", {"": loaded})
     return {f"cqueue {entry.name} {name}".strip(): command for name, command in parts.items()}
 

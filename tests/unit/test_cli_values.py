@@ -102,4 +102,3 @@ def test_moments_are_shown_with_their_date_unless_it_is_today():
     now = datetime.now(UTC)
     assert values.show_moment(now) == now.astimezone().strftime("%H:%M:%S")
     assert values.show_moment(now + timedelta(days=2)).startswith("20")
-    assert values.show_moment(None) == "–"

@@ -129,6 +129,7 @@ class History:
         except Exception as exc:  # noqa: BLE001 - whatever it was, the thread goes on
             if self._stop.is_set():  # reads are refused from then on
                 return
+            self._latest = {}
             error = str(exc) if isinstance(exc, CqueueError) else describe(exc)
             if self.trouble is None:  # once for each outage
                 logger(LOGGER).warning("history_not_kept", error=error)

@@ -110,11 +110,15 @@ def test_a_worker_whose_heartbeat_was_missing_does_not_count_twice():
 
 
 def test_whatever_goes_wrong_in_a_minute_is_shown_and_tried_again(history, monkeypatch):
+    """And what was counted before is not shown as that of the last minute."""
     one = history()
+    one.minute(NOW_S - 180)
+    assert one.latest("mails")
     with monkeypatch.context() as patched:
         patched.setattr(one, "count", lambda _at_s: {}["missing"])
         one.minute(NOW_S - 120)
     assert "KeyError" in one.trouble
+    assert one.latest("mails") is None
     one.minute(NOW_S - 60)
     assert one.trouble is None
 

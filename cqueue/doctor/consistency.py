@@ -42,18 +42,19 @@ def check(site: Site) -> Iterator[Finding]:
 
 def judged(replication: Replication, nodes: Mapping[str, int], settings: Settings) -> Iterator[Finding]:
     """Judge the copies of each data centre. nodes: numbers of nodes by data centre."""
+    local = str(settings.local_dc)
+    wanted = {local: max(1, min(WANTED_COPIES, nodes.get(local, 0)))}
     if replication.strategy != NETWORK:
         yield SUBJECT.warning(
             f"keyspace {settings.keyspace} has {replication.strategy}",
             reason="It places copies without regard to data centres, and LOCAL_QUORUM may find none here.",
-            remedy=_apply({str(settings.local_dc): WANTED_COPIES}),
+            remedy=_apply(wanted),
         )
-    elif str(settings.local_dc) not in replication.copies:
+    elif local not in replication.copies:
         yield SUBJECT.error(
             f"local_dc {settings.local_dc} has no copies; {_listed(replication.copies)} have",
             reason="No quorum can be had there: every call fails.",
-            remedy="Another local_dc in the URL, or "
-            + _apply({**replication.copies, str(settings.local_dc): WANTED_COPIES}),
+            remedy="Another local_dc in the URL, or " + _apply({**replication.copies, **wanted}),
             figures=dict(replication.copies),
         )
     else:

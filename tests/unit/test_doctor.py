@@ -304,6 +304,7 @@ def copies(**numbers):
         (copies(dc1=2), WARNING, "2 copies on 2 nodes"),
         (copies(dc1=1), WARNING, "1 copy on 2 nodes"),
         (copies(dc2=3), ERROR, "local_dc dc1 has no copies"),
+        (Replication("SimpleStrategy", {"replication_factor": 1}), WARNING, "has SimpleStrategy"),
     ],
 )
 def test_copies_are_judged_against_the_nodes_there_are(replication, severity, says):
@@ -321,6 +322,16 @@ def test_a_remedy_adds_copies_step_by_step_and_keeps_those_of_the_other_data_cen
     """Two more at once are a quorum that knows nothing: `schema apply` prints one copy more each time."""
     found = only(consistency.judged(copies(dc1=1, dc2=3), {"dc1": 3, "dc2": 3}, CLIENT))
     assert "cqueue schema apply --replication dc1=3,dc2=3, and what it prints" in found.remedy
+
+
+@pytest.mark.parametrize(("nodes", "asked"), [(1, 1), (5, 3)])
+@pytest.mark.parametrize(
+    "replication", [Replication("SimpleStrategy", {"replication_factor": 1}), copies(dc2=3)]
+)
+def test_a_remedy_asks_for_no_more_copies_than_there_are_nodes(replication, nodes, asked):
+    """`schema apply` refuses three copies on one node."""
+    found = only(consistency.judged(replication, {"dc1": nodes, "dc2": 3}, CLIENT))
+    assert f"--replication dc1={asked}," in found.remedy
 
 
 def test_serial_over_two_equal_data_centres_is_no_fail_over():

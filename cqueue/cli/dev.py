@@ -10,6 +10,7 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
+from cqueue.cli.interrupts import ENDS, held_back
 from cqueue.cli.options import Yes, number
 from cqueue.cli.table import print_table
 from cqueue.dev import ClusterState, DevCluster, Status, ensure_jars
@@ -64,7 +65,7 @@ def start(
         tls=tls,
         client_certificates=client_certificates,
     )
-    with cli.status("Starting Cassandra") as progress:
+    with held_back(*ENDS), cli.status("Starting Cassandra") as progress:
         status = cluster.start(progress)
     _show(cli, status)
 

@@ -11,10 +11,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Final
 
 from cqueue.cli.context import CliContext
 from cqueue.errors import CqueueError
+
+ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that ask a command to end: Ctrl-C, `kill` or `timeout`, and a terminal that is closed."""
 
 
 class Interrupts:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, exit_code
 from cqueue.cli.groups import ENTRIES
+from cqueue.cli.interrupts import handled_by
 from cqueue.cli.main import main
 from cqueue.cli.options import number
 
@@ -160,6 +162,22 @@ def test_texts_that_look_like_markup_are_printed_as_they_are(capsys):
     cli.remark(text)
     said = capsys.readouterr()
     assert (said.out, said.err) == (f"{text}\n" * 2, f"{text}\n")
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("cqueue.dev.DevCluster.start", ["dev", "start"]),
+        ("cqueue.bench.setup.open_bench", ["--url", "memory://", "bench", "floor"]),
+        ("cqueue.demo.cassandra.apply_schema", ["--url", "memory://", "demo"]),
+    ],
+)
+def test_what_makes_queues_or_nodes_for_itself_ends_as_by_ctrl_c(monkeypatch, place, words, sent):
+    """Then all of it is gone again: after `kill`, after `timeout`, and where the terminal is closed."""
+    monkeypatch.setattr(place, lambda *_, **__: signal.raise_signal(sent))
+    with handled_by(lambda *_: None, sent):
+        assert main(words) == ExitCode.INTERRUPTED
 
 
 def test_a_ctrl_c_while_the_command_is_imported_is_told_in_a_word():

@@ -1,4 +1,4 @@
-"""Settings of the nodes that the protocol depends on: Paxos, commit log, memtables, hints, tombstones."""
+"""Settings of the nodes that clients depend on: Paxos, commit log, memtables, hints, tombstones, hang-ups."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ LEAST_TOMBSTONES: Final = 10_000
 """Tombstones that a read has to be able to cross: it aims at 500, and a backlog may be ten times as dense."""
 SAFE_COPIES: Final = 3
 """Copies at which `commitlog_sync: periodic` loses nothing unless nodes lose power together."""
+IDLE_S: Final = 30.0
+"""Seconds for which a client's connection may be idle at least: two heartbeats are 20 s apart at most."""
 _RESTART: Final = "restart one after the other"
 
 
@@ -47,6 +49,7 @@ def judged(settings: values.NodeSettings, copies: int | None) -> Iterator[Findin
     yield from _memtables(settings)
     yield from _hints(settings)
     yield from _tombstones(settings)
+    yield from _idle(settings)
 
 
 def _paxos(settings: values.NodeSettings) -> Iterator[Finding]:
@@ -166,4 +169,18 @@ def _tombstones(settings: values.NodeSettings) -> Iterator[Finding]:
                 "refused, and the messages behind them wait.",
                 remedy=f"cassandra.yaml of those nodes: tombstone_failure_threshold: 100000; {_RESTART}",
                 figures={"nodes": nodes, "most": most},
+            )
+
+
+def _idle(settings: values.NodeSettings) -> Iterator[Finding]:
+    name = "native_transport_idle_timeout"
+    for text, nodes in values.by_value(settings, name).items():
+        after_s = values.seconds(text)
+        if after_s is not None and 0 < after_s < IDLE_S:
+            yield SUBJECT.warning(
+                f"{name} is {text} {values.on(nodes, settings)}",
+                reason="Nodes hang up on clients that rest for so long. A call after that waits for a new "
+                "connection, or raises Unavailable.",
+                remedy=f"cassandra.yaml of those nodes: {name}: {IDLE_S * 2:.0f}s; {_RESTART}",
+                figures={"nodes": nodes, "idle_s": after_s},
             )

@@ -386,6 +386,9 @@ def test_a_good_cluster_is_without_findings():
         ([{"tombstone_warn_threshold": "-1"}] * 3, WARNING, "tombstone_warn_threshold is -1"),
         ([{"tombstone_failure_threshold": "5000"}] * 3, WARNING, "tombstone_failure_threshold is 5000"),
         ([{"tombstone_failure_threshold": "1500"}] * 3, ERROR, "tombstone_failure_threshold is 1500"),
+        ([{}, {"native_transport_idle_timeout": "3s"}], WARNING, "idle_timeout is 3s on 10.0.0.2"),
+        ([{"native_transport_idle_timeout": "1m"}] * 3, None, ""),
+        ([{"native_transport_idle_timeout": "0ms"}] * 3, None, ""),
     ],
 )
 def test_settings_are_judged_node_by_node(changes, severity, says):

@@ -1,4 +1,4 @@
-"""Who changed something on the command line is written down, where the dashboard writes it."""
+"""The command line writes down who changed something, where the dashboard writes it."""
 
 import getpass
 import json

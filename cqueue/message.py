@@ -160,18 +160,14 @@ class MessageId(str):
         """
         try:
             packed = base64.urlsafe_b64decode(self + "=" * (-len(self) % 4))
-            version, time_shard, shard, priority = struct.unpack_from(">BqiB", packed)
+            _, time_shard, shard, priority = struct.unpack_from(">BqiB", packed)
             id_, queue = ids.from_bytes(packed[14:30]), packed[30:].decode("ascii")
         except (ValueError, struct.error) as exc:
             raise InvalidMessageId(self._refusal()) from exc
-        if (
-            version != 1
-            or priority > MAX_PRIORITY
-            or "@" not in queue
-            or self.of(WideRow(queue, time_shard, shard), priority, id_) != str(self)
-        ):
+        wide_row = WideRow(queue, time_shard, shard)
+        if priority > MAX_PRIORITY or "@" not in queue or self.of(wide_row, priority, id_) != self:
             raise InvalidMessageId(self._refusal())
-        return Location(WideRow(queue, time_shard, shard), priority, id_)
+        return Location(wide_row, priority, id_)
 
     def _refusal(self) -> str:
         is_short = SHORT_ID.fullmatch(self) is not None

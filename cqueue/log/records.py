@@ -54,11 +54,11 @@ class LogId(str):
         """
         try:
             packed = base64.urlsafe_b64decode(self + "=" * (-len(self) % 4))
-            version, partition = struct.unpack_from(">BH", packed)
+            _, partition = struct.unpack_from(">BH", packed)
             id_, log = ids.from_bytes(packed[3:19]), packed[19:].decode("ascii")
         except (ValueError, struct.error) as exc:
             raise InvalidLogId(f"{quoted(str(self))} is not a record id") from exc
-        if version != 1 or "@" not in log or self.of(log, partition, id_) != str(self):
+        if "@" not in log or self.of(log, partition, id_) != self:
             raise InvalidLogId(f"{quoted(str(self))} is not a record id")
         return log, partition, id_
 

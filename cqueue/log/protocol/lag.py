@@ -11,7 +11,7 @@ from cqueue.store.operations import Now
 
 
 def behind(spec: LogSpec, partition: int, position: int, known: ShardMap) -> Proto[tuple[int, int | None]]:
-    """Count the records of a partition from a position up to the stable horizon.
+    """Count the records of a partition from a position, that of the earliest or later, up to the horizon.
 
     Returns:
         Their number, and the first one's time in µs since 1970.
@@ -19,8 +19,7 @@ def behind(spec: LogSpec, partition: int, position: int, known: ShardMap) -> Pro
     now_us = yield from Now()
     end = spec.horizon(now_us)
     width = spec.width_ms
-    start_us = max(ids.time_us(position), spec.oldest_us(now_us))
-    shards = range(start_us // 1000 // width * width, ids.time_us(end) // 1000 + 1, width)
+    shards = range(ids.time_us(position) // 1000 // width * width, ids.time_us(end) // 1000 + 1, width)
     yield from known.load(spec, shards, now_us)
     count, first_us = 0, None
     for at in shards:

@@ -104,7 +104,6 @@ class Receiver:
             run(poll.let_go())
             run(poll.tidy())  # an operator who has paused it sees that nothing is held any more
             return []
-        self.last = self.last._replace(told=False)
         hints = partial(self._hints, poll)
         run(poll.begin(entry.spec, hints(), self.inbox.share))
         while (claimed := run(poll.next_claim(entry.spec, want, stay=stay, hints=hints))) is not None:

@@ -110,8 +110,10 @@ class RunQueue:
 
     def has_room_again(self) -> bool:
         """Return True, once, when a poller that found no room may have room now."""
+        if self.refill_at is None:
+            return False
         is_idle = not self.waiting and len(self.running) < self.size
-        if self.refill_at is None or not (is_idle or self.waiting <= self.refill_at):
+        if not is_idle and self.waiting > self.refill_at:
             return False
         self.refill_at = None
         return True
@@ -202,7 +204,7 @@ class Backlog:
             if done:
                 line.finish(done)
             delivery = line.start()
-            tell = line.refill_at is not None and line.has_room_again()
+            tell = line.has_room_again()
             if self._asleep and delivery is not None:
                 self._wake()
         finally:

@@ -109,15 +109,11 @@ class Fetchers:
 
 def delivery_of(resolver: Resolver, poller: Poller, message: ReceivedMessage) -> Delivery:
     """Return the delivery of a message with its handler, or with the reason why no handler takes it."""
-    delivery = Delivery(message, poller)
-    if message.row.trigger is not None:
-        delivery.is_firing = True
+    delivery = Delivery(message, poller, is_firing=message.row.trigger is not None)
     try:
         binding = resolver.resolve(message)
-        if binding.is_async:
-            delivery.is_async = True
-        if binding.is_async not in poller.kinds:
-            poller.kinds.add(binding.is_async)
+        delivery.is_async = binding.is_async
+        poller.kinds.add(binding.is_async)
         delivery.binding = binding
     except BaseException as exc:  # noqa: BLE001 - also SystemExit: the resolver is the application's code
         delivery.error = exc

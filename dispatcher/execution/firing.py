@@ -78,11 +78,9 @@ def _on_its_own(firing_id: FiringId, row: ScheduleRow | None) -> StartedFiring:
     """Return the run of a firing that somebody asked for, whatever its schedule waits for."""
     if row is None:
         return _started(firing_id, firing_id.time_ms, None)
-    is_repeat = firing_state(firing_id, row) is FiringState.REPEAT
-    fired_ms = (fired_for(firing_id.time_ms, row) if is_repeat else None) or firing_id.time_ms
-    is_own = firing_id.generation == row.generation
-    next_ms = _next_ms(row, firing_id.number, fired_ms) if is_own else row.next_at
-    return _started(firing_id, fired_ms, next_ms)
+    if firing_id.generation != row.generation:
+        return _started(firing_id, firing_id.time_ms, row.next_at)
+    return _repeated(firing_id, row)
 
 
 def _decide(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow | None) -> StartedFiring | Cancel:
@@ -92,6 +90,11 @@ def _decide(store: ScheduleStore, firing_id: FiringId, row: ScheduleRow | None) 
     if found is FiringState.CURRENT:
         return _fire(store, firing_id, row)
     store.send_next(row)  # the process that moved the row may have died before it sent the next firing
+    return _repeated(firing_id, row)
+
+
+def _repeated(firing_id: FiringId, row: ScheduleRow) -> StartedFiring:
+    """Return the run of a firing by what the row of its generation remembers of its time."""
     fired_ms = fired_for(firing_id.time_ms, row) or firing_id.time_ms
     return _started(firing_id, fired_ms, _next_ms(row, firing_id.number, fired_ms))
 

@@ -24,8 +24,6 @@ EXTENDERS = 4
 """Threads that extend leases. Four, so that one slow call delays no other queue's lease for long."""
 TICK_S = 0.1
 """Seconds between two checks of all leases: short beside the shortest useful visibility timeout."""
-TICK_MS = 100
-"""The same in ms."""
 TICKS_TO_FORGET = 10
 """Checks between two sweeps that drop settled deliveries: once a second."""
 RETRY_MS = 1000
@@ -106,14 +104,13 @@ class LeaseExtender:
             clock_ms[poller.name] = poller.now_ms()
         now_ms = clock_ms[poller.name]
         if is_halfway(batch, round(poller.visibility_s * 1000), now_ms):
-            self._at_half_time(batch, now_ms)
+            self._at_half_time(batch)
         return True
 
-    def _at_half_time(self, batch: LeasedBatch, now_ms: int) -> None:
+    def _at_half_time(self, batch: LeasedBatch) -> None:
         if stale := self._backlog.withdraw(batch.undecided):
             self._runner.give_back(stale)
         batch.forget()
-        batch.again_ms = now_ms + TICK_MS
         if any(one.message.is_held and not one.is_left for one in batch.deliveries):
             batch.busy = True
             try:

@@ -151,7 +151,6 @@ class Poller:
         self.keeps_history = False
         self.left_until_ms = 0  # cluster time until which the consumer may hold what it could not deliver
         self.number, self.of = number, of
-        self.quiet_s = QUIET_S  # of empty polls, which then have looked at all wide rows
         self.divide(None)
 
     def wake(self) -> None:
@@ -168,6 +167,7 @@ class Poller:
             return is_ours and (share is None or share(wide_row))
 
         self.share = share if of == 1 else part
+        # By then, empty polls have looked at all wide rows.
         self.quiet_s = QUIET_S if share is None else QUIET_S + OTHERS_EVERY_US / 1e6
         self._poll_schedule.busy_s = self._poll_schedule.clock()  # polls of another share prove nothing
 

@@ -132,8 +132,7 @@ class Runner:
         if binding is None or delivery.error is not None or delivery.override is not None:
             return None
         try:
-            if delivery.firing is not None:
-                context.firing = delivery.firing
+            context.firing = delivery.firing
             if binding.timeout is not None:
                 context.deadline = context.now + binding.timeout
             for before in self._before:
@@ -177,8 +176,7 @@ class Runner:
         self.telemetry.count(delivery.poller.name, settlement.outcome)
         if settlement is not SUCCEEDED:
             self.telemetry.decided(delivery, settlement)
-        if delivery.end_span is not None:
-            _end_span(delivery, settlement)
+        _end_span(delivery, settlement)
         self._settle(delivery, settlement)
 
     def give_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -313,11 +311,9 @@ def _error_of(delivery: Delivery) -> BaseException | None:
 
 def _end_span(delivery: Delivery, settlement: Settlement) -> None:
     """End the span of a run, if there is one that has not ended."""
-    end, error = delivery.end_span, delivery.error
-    if end is not None:
-        delivery.end_span = None
-        said = None if error is None else delivery.said(error)
-        end(error, said, cqueue_outcome=settlement.outcome)
+    if (end := delivery.end_span) is not None:
+        delivery.end_span, error = None, delivery.error
+        end(error, None if error is None else delivery.said(error), cqueue_outcome=settlement.outcome)
 
 
 def _for_logs(delivery: Delivery, reason: str, error: BaseException | None) -> str:

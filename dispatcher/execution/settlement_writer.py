@@ -165,7 +165,7 @@ class SettlementWriter:
                 if not self._batchers[verb].is_repeating:
                     self._trouble.succeeded(verb, verb=verb)
         self.stored_s = time.monotonic()
-        return [failed.get(delivery) for delivery in deliveries] if failed else [None] * len(deliveries)
+        return [failed.get(delivery) for delivery in deliveries]
 
     def _likeness(self, delivery: Delivery, verb: Verb) -> Hashable:
         """Return a key that is equal for deliveries, other than acks, that one call can settle."""

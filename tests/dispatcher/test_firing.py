@@ -10,7 +10,7 @@ from cqueue import Message
 from cqueue.dispatcher.execution.actions import Cancel
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Settlement, Verb
 from cqueue.dispatcher.execution.firing import begin, finish
-from cqueue.dispatcher.schedules.definition import MOST_LATE
+from cqueue.dispatcher.schedules.definition import MOST_LATE, moved_on
 from cqueue.dispatcher.schedules.triggers import Cron, Repeating, RunOnce
 from cqueue.errors import LeaseLost, OutcomeUnknown, Unavailable
 from cqueue.message import MAX_HEADERS
@@ -167,6 +167,37 @@ def test_a_skip_of_which_nothing_was_stored_is_tried_again(world):
     fault.is_on = True
     process.run(20)
     assert world.seconds == [20, 30]
+
+
+def died_moving_on(store):
+    """What a worker leaves behind that passes over a time, and dies before it sends the next firing."""
+    row = store.read("k")
+    assert store.change(moved_on(row, None, row.next_at + 10_000)) is not None
+
+
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_who_finds_a_schedule_moved_on_sends_what_it_waits_for(world, when):
+    """The worker that moved it may have died before it could; only the monitor would be left."""
+
+    def fault(operation, do):
+        if fault.is_on and type(operation).__name__ == "ChangeSchedule":
+            fault.is_on = False
+            died_moving_on(other.schedules.store)
+        return do()
+
+    fault.is_on = False
+    process, other = world.process(fault), world.process()
+    process.schedules.add("k", Repeating(10 * SECOND, misfire="skip", grace=SECOND))
+    world.advance(15)
+    (message,) = process.consumer.receive(10)
+    if when == "before":
+        died_moving_on(other.schedules.store)
+    else:
+        fault.is_on = True
+    process.handle(message)
+    assert (len(process.dropped), fault.is_on) == (1, False)
+    process.run(5)
+    assert world.seconds == [20]
 
 
 # ── Two at once ──
@@ -426,7 +457,7 @@ def test_what_only_looks_like_a_firing_is_an_ordinary_message(process):
 
 
 def test_a_firing_waits_while_its_schedule_cannot_be_read(world):
-    """The firing is neither run nor dropped, and uses no attempt."""
+    """The firing is neither run nor dropped, and uses no attempt, be its task known here or not."""
 
     def fault(operation, do):
         if type(operation).__name__ == "ReadSchedule" and fault.broken:
@@ -437,8 +468,13 @@ def test_a_firing_waits_while_its_schedule_cannot_be_read(world):
     process = world.process(fault)
     process.schedules.add("k", EVERY_TEN)
     fault.broken = True
-    process.run(15)
+    process.run(11)
     assert world.fired == []
+    world.advance(2)
+    (message,) = process.consumer.receive(10)
+    unknown_task = Settlement(Verb.SNOOZE, "snoozed", SECOND)
+    assert finish(process.schedules.store, message, None, unknown_task) is unknown_task
+    process.handle(message)
     fault.broken = False
     process.run(3)  # the reads that failed took up to 1 s of retries, and at 20 s the next firing comes
     assert world.seconds == [10]
@@ -460,7 +496,7 @@ def test_a_dead_letter_is_handled_on_its_own(process, world):
 
 CHANGES = {
     "resumed": lambda schedules: (schedules.pause("k"), schedules.resume("k")),
-    "replaced": lambda schedules: schedules.add("k", Repeating(20 * SECOND), replace=True),
+    "replaced": lambda schedules: schedules.add("k", Repeating(20 * SECOND, count=1), replace=True),
     "removed": lambda schedules: schedules.remove("k"),
 }
 
@@ -486,6 +522,8 @@ def test_a_dead_letter_that_is_sent_back_runs_whatever_became_of_its_schedule(
     process.run(2)
     assert world.seconds == [10]
     assert store.rows() == before
+    next_at = [schedule.next_at for schedule in process.schedules.list()] or [None]
+    assert [firing.next_trigger for firing in world.fired] == next_at  # its own number says nothing of that
 
 
 @pytest.mark.parametrize(

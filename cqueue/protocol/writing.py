@@ -194,7 +194,8 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
     def write_parts(self, parts: list[P], remakes: int = REMAKES) -> Proto[list[P]]:
         """Write parts until each has its outcome; return parts that each tell it.
 
-        Parts that fail are repeated together, once all have been tried, each until W after its first try.
+        Parts that fail are repeated together, once all have been tried, each until W after its first try, and
+        none beyond the time of the call.
         """
         done: list[P] = []
         late: list[P] = []
@@ -209,9 +210,9 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
             latest_us = (yield from Now()) + pause_s * 1e6 - self.spec.settle_us
             parts = [part for part in failed if not part.is_refused and part.began_us >= latest_us]
             done += [part for part in failed if part.is_refused or part.began_us < latest_us]
-            if parts:
-                yield from Pause(pause_s)
-                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            if parts and (yield from Pause(pause_s)):
+                done, parts = done + parts, []
+            pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
         done, late = self.settled(done, late)
         for part in late:
             done += yield from self._remake(part, remakes)

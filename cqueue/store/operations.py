@@ -589,8 +589,8 @@ class RandomBits(Operation[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class Pause(Operation[None]):
-    """Do nothing for `seconds`."""
+class Pause(Operation[bool]):
+    """Do nothing for `seconds`. Return True if the call's time is over, so that nothing is asked any more."""
 
     seconds: float
 

@@ -4,11 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from cqueue.errors import Unavailable
+from cqueue.client import Client
+from cqueue.errors import NotDone, Unavailable
+from cqueue.message import Message
 from cqueue.runtime import waiting
-from cqueue.runtime.clock import ClusterClock
+from cqueue.runtime.clock import ClusterClock, LocalClock, steady_us
 from cqueue.runtime.driver import WAITS_S, BlockingDriver
-from cqueue.store.operations import Answers, ReadHead, Together, WideRow
+from cqueue.store.memory import MemoryStore
+from cqueue.store.operations import Answers, InsertBodies, InsertMessages, ReadHead, Together, WideRow
+from tests.faulty_store import FaultyStore
 from tests.unit.ctrl_c import at_each_moment
 from tests.unit.passing import PassingClock
 
@@ -66,6 +70,31 @@ def test_a_call_whose_time_is_over_asks_for_nothing_more(clock):
         late = driver(store, 1.0).ask(Together((ReadHead(ROW),) * 2))
     assert [type(one) for one in late] == [Unavailable] * 2
     assert not store.took
+
+
+@pytest.mark.parametrize("size", [100, 20_000])
+def test_a_large_send_ends_with_the_time_of_its_call(clock, size):
+    """What is not asked any more is not done, and not repeated for two seconds in each stretch."""
+    store = FaultyStore(MemoryStore(steady_us))
+    own = BlockingDriver(store, LocalClock(steady_us), pause=clock.pass_time)
+    with Client(store, driver=own) as client:
+        queue = client.create_queue("q")
+        inserts = []
+
+        def trouble(operation):
+            if not isinstance(operation, InsertMessages | InsertBodies):
+                return None
+            inserts.append(operation)
+            return clock.hang(operation)
+
+        store.trouble = trouble
+        began_s = clock.now_s
+        result = queue.send_many([Message(b"x" * size)] * 10_000)
+        assert clock.now_s - began_s < 13
+        assert len(result.failed) == 10_000
+        store.trouble = lambda _: None
+    assert all(isinstance(error, NotDone) for _, error in result.failed)
+    assert len(inserts) < 100
 
 
 def test_before_each_repeat_it_pauses(clock):

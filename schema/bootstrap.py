@@ -122,12 +122,20 @@ def verify(
 
     Raises:
         SchemaMismatch: the keyspace is newer than this code.
-        Unavailable: the cluster did not answer.
+        Unavailable: the cluster did not answer, or its nodes do not agree on a schema.
     """
     known = tuple(migrations) if migrations is not None else load_migrations()
-    state = read_state(connection, settings.keyspace)
-    state.check_not_newer(known)
-    return all_drift(state, known)
+
+    def drift() -> list[Drift]:
+        state = read_state(connection, settings.keyspace)
+        state.check_not_newer(known)
+        return all_drift(state, known)
+
+    found = drift()
+    if found:  # perhaps only where it was asked: a node that was away does not know the newest tables yet
+        await_agreement(connection)
+        found = drift()
+    return found
 
 
 def _prepare(connection: Connection, plan_: Plan, report: Report) -> tuple[str, ...]:

@@ -1,10 +1,14 @@
 """How statements of the schema that fail are told: done, not done, or unknown."""
 
+from unittest.mock import Mock
+
 import cassandra
 import pytest
 
 from cqueue.errors import ConfigError, OutcomeUnknown, Unavailable
+from cqueue.schema import bootstrap
 from cqueue.schema.execute import run
+from cqueue.settings import load
 
 
 class Failing:
@@ -34,3 +38,13 @@ def test_a_failed_read_changes_nothing_and_a_failed_write_may_have(cql, error, e
     with pytest.raises(expected) as raised:
         run(Failing(error), cql)
     assert type(raised.value) is expected
+
+
+def test_verify_waits_for_a_node_that_was_away(monkeypatch):
+    """It does not know the newest tables yet: verify named them as missing, and how to make them."""
+    agreed = []
+    monkeypatch.setattr(bootstrap, "read_state", lambda *_: Mock())
+    monkeypatch.setattr(bootstrap, "all_drift", lambda *_: [] if agreed else ["the newest table is missing"])
+    monkeypatch.setattr(bootstrap, "await_agreement", agreed.append)
+    assert bootstrap.verify("the cluster", load("cassandra://h/k?local_dc=dc")) == []
+    assert agreed == ["the cluster"]

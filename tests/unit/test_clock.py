@@ -6,6 +6,7 @@ import pytest
 
 from cqueue.client import Client
 from cqueue.errors import Closed, NotDone
+from cqueue.runtime import waiting
 from cqueue.runtime.clock import (
     FIRST_S,
     GIVE_UP_S,
@@ -15,7 +16,6 @@ from cqueue.runtime.clock import (
     STALE_US,
     ClusterClock,
 )
-from cqueue.store import waiting
 from cqueue.store.memory import MemoryStore
 from tests.unit.ctrl_c import on_a_thread
 

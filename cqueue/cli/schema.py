@@ -49,10 +49,10 @@ class Wanted:
         """
         from cqueue.schema import Options, parse_compaction, parse_replication  # noqa: PLC0415 - the driver is slow
 
-        serial: Any = self.serial_consistency.lower() if self.serial_consistency else None
+        serial: Any = None if self.serial_consistency is None else self.serial_consistency.lower()
         return Options(
-            replication=parse_replication(self.replication) if self.replication else None,
-            compaction=parse_compaction(self.compaction) if self.compaction else None,
+            replication=None if self.replication is None else parse_replication(self.replication),
+            compaction=None if self.compaction is None else parse_compaction(self.compaction),
             gc_grace_s=self.gc_grace,
             serial_consistency=serial,
             settle_ms=self.settle,

@@ -147,6 +147,13 @@ def test_an_offline_plan_needs_no_cluster(capsys):
     assert err == ""
 
 
+@pytest.mark.parametrize("option", ["--replication", "--compaction", "--serial-consistency"])
+def test_an_option_of_the_schema_without_a_value_is_refused(option, capsys):
+    """An empty variable of a shell must not stand for the default."""
+    assert main(["--url", DOWN, "schema", "plan", "--offline", option, ""]) == ExitCode.USAGE
+    assert f"{option[2:].replace('-', ' ')} ''" in capsys.readouterr().err
+
+
 def test_emit_prints_json_or_text(capsys):
     CliContext(json=True).emit({"a": (1, 2)}, "human")
     CliContext().emit({"a": 1}, "human")

@@ -23,6 +23,7 @@ from cqueue.errors import (
     PositionExpired,
     RecordRejected,
     Refused,
+    Unavailable,
 )
 from cqueue.log import LogConfig, LogRecord, catalog, member_threads
 from cqueue.log import member as members
@@ -1465,6 +1466,25 @@ def test_a_member_without_a_heart_ends(live_log, monkeypatch):
     monkeypatch.setattr(subscription._member, "beat_and_read", lambda: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         subscription.run()
+
+
+@pytest.mark.parametrize("error", [Unavailable("no answer"), OutcomeUnknown("no answer")])
+def test_a_heartbeat_without_an_answer_is_sent_again(live_log, monkeypatch, error):
+    """An outage that is shorter than a member's patience costs it nothing."""
+    client, _ = live_log
+    subscription = client.subscribe("events", name="b", listeners=[print])
+    beat, errors, again = subscription._member.beat_and_read, [error], threading.Event()
+
+    def unanswered_at_first():
+        if errors:
+            raise errors.pop()
+        again.set()
+        return beat()
+
+    monkeypatch.setattr(subscription._member, "beat_and_read", unanswered_at_first)
+    monkeypatch.setattr(member_threads, "TROUBLE_S", 0.01)
+    with subscription:
+        assert again.wait(30)
 
 
 def test_a_refusal_is_told_once_as_an_error_and_the_member_goes_on(live_log, monkeypatch, caplog):

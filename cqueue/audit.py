@@ -85,18 +85,15 @@ class Trail:
 
     def _begin(self, id_: str, fields: Mapping[str, Any]) -> None:
         try:
-            self._append(id_, {**fields, "outcome": "begun"})
+            _append(own_log(self._client, LOG, CONFIG), id_, {**fields, "outcome": "begun"})
         except OutcomeUnknown as exc:  # of the append, or of the first use's creation of the log
             raise NotDone(f"not begun, as it may not have been written down: {exc}") from exc
 
     def _end(self, id_: str, fields: Mapping[str, Any]) -> None:
         try:
-            self._append(id_, fields)
+            _append(self._client.log(LOG), id_, fields)  # not made again, if it is this that was deleted
         except CqueueError as exc:
             logger(LOGGER).warning("outcome_not_kept", action=fields["action"], error=str(exc))
-
-    def _append(self, id_: str, fields: Mapping[str, Any]) -> None:
-        own_log(self._client, LOG, CONFIG).append(id_, json.dumps(fields).encode())
 
     def read(self) -> list[Action]:
         """Return the last 200 actions, the newest first; those of the last 3 seconds may be missing."""
@@ -111,6 +108,10 @@ class Trail:
         except LogNotFound:
             return []
         return list(found.values())[:SHOWN]
+
+
+def _append(log: Log, id_: str, fields: Mapping[str, Any]) -> None:
+    log.append(id_, json.dumps(fields).encode())
 
 
 def of_letters(result: LettersResult) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def drop(
         dropped: list[Damage] = []
         with (
             accounted(cli, lambda: f"{len(dropped)} of {counted(len(found), 'row')} are dropped."),
-            audited(client, "drop_rows", rows=[damage.address for damage in found]),
+            audited(client, "drop_rows", rows=[damage.address for damage in found[:100]]),
         ):
             for damage in found:
                 quarantine.drop(client, damage)

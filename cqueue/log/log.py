@@ -142,7 +142,9 @@ class Log:
     def _store(self, found: list[Record]) -> AppendResult:
         spec = self._catalog.entry(self.name).spec
         entries, places, failed = checked(found, lambda record: entry_of(record, spec.partitions))
-        writes = self._states.run(lambda state: self._driver.run(append(spec, state, entries)))
+        writes: list[Write] = []
+        if entries:
+            writes = self._states.run(lambda state: self._driver.run(append(spec, state, entries)))
         for write in writes:
             write.indexes = [places[index] for index in write.indexes]
             if write.error is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from threading import Lock
 from typing import Any, Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -24,8 +23,8 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 TOMBSTONES: Final = (1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000)
 """Upper bounds of tombstones a read: from where Cassandra tells of them to where it refuses the read."""
 QUEUES: Final = 10_000
-"""Queues whose figures are kept, those used last, with 3 KB each. One that comes back begins at 0, which
-Prometheus takes for a restart."""
+"""Queues that have figures of their own, with 3 KB each: the first ones that a process uses. Those of all
+others are counted together, under an empty name, so that sums stay right."""
 
 M = TypeVar("M", Counter, Histogram)
 
@@ -39,8 +38,7 @@ class CallMetrics(Collector):
 
     def __init__(self, hints: Callable[[], HintCounts] | None = None) -> None:
         self._hints = hints
-        self._mutex = Lock()
-        self._queues: dict[str, set[tuple[Any, ...]]] = {}  # (metric, labels) of each, the last used last
+        self._queues: set[str] = set()  # those with figures of their own
         self._registry = registry = CollectorRegistry()
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -81,16 +79,13 @@ class CallMetrics(Collector):
             yield family
 
     def _of(self, metric: M, queue: str, *labels: str) -> M:
-        """Return a queue's own counter of a metric. Of too many queues, forget the one used longest ago."""
-        with self._mutex:
-            own = self._queues.pop(queue, None) or set()
-            self._queues[queue] = own
-            if len(self._queues) > QUEUES:
-                oldest = next(iter(self._queues))
-                for other, *its in self._queues.pop(oldest):
-                    other.remove(oldest, *its)
-            own.add((metric, *labels))
-            return metric.labels(queue, *labels)
+        """Return a queue's own counter of a metric, or the one that it shares with others."""
+        if queue not in self._queues:
+            if len(self._queues) < QUEUES:
+                self._queues.add(queue)
+            else:
+                queue = ""
+        return metric.labels(queue, *labels)
 
     # ── called by what is counted ──
 

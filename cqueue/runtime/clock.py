@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from threading import Lock
 
 from cqueue.errors import NotDone, Unavailable
 from cqueue.runtime import waiting
@@ -82,7 +81,7 @@ class ClusterClock:
         self._sample = sample
         self._local_us = local_us
         self._wall_us = wall_us
-        self._mutex = Lock()
+        self._mutex = waiting.lock()  # one caller asks; the others wait, on their event loop if they have one
         self._pid = os.getpid()
         self._offset_us: int | None = None
         self._synced_us = 0
@@ -119,40 +118,40 @@ class ClusterClock:
         """Synchronise now. Return the cluster's time in µs since 1970.
 
         Raises:
-            NotDone: no coordinator answers within 200 ms, or two contradict each other.
+            NotDone: no coordinator answers, or none within 200 ms or two contradict each other, for 10 s the
+                first time, 2 s later, and never for longer than the call has.
             Closed: this process is a fork.
         """
         waiting.check_fork(self._pid)
         asked_us = self._local_us()
         limit_s = waiting.left_s(FIRST_S if self._offset_us is None else GIVE_UP_S)
-        return waiting.in_thread(partial(self._sync, asked_us, asked_us + round(limit_s * 1e6)))
-
-    def _sync(self, asked_us: int, until_us: int) -> int:
         with self._mutex:
             if self._offset_us is not None and self._synced_us > asked_us:
-                return self._local_us() + self._offset_us  # another thread synchronised meanwhile
+                return self._local_us() + self._offset_us  # another caller synchronised meanwhile
             self._tried_us = self._local_us()
-            until_us = max(
-                until_us, self._tried_us + round(waiting.SHORTEST_S * 1e6)
-            )  # after a wait for others
-            rounds, insist = 0, True
-            while insist:
-                began_us = self._local_us()
-                times = [server_us for server_us, trip_us in self._sample() if trip_us <= MAX_ROUND_TRIP_US]
-                local_us = self._local_us()
-                is_timely = bool(times) and local_us - began_us <= MAX_ROUND_TRIP_US
-                rounds += is_timely
-                insist = local_us < until_us and rounds < MAX_ROUNDS
-                if is_timely:
-                    judged_us = self._judge(times, local_us, insist=insist)
-                    if judged_us is not None:
-                        return self._set(judged_us, local_us)
-            raise Unavailable(
-                "the nodes' clocks disagree, so nobody knows the time; `cqueue doctor` compares them"
-                if is_timely
-                else f"no node told its time within {MAX_ROUND_TRIP_US // 1000} ms: the nodes, or this "
-                "machine, are overloaded; try again"
-            )
+            shortest_us = self._tried_us + round(waiting.SHORTEST_S * 1e6)  # others may have used up the time
+            until_us = max(asked_us + round(limit_s * 1e6), shortest_us)
+            return waiting.in_thread(partial(self._ask, until_us))
+
+    def _ask(self, until_us: int) -> int:
+        rounds, insist = 0, True
+        while insist:
+            began_us = self._local_us()
+            times = [server_us for server_us, trip_us in self._sample() if trip_us <= MAX_ROUND_TRIP_US]
+            local_us = self._local_us()
+            is_timely = bool(times) and local_us - began_us <= MAX_ROUND_TRIP_US
+            rounds += is_timely
+            insist = local_us < until_us and rounds < MAX_ROUNDS
+            if is_timely:
+                judged_us = self._judge(times, local_us, insist=insist)
+                if judged_us is not None:
+                    return self._set(judged_us, local_us)
+        raise Unavailable(
+            "the nodes' clocks disagree, so nobody knows the time; `cqueue doctor` compares them"
+            if is_timely
+            else f"no node told its time within {MAX_ROUND_TRIP_US // 1000} ms: the nodes, or this "
+            "machine, are overloaded; try again"
+        )
 
     def _judge(self, times: list[int], local_us: int, *, insist: bool) -> int | None:
         """Return the median of the answers, or None if they contradict each other.

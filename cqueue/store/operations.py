@@ -590,7 +590,7 @@ class RandomBits(Operation[int]):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Operation[bool]):
-    """Do nothing for `seconds`. Return True if the call's time is over, so that nothing is asked any more."""
+    """Do nothing for `seconds`. If the call has less time left, return True after a moment."""
 
     seconds: float
 

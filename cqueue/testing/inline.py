@@ -67,17 +67,20 @@ class Inline:
         self._queues: dict[str, Queue] = {}
         self._known = 0  # tasks that were set up
         self._poll_schedule = PollSchedule(lambda _poller, _coming: 1, 0.0, 0.0)
+        self._telemetry = Telemetry()
         self._options = Options(poll_interval=MS)
-        telemetry = Telemetry()
-        history = HistoryWriter(telemetry)
-        history.put = lambda entry: history.append([entry])  # on this thread
-        telemetry.on_lost = history.lost
+        self._history = HistoryWriter(self._telemetry)
+        self._history.put = lambda entry: self._history.append([entry])  # on this thread
+        self._telemetry.on_lost = self._history.lost
         # Delays count from the settlement, so the writer's clock may stand still
-        writer = SettlementWriter(
-            self._options, app.middleware, telemetry, clock=lambda: 0.0, history=history
+        self._settlement_writer = SettlementWriter(
+            self._options, app.middleware, self._telemetry, clock=lambda: 0.0, history=self._history
         )
         self._runner = Runner(
-            telemetry, app.middleware, writer.settle_now, unknown_task_wait=app.unknown_task_wait
+            self._telemetry,
+            app.middleware,
+            self._settlement_writer.settle_now,
+            unknown_task_wait=app.unknown_task_wait,
         )
         self.set_up()
 
@@ -92,7 +95,9 @@ class Inline:
             self._known = len(self._app.tasks)
 
     def close(self) -> None:
-        """End the event loop; the application stays open."""
+        """Store what was decided, and end the event loop; the application stays open."""
+        self._settlement_writer.flush(1.0)
+        self._settlement_writer.close()
         _outside(self._coroutines.close)
 
     def _await(self, coroutine: Coroutine[Any, Any, Any]) -> Any:

@@ -11,7 +11,7 @@ from cqueue.store.operations import Now
 
 
 def behind(spec: LogSpec, partition: int, position: int, known: ShardMap) -> Proto[tuple[int, int | None]]:
-    """Count the records of a partition from a position, that of the earliest or later, up to the horizon.
+    """Count the records of a partition from a position, not before `spec.earliest`, up to the horizon.
 
     Returns:
         Their number, and the first one's time in µs since 1970.

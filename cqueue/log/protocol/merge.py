@@ -24,6 +24,11 @@ Asked = tuple[Source, Read]
 """A source, and the read that it needs next."""
 
 
+def _slice_bytes(partitions: int) -> int:
+    """Return the bytes that one read aims at: the fewer, the more partitions are read."""
+    return min(SLICE_BYTES, MERGE_BYTES // max(1, partitions))
+
+
 class Merge:
     """Several partitions of a log. Each round hands out all records up to a watermark.
 
@@ -43,17 +48,16 @@ class Merge:
         self._known = known or ShardMap()
         self._reverse = reverse
         self._source = partial(Source, reverse=reverse, ids_only=ids_only)
-        self.sources = dict[int, Source]()
-        for partition, position in sorted(positions.items()):
-            self.add(spec, partition, position)
+        slice_bytes = _slice_bytes(len(positions))
+        self.sources = {
+            partition: self._source(spec, partition, position, slice_bytes=slice_bytes)
+            for partition, position in sorted(positions.items())
+        }
 
     def add(self, spec: LogSpec, partition: int, position: int) -> None:
         """Add a partition, or read it from another position."""
-        self.sources[partition] = self._source(spec, partition, position, slice_bytes=self._slice_bytes())
-
-    def _slice_bytes(self) -> int:
-        """Return the bytes that one read aims at; members take partitions over one by one."""
-        return min(SLICE_BYTES, MERGE_BYTES // max(1, len(self.sources)))
+        slice_bytes = _slice_bytes(len(self.sources) + 1)
+        self.sources[partition] = self._source(spec, partition, position, slice_bytes=slice_bytes)
 
     def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[Stretch] | None]:
         """Return the next records, perhaps none; None once all sources are at `end`.
@@ -90,7 +94,7 @@ class Merge:
             for source, _ in group:
                 source.peeked(found.get(source.partition), end)
         for (source, _), answer in zip(single, answers[len(groups) :], strict=True):
-            source.feed(answer, end, self._slice_bytes())
+            source.feed(answer, end, _slice_bytes(len(self.sources)))
 
     def is_at(self, end: int) -> bool:
         """Return whether all records up to `end` have been handed out."""

@@ -137,3 +137,13 @@ def test_no_record_holds_a_body(cli, cli_url, cli_clock, shop):  # noqa: ARG001 
         told = [json.loads(record.body) for record in records]
     assert [one["outcome"] for one in told] == ["begun", "done"]
     assert "4111" not in json.dumps(told)
+
+
+def test_the_log_of_changes_can_be_deleted(cli, cli_url, written_down):
+    """What became of its own deletion is not written down: that would make it anew."""
+    assert cli("queue", "create", "mails").code == 0
+    assert cli("queue", "pause", "mails").code == 0
+    assert len(written_down()) == 1
+    assert cli("log", "delete", "cqueue.audit", "--yes").code == 0
+    with connect(cli_url) as client:
+        assert client.logs() == []

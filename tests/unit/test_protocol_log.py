@@ -227,6 +227,20 @@ def test_what_one_read_of_each_partition_holds_is_bounded(monkeypatch, by_one):
     assert max(limits[4:]) <= (64 << 10) // 4 // 1000, "the first reads of each go by no size"
 
 
+def test_the_first_reads_of_very_many_partitions_are_small():
+    """How large records are is not known yet, so each of 2,048 partitions gets its share of all rows."""
+    table = Table()
+    spec, first = replace(SPEC, partitions=2048), ids.lowest_at(NOON_US) - 1
+    table.pass_time(10 * SECOND_US)
+    table.log.clear()
+    merge = Merge(spec, dict.fromkeys(range(2048), first))
+    while table.run(merge.more(spec, spec.horizon(table.time_us), table.time_us)) is not None:
+        pass
+    limits = {op.shard.partition: op.limit for op in table.log if type(op) is ReadRecordPage}
+    assert len(limits) == 2048
+    assert sum(limits.values()) <= merging.MERGE_BYTES >> 10
+
+
 def test_a_long_silence_costs_few_reads():
     """The registry shows a week of empty time shards, so none of them is read."""
     spec = replace(SPEC, partitions=1)

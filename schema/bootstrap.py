@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from cassandra import InvalidRequest
 
-from cqueue.errors import ConfigError
+from cqueue.errors import ConfigError, Unavailable
 from cqueue.schema.drift import Drift, all_drift
 from cqueue.schema.execute import await_agreement, run
 from cqueue.schema.lock import SchemaLock
@@ -122,7 +123,7 @@ def verify(
 
     Raises:
         SchemaMismatch: the keyspace is newer than this code.
-        Unavailable: the cluster did not answer, or its nodes do not agree on a schema.
+        Unavailable: the cluster did not answer.
     """
     known = tuple(migrations) if migrations is not None else load_migrations()
 
@@ -133,7 +134,8 @@ def verify(
 
     found = drift()
     if found:  # perhaps only where it was asked: a node that was away does not know the newest tables yet
-        await_agreement(connection)
+        with suppress(Unavailable):  # nodes may disagree for hours; what one of them says is told then
+            await_agreement(connection)
         found = drift()
     return found
 

@@ -228,7 +228,7 @@ def spool(
     from cqueue.bench import spool as module  # noqa: PLC0415 - as above
 
     asked = module.Asked(messages=messages, size=size, rounds=rounds, directory=parent)
-    with cli.bar("measuring") as progress:
+    with held_back(*ENDS), cli.bar("measuring") as progress:
         result = module.spool(asked, progress)
     cli.emit(result, lambda: _print(cli, result))
 

@@ -67,8 +67,9 @@ class Chosen:
         check_kind(self.reason, self.kind)
 
     def about(self) -> dict[str, Any]:
-        """Return how the letters were chosen, for the log of operators' actions; ids stand in its outcome."""
-        return given(task=self.task, reason=self.reason, kind=self.kind, all=self.all_ or None)
+        """Return how the letters were chosen, for the log of operators' actions: the first 100 ids."""
+        ids = self.ids[:100] if self.ids else None
+        return given(ids=ids, task=self.task, reason=self.reason, kind=self.kind, all=self.all_ or None)
 
 
 def check_kind(reason: str | None, kind: str | None) -> None:
@@ -156,7 +157,7 @@ def redrive(
         if dry_run:
             result = redrive(dry_run=True)
         else:
-            result = _audited(client, "redrive_letters", name, chosen, redrive)
+            result = _audited(cli, client, "redrive_letters", name, chosen, redrive)
     done = "would be sent back" if dry_run else "sent back"
     _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
 
@@ -172,7 +173,7 @@ def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) 
         found = [*would.done, *would.held]
         drop = partial(dead._drop_those_left, found)  # noqa: SLF001 - a public drop refuses letters that are gone
         with _going_on(cli), cli.status("Dropping…"):
-            result = _audited(client, "drop_letters", name, chosen, drop)
+            result = _audited(cli, client, "drop_letters", name, chosen, drop)
     gone = len(found) - len(result.done) - len(result.held) - len(result.failed)
     if gone:
         cli.remark(f"{counted(gone, 'dead letter')} had gone meanwhile.")
@@ -195,12 +196,12 @@ def _choosing(
 
 
 def _audited(
-    client: Client, what: str, name: str, chosen: Chosen, act: Callable[[], LettersResult]
+    cli: CliContext, client: Client, what: str, name: str, chosen: Chosen, act: Callable[[], LettersResult]
 ) -> LettersResult:
     """Act on letters, and write down who did it and what became of them."""
     from cqueue.audit import of_letters  # noqa: PLC0415 - not needed for --help
 
-    with audited(client, what, queue=name, **chosen.about()) as more:
+    with audited(cli, client, what, queue=name, **chosen.about()) as more:
         result = act()
         more.update(of_letters(result))
     return result

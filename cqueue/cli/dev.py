@@ -105,7 +105,7 @@ def logs(
 ) -> None:
     """Show the end of a node's log."""
     found = DevCluster(directory).logs(node, lines)
-    cli.emit(found, lambda: cli.line("\n".join(found)))
+    cli.emit(found, lambda: cli.line("\n".join(found)) if found else None)
 
 
 @command(app)

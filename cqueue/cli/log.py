@@ -123,7 +123,7 @@ def alter(cli: CliContext, name: LogName, settings: Changeable) -> None:
         raise BadInput("Nothing to change: give --partitions or --ttl.")
     with open_client(cli) as client:
         log = find_log(client, name)
-        with audited(client, "alter_log", log=name, changes=in_ms(changes)):
+        with audited(cli, client, "alter_log", log=name, changes=in_ms(changes)):
             log.alter(**changes)
         emit_one(cli, log_fields(log), fixed=("time_shard",))
 
@@ -139,7 +139,7 @@ def delete(cli: CliContext, name: LogName, *, yes: Yes = False) -> None:
         open_client(cli) as client,
         cli.status("Deleting…"),
         suggesting("log", name, client.logs, is_deletion=True),
-        audited(client, "delete_log", log=name),
+        audited(cli, client, "delete_log", log=name),
     ):
         client.delete_log(name)
     cli.emit({"log": name, "deleted": True}, f"Log {name} is deleted.")

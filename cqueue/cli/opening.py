@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cqueue.cli.context import CliContext
-from cqueue.errors import LogNotFound, NotDone, QueueNotFound
+from cqueue.errors import CqueueError, LogNotFound, NotDone, QueueNotFound
 from cqueue.runtime.suggestions import suggest
 
 if TYPE_CHECKING:
@@ -85,25 +85,30 @@ def suggesting(
 
 
 @contextmanager
-def audited(client: Client, what: str, **about: Any) -> Iterator[dict[str, Any]]:
+def audited(cli: CliContext, client: Client, what: str, **about: Any) -> Iterator[dict[str, Any]]:
     """Write down what the user of this process changes, before and after; see `Trail.action`.
 
+    Where that fails, say so and go on: the role may not make the log, or the log itself is in trouble, and
+    `queue pause` has to work in an emergency.
+
     what: `pause_queue` and so on. about: what it is done to.
-
-    Raises:
-        NotDone: the change could not be written down, and was not begun.
     """
-    from cqueue.audit import Trail  # noqa: PLC0415 - as above
+    from cqueue.audit import LOG, Trail  # noqa: PLC0415 - as above
 
-    with Trail(client).action(_user(), socket.gethostname(), what, **about) as more:
+    with ExitStack() as stack:
+        more: dict[str, Any] = {}
+        try:
+            more = stack.enter_context(Trail(client).action(_user(), socket.gethostname(), what, **about))
+        except CqueueError as exc:
+            cli.remark(f"Not written down in the log {LOG}: {exc}")
         yield more
 
 
 def _user() -> str:
     """Return the name of the user whose process this is; in a container it may be a number alone."""
     try:
-        return getpass.getuser()
-    except (KeyError, OSError):
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
         return str(os.getuid())
 
 

@@ -158,7 +158,7 @@ def alter(
         )
     with open_client(cli) as client:
         queue = find_queue(client, name)
-        with audited(client, "alter_queue", queue=name, changes=in_ms(changes)):
+        with audited(cli, client, "alter_queue", queue=name, changes=in_ms(changes)):
             queue.alter(**changes)
         emit_one(cli, _fields_after(queue), fixed=FIXED)
 
@@ -176,7 +176,7 @@ def delete(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
         open_client(cli) as client,
         cli.status("Deleting…"),
         suggesting("queue", name, client.queues, is_deletion=True),
-        audited(client, "delete_queue", queue=name),
+        audited(cli, client, "delete_queue", queue=name),
     ):
         count = client.delete_queue(name)
     cli.emit(
@@ -190,7 +190,7 @@ def pause(cli: CliContext, name: QueueName) -> None:
     """Let consumers receive nothing until `resume`. Sends go on. Obeyed within two seconds."""
     with open_client(cli) as client:
         queue = find_queue(client, name)
-        with audited(client, "pause_queue", queue=name):
+        with audited(cli, client, "pause_queue", queue=name):
             queue.pause()
         cli.emit(_fields_after(queue), f"Queue {name} is paused.")
 
@@ -200,7 +200,7 @@ def resume(cli: CliContext, name: QueueName) -> None:
     """Undo `pause`."""
     with open_client(cli) as client:
         queue = find_queue(client, name)
-        with audited(client, "resume_queue", queue=name):
+        with audited(cli, client, "resume_queue", queue=name):
             queue.resume()
         cli.emit(_fields_after(queue), f"Queue {name} is active.")
 
@@ -214,7 +214,7 @@ def purge(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
     confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
     with open_client(cli) as client:
         queue = find_queue(client, name)
-        with cli.status("Purging…"), audited(client, "purge_queue", queue=name) as more:
+        with cli.status("Purging…"), audited(cli, client, "purge_queue", queue=name) as more:
             more["deleted"] = count = queue.purge()
         say_left_out(cli, client, "messages", "message_keys")
     cli.emit({"queue": name, "deleted": count}, f"{counted(count, 'message')} of {name} deleted.")

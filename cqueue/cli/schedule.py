@@ -198,7 +198,7 @@ def _changing(cli: CliContext, queue: str, what: str, key: str) -> Iterator[Sche
     """Yield the schedules of a queue, to change one; see `audited`."""
     with open_client(cli) as client:
         schedules = find_queue(client, queue).schedules
-        with audited(client, what, queue=queue, schedule=key):
+        with audited(cli, client, what, queue=queue, schedule=key):
             yield schedules
 
 

@@ -78,7 +78,7 @@ def seek(
     to = dict.fromkeys(partition, position) if partition else position
     with _existing(cli, log, name) as (client, subscription):
         where = given(position=str(position), partitions=partition)
-        with audited(client, "seek_subscription", log=log, subscription=name, **where):
+        with audited(cli, client, "seek_subscription", log=log, subscription=name, **where):
             subscription.seek(to, on_expired=on_expired)
         _emit(cli, subscription, f"Subscription {name} of {log} has been moved.")
 
@@ -87,7 +87,7 @@ def seek(
 def pause(cli: CliContext, log: LogName, name: Name) -> None:
     """Let no member call listeners until `resume`. Positions stay. Obeyed within two seconds."""
     with _existing(cli, log, name) as (client, subscription):
-        with audited(client, "pause_subscription", log=log, subscription=name):
+        with audited(cli, client, "pause_subscription", log=log, subscription=name):
             subscription.pause()
         _emit(cli, subscription, f"Subscription {name} of {log} is paused.")
 
@@ -96,7 +96,7 @@ def pause(cli: CliContext, log: LogName, name: Name) -> None:
 def resume(cli: CliContext, log: LogName, name: Name) -> None:
     """Undo `pause`."""
     with _existing(cli, log, name) as (client, subscription):
-        with audited(client, "resume_subscription", log=log, subscription=name):
+        with audited(cli, client, "resume_subscription", log=log, subscription=name):
             subscription.resume()
         _emit(cli, subscription, f"Subscription {name} of {log} is active.")
 
@@ -107,7 +107,7 @@ def delete(cli: CliContext, log: LogName, name: Name, *, yes: Yes = False) -> No
     with open_client(cli) as client:
         _check_name(client, log, name)
         confirm(cli, f"Forget where subscription {name} of {log} stands?", yes=yes)
-        with audited(client, "delete_subscription", log=log, subscription=name):
+        with audited(cli, client, "delete_subscription", log=log, subscription=name):
             client.delete_subscription(log, name)
     cli.emit({"log": log, "subscription": name, "deleted": True}, f"Subscription {name} of {log} is deleted.")
 

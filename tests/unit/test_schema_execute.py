@@ -48,3 +48,15 @@ def test_verify_waits_for_a_node_that_was_away(monkeypatch):
     monkeypatch.setattr(bootstrap, "await_agreement", agreed.append)
     assert bootstrap.verify("the cluster", load("cassandra://h/k?local_dc=dc")) == []
     assert agreed == ["the cluster"]
+
+
+def test_verify_tells_what_it_found_where_nodes_do_not_agree(monkeypatch):
+    """A node of another data centre may stay away for days."""
+
+    def disagreeing(_connection):
+        raise Unavailable("The nodes did not agree on a schema within 60 s.")
+
+    monkeypatch.setattr(bootstrap, "read_state", lambda *_: Mock())
+    monkeypatch.setattr(bootstrap, "all_drift", lambda *_: ["a table is missing"])
+    monkeypatch.setattr(bootstrap, "await_agreement", disagreeing)
+    assert bootstrap.verify("the cluster", load("cassandra://h/k?local_dc=dc")) == ["a table is missing"]

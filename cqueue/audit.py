@@ -1,8 +1,8 @@
 """Everything that an operator does: who, what, when, and what came of it.
 
-An action by the dashboard or the command line is written down before it begins, in the log `cqueue.audit`
-beside the queues. If that fails, the action is not done. Once it has ended in any way, its outcome is
-appended. An action that shows no outcome was under way when its process, or the connection to Cassandra,
+An action is written down before it begins, in the log `cqueue.audit` beside the queues. If that fails, the
+dashboard does not do it, and the command line says so and goes on. Once an action has ended in any way, its
+outcome is appended. One that shows no outcome was under way when its process, or the connection to Cassandra,
 ended.
 
 The outcome also goes where the process's log goes, as the event `operator_action`. Neither holds bodies,

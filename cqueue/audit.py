@@ -87,7 +87,7 @@ class Trail:
         try:
             _append(own_log(self._client, LOG, CONFIG), id_, {**fields, "outcome": "begun"})
         except OutcomeUnknown as exc:  # of the append, or of the first use's creation of the log
-            raise NotDone(f"not begun, as it may not have been written down: {exc}") from exc
+            raise NotDone(f"it may not have been written down: {exc}") from exc
 
     def _end(self, id_: str, fields: Mapping[str, Any]) -> None:
         try:

@@ -100,7 +100,7 @@ def audited(cli: CliContext, client: Client, what: str, **about: Any) -> Iterato
         try:
             more = stack.enter_context(Trail(client).action(_user(), socket.gethostname(), what, **about))
         except CqueueError as exc:
-            cli.remark(f"Not written down in the log {LOG}: {exc}")
+            cli.err_console.print(f"The log {LOG} may not have this change: {exc}", style="yellow")
         yield more
 
 

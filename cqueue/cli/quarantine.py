@@ -110,9 +110,12 @@ def drop(
         found = [quarantine.find(client, address) for address in addresses]
         confirm(cli, f"Drop {counted(len(found), 'row')} for good?", yes=yes)
         dropped: list[Damage] = []
-        with accounted(cli, lambda: f"{len(dropped)} of {counted(len(found), 'row')} are dropped."):
+        with (
+            accounted(cli, lambda: f"{len(dropped)} of {counted(len(found), 'row')} are dropped."),
+            audited(cli, client, "drop_rows", rows=[damage.address for damage in found[:100]]) as more,
+        ):
             for damage in found:
-                with audited(cli, client, "drop_row", row=damage.address):
-                    quarantine.drop(client, damage)
+                quarantine.drop(client, damage)
                 dropped.append(damage)
+                more["dropped"] = len(dropped)
     cli.emit([_described(damage) for damage in found], f"Dropped {counted(len(found), 'row')}.")

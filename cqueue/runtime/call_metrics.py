@@ -23,8 +23,10 @@ BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.
 TOMBSTONES: Final = (1000, 2500, 5000, 10_000, 25_000, 50_000, 100_000)
 """Upper bounds of tombstones a read: from where Cassandra tells of them to where it refuses the read."""
 QUEUES: Final = 10_000
-"""Queues that have figures of their own, with 3 KB each: the first ones that a process uses. Those of all
-others are counted together, under an empty name, so that sums stay right."""
+"""Queues that have figures of their own, with 3 KB each: the first ones that a client uses. All others are
+counted together, so that sums stay right."""
+OTHERS: Final = "(others)"
+"""Their label. No queue can have that name."""
 
 M = TypeVar("M", Counter, Histogram)
 
@@ -84,7 +86,7 @@ class CallMetrics(Collector):
             if len(self._queues) < QUEUES:
                 self._queues.add(queue)
             else:
-                queue = ""
+                queue = OTHERS
         return metric.labels(queue, *labels)
 
     # ── called by what is counted ──

@@ -583,6 +583,37 @@ def test_without_greenlet_the_error_says_what_to_install():
     assert "pip install 'cassandra-cqueue[aio]'" in done.stdout
 
 
+def test_tasks_that_need_the_time_at_once_do_not_block_the_loop():
+    """One of them asks the cluster for it; the others wait for that one, which goes on by the same loop."""
+    program = """
+import asyncio, sys, time
+import cqueue
+from cqueue import client
+from cqueue.runtime import clock
+from cqueue.store.memory import MemoryStore
+
+class Slow(MemoryStore):
+    def sample_time_us(self):
+        time.sleep(0.05)
+        return super().sample_time_us()
+
+store = Slow(clock.steady_us)
+client._clock_of = lambda store: clock.ClusterClock(store.sample_time_us)
+client._cassandra_client = lambda settings: client.Client(store)
+clock.STALE_US = 0
+
+async def main():
+    async with cqueue.connect_async("cassandra://h/k?local_dc=dc") as opened:
+        queue = await opened.create_queue("mails")
+        print(len(await asyncio.gather(*(queue.send(b"x") for _ in range(20)))))
+
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("20\n", "")
+
+
 # ── letters, schedules, logs ──
 
 

@@ -214,9 +214,9 @@ def test_queues_beyond_the_first_ten_thousand_are_counted_together(monkeypatch):
         metrics.took("send", queue, 0.0)
         metrics.failed("ack", queue, [Unavailable("away")])
     shown = samples(metrics)
-    assert {labels[-1] for labels in shown} == {"a", "b", ""}
-    assert [shown["cqueue_sent_total", queue] for queue in ("a", "b", "")] == [2, 1, 2]
-    assert shown["cqueue_send_seconds_count", ""] == 2
+    assert {labels[-1] for labels in shown} == {"a", "b", "(others)"}
+    assert [shown["cqueue_sent_total", queue] for queue in ("a", "b", "(others)")] == [2, 1, 2]
+    assert shown["cqueue_send_seconds_count", "(others)"] == 2
 
 
 def test_nothing_is_counted_before_somebody_asks(client):

@@ -1,7 +1,5 @@
 """The cluster clock: the cluster's time, whatever this machine's clocks do."""
 
-import itertools
-import threading
 import time
 
 import pytest
@@ -263,32 +261,3 @@ def test_the_clock_of_a_fork_asks_nobody():
 
     with machine.clock._mutex:
         on_a_thread(refusal)
-
-
-def test_who_waits_for_the_synchronisation_of_another_takes_no_thread(monkeypatch):
-    """An asyncio program has four threads that may block, for all of its clients."""
-    asked, answer, second_waits, entered = threading.Event(), threading.Event(), threading.Event(), []
-    moments = itertools.count(BOOT_US)
-
-    def sample():
-        asked.set()
-        assert answer.wait(30)
-        return [(SERVER_US, 1000)]
-
-    def local_us():
-        if threading.current_thread() is second:
-            second_waits.set()
-        return next(moments)
-
-    monkeypatch.setattr(waiting, "in_thread", lambda call: entered.append(call) or call())
-    clock = ClusterClock(sample, local_us=local_us, wall_us=lambda: WALL_US)
-    first, second = (threading.Thread(target=clock.sync) for _ in range(2))
-    first.start()
-    assert asked.wait(30)
-    second.start()
-    assert second_waits.wait(30)
-    answer.set()
-    first.join(30)
-    second.join(30)
-    assert len(entered) == 1
-    assert [thread.is_alive() for thread in (first, second)] == [False, False]

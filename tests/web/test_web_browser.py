@@ -17,7 +17,6 @@ pytest.importorskip("uvicorn", reason="the dashboard needs the extra `web`")
 import cqueue
 from cqueue.errors import Unavailable
 from cqueue.message import short
-from cqueue.web.access import Person
 from tests.web.browser import CHROMIUM, Browser, serving
 from tests.web.browser_flaws import flaws
 
@@ -106,7 +105,7 @@ def everything(shop, site, settled, told):
     shop.client._driver.ask(Heartbeat(worker.row(), TTL_S))
     for minute in (3, 2):
         app.state.site.history.count(int(time.time()) // 60 * 60 - 60 * minute)
-    with app.state.site.trail.action(Person("ada", frozenset()), "::1", "pause_queue"):
+    with app.state.site.trail.action("ada", "::1", "pause_queue"):
         pass
     settled()
     return app, {
@@ -605,7 +604,7 @@ def test_an_open_audit_page_follows_what_others_do(look, site, shop, settled):
     action = {"who": evil, "action": "drop_letters", "outcome": "begun", "ids": [evil]}
     app = site()
     log = app.state.site.trail
-    with log.action(Person("ada", frozenset()), "::1", "pause_queue", queue="mails"):
+    with log.action("ada", "::1", "pause_queue", queue="mails"):
         pass
     shop.client.log("cqueue.audit").append("x", json.dumps(action).encode())
     settled()
@@ -613,7 +612,7 @@ def test_an_open_audit_page_follows_what_others_do(look, site, shop, settled):
     assert len(page.js(ROWS)) == 2
     assert page.text.count(evil) == 2
     assert page.js("document.querySelectorAll('main img').length") == 0
-    with log.action(Person("ada", frozenset()), "::1", "resume_queue", queue="mails"):
+    with log.action("ada", "::1", "resume_queue", queue="mails"):
         pass
     settled()
     page.until("resume queue")

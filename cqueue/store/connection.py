@@ -36,7 +36,7 @@ from cqueue.runtime import tls
 from cqueue.runtime.urls import is_loopback
 from cqueue.settings import Consistency, SerialConsistency, Settings
 from cqueue.store import driver, outcome
-from cqueue.store.driver import Login, LoginRefused, Reconnection
+from cqueue.store.driver import Login, LoginRefused, OneKeyspace, Reconnection
 from cqueue.store.driver.errors import ConnectionBusy, ConnectionException, ErrorMessage
 from cqueue.store.statements import Kind
 
@@ -134,6 +134,8 @@ def make_cluster(settings: Settings) -> Cluster:
     )
     if used.finds_moved_nodes:
         reconnection.look_up_for(cluster)
+    if used.reads_one_keyspace:
+        cluster.metadata = OneKeyspace(settings.keyspace)
     return cluster
 
 

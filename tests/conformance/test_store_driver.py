@@ -36,6 +36,7 @@ from cqueue.store.operations import (
 )
 from cqueue.store.record_page import ReadRecordPage
 from tests.faults.proxy import Proxy
+from tests.fix_dispatcher import until
 from tests.fix_store import lock, message, new_id, new_ids, now_us
 
 pytestmark = pytest.mark.cassandra
@@ -133,3 +134,34 @@ def test_a_statement_is_prepared_within_the_time_of_its_call(
         assert [type(read) for read in reads] == [Unavailable] * 3
         assert time.monotonic() - began_s < 9
         proxy.resume()
+
+
+def test_of_the_schema_the_replication_of_the_own_keyspace_is_read_and_followed_and_nothing_else(
+    new_keyspace, connection, cassandra_url
+):
+    """Requests go to the present replicas; tables are not read, and other keyspaces are not either."""
+    own, other = (new_keyspace(schema=False).name for _ in range(2))
+    with open_session(replace(load(cassandra_url), keyspace=own), use_keyspace=False) as opened:
+        metadata = opened.cluster.metadata
+
+        def known():
+            return {
+                name: each.replication_strategy.replication_factor
+                for name, each in metadata.keyspaces.items()
+            }
+
+        def execute(cql):
+            connection.session.execute(cql, timeout=60)
+
+        assert not known()
+        replication = "WITH replication = {{'class': 'SimpleStrategy', 'replication_factor': {}}}".format
+        execute(f"CREATE KEYSPACE {other} {replication(1)}")
+        execute(f"CREATE KEYSPACE {own} {replication(1)}")
+        until(lambda: known() == {own: 1})
+        assert metadata.get_replicas(own, b"key")
+        execute(f"CREATE TABLE {own}.anything (id int PRIMARY KEY)")
+        execute(f"ALTER KEYSPACE {own} {replication(3)}")
+        until(lambda: known() == {own: 3})
+        assert not metadata.keyspaces[own].tables
+        execute(f"DROP KEYSPACE {own}")
+        until(lambda: not known())

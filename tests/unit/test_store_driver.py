@@ -14,13 +14,13 @@ from unittest.mock import Mock
 
 import cassandra
 import pytest
-from cassandra import cluster, connection, protocol, segment
+from cassandra import cluster, connection, metadata, protocol, segment
 
 import cqueue
 from cqueue.settings import load
 from cqueue.store import connection as connections
 from cqueue.store import driver
-from cqueue.store.driver import errors, probe, reconnection, sockets, wire
+from cqueue.store.driver import errors, probe, reconnection, schema, sockets, wire
 from tests.unit import markdown_pages as markdown
 
 HERE = Path(cqueue.__file__).parent
@@ -104,6 +104,7 @@ CHANGES = {
         "recv_results_metadata",
         shifted(protocol.ResultMessage.recv_results_metadata),
     ),
+    schema.ONE_KEYSPACE: (metadata.Metadata, "refresh", lambda _: None),
     reconnection.MOVED_NODES: (cluster.Cluster, "add_host", lambda _, host: host),
     wire.KNOWN_COLUMNS: (protocol.ExecuteMessage, "send_body", reordered(protocol.ExecuteMessage.send_body)),
     wire.ENCODED_BATCHES: (protocol.BatchMessage, "send_body", reordered(protocol.BatchMessage.send_body)),

@@ -24,12 +24,13 @@ from cassandra.query import BatchStatement, BoundStatement, PreparedStatement
 
 from cqueue import ids
 from cqueue.store import cells
-from cqueue.store.driver import errors, probe, reconnection, sockets, wire
+from cqueue.store.driver import errors, probe, reconnection, schema, sockets, wire
 from cqueue.store.driver.probe import Part
 from cqueue.store.driver.reconnection import Reconnection
+from cqueue.store.driver.schema import OneKeyspace
 from cqueue.store.driver.sockets import Login, LoginRefused
 
-__all__ = ["PARTS", "Driver", "Login", "LoginRefused", "Reconnection", "look", "used"]
+__all__ = ["PARTS", "Driver", "Login", "LoginRefused", "OneKeyspace", "Reconnection", "look", "used"]
 
 PREPARE_TIME: Final = Part(
     "prepare time",
@@ -40,6 +41,7 @@ PREPARE_TIME: Final = Part(
 PARTS: Final = (
     *sockets.MIXINS,
     reconnection.MOVED_NODES,
+    schema.ONE_KEYSPACE,
     wire.RESULTS,
     wire.KNOWN_COLUMNS,
     wire.ENCODED_BATCHES,
@@ -70,6 +72,11 @@ class Driver:
     def finds_moved_nodes(self) -> bool:
         """Whether nodes are found again after all of them have got other addresses."""
         return reconnection.MOVED_NODES in self.parts
+
+    @property
+    def reads_one_keyspace(self) -> bool:
+        """Whether `OneKeyspace` may be the metadata of a cluster."""
+        return schema.ONE_KEYSPACE in self.parts
 
     def prepare(self, session: Session, text: str, timeout_s: float) -> PreparedStatement:
         """Prepare a statement within that many seconds on one node, then within as many on all others.

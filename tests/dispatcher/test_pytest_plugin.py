@@ -60,6 +60,7 @@ def test_the_page_about_testing_runs_under_pytest(project):
     assert (code, f"{tests} passed" in output) == (0, True), output
 
 
+@pytest.mark.acceptance
 def test_a_project_may_define_the_application_as_a_fixture(project):
     (project / "conftest.py").write_text(
         "import pytest, hooks\n\n@pytest.fixture\ndef cqueue_app():\n    return hooks.app\n"
@@ -68,6 +69,7 @@ def test_a_project_may_define_the_application_as_a_fixture(project):
     assert (code, "5 passed" in output) == (0, True), output
 
 
+@pytest.mark.acceptance
 @pytest.mark.parametrize(
     ("option", "text"),
     [
@@ -85,6 +87,7 @@ def test_a_project_that_says_it_wrongly_is_told(project, option, text):
     assert "Traceback" not in output
 
 
+@pytest.mark.acceptance
 def test_a_project_that_does_not_use_it_imports_nothing_of_it(project):
     """Neither the driver nor anything else of cqueue, but for its errors and the plugin itself."""
     (project / "test_hooks.py").write_text(
@@ -97,6 +100,7 @@ def test_a_project_that_does_not_use_it_imports_nothing_of_it(project):
     assert code == 0, output
 
 
+@pytest.mark.acceptance
 def test_a_project_may_run_pytest_within_a_test(project):
     """As the tests of a plugin do, in one process; the outer run ends like any other."""
     (project / "test_hooks.py").write_text(

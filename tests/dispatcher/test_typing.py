@@ -71,6 +71,7 @@ def _pyright(path):
 
 
 @pytest.mark.slow
+@pytest.mark.acceptance
 def test_pyright_finds_exactly_the_wrong_calls(bare):
     """The same lines, by rules of its own."""
     assert _told(_pyright(bare)) == wrong_lines()

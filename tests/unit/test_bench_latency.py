@@ -62,6 +62,7 @@ def started(monkeypatch):
 
 
 @pytest.mark.cassandra
+@pytest.mark.acceptance
 def test_each_child_is_a_process_of_its_own_and_they_begin_together(keyspace):
     """None begins before the parent says so, each ends when it is told, and results keep their order."""
     with open_bench(load(keyspace.url)) as bench:
@@ -194,7 +195,11 @@ def test_followers_take_no_dispatchers(capsys, words):
 
 @pytest.mark.cassandra
 @pytest.mark.parametrize(
-    ("words", "to"), [(("--dispatchers", "2"), "2 dispatchers"), (("--one-process",), "1 dispatcher, here")]
+    ("words", "to"),
+    [
+        pytest.param(("--dispatchers", "2"), "2 dispatchers", marks=pytest.mark.acceptance),
+        (("--one-process",), "1 dispatcher, here"),
+    ],
 )
 def test_latency_goes_between_processes_and_stands_beside_its_floor(keyspace, capsys, started, words, to):
     """All that was sent is counted; the floor is the sum of two medians of the same run."""
@@ -222,6 +227,7 @@ def test_a_follower_and_a_subscription_listen_in_two_processes(keyspace, capsys,
 
 
 @pytest.mark.cassandra
+@pytest.mark.acceptance
 def test_producers_and_consumers_work_at_once_each_a_process(keyspace, capsys, started, monkeypatch):
     """The few to warm up, then both numbers in turn; all that was sent comes back."""
     monkeypatch.setattr(growth, "PAIRS", (1, 2))

@@ -22,6 +22,7 @@ from tests.web.browser_flaws import flaws
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.acceptance,
     pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here: apt-get install chromium"),
 ]
 PASSWORD = "correct horse battery"

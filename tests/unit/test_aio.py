@@ -12,7 +12,6 @@ import secrets
 import subprocess
 import sys
 import threading
-import time
 from datetime import timedelta
 
 import pytest
@@ -275,7 +274,7 @@ def test_a_cancelled_send_is_carried_through_or_was_never_begun(on_queue):
 
 
 def test_a_program_that_ends_in_the_middle_of_a_call_ends(on_queue):
-    """`asyncio.run` cancels what is left, and waits for the rest of the calls."""
+    """`asyncio.run` cancels what is left, and waits for the rest of the calls, not an hour for a message."""
 
     async def story(_, queue):
         async with queue.consumer() as consumer:
@@ -284,9 +283,7 @@ def test_a_program_that_ends_in_the_middle_of_a_call_ends(on_queue):
             await asyncio.sleep(0.001)
         return tasks
 
-    began_s = time.monotonic()
-    on_queue(story)
-    assert time.monotonic() - began_s < 30
+    assert all(task.done() for task in on_queue(story))
 
 
 def test_a_cancelled_close_waits_for_other_calls_and_closes(monkeypatch):
@@ -341,22 +338,20 @@ def test_a_cancelled_extend_leaves_the_lease_usable(on_queue):
 
 
 def test_a_cancelled_redrive_stops(on_queue):
-    """Its rate would make it take minutes. The letters that were not redriven yet stay."""
+    """By its rate it would take hours. The letters that were not redriven yet stay."""
 
     async def story(client, queue):
         dead = await client.queue(queue.dead_letter_name)
         await dead.send_many([cqueue.Message(b"%d" % n) for n in range(20)])
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.3):
-                await queue.dead_letters.redrive(everything=True, rate=1)
+                await queue.dead_letters.redrive(everything=True, rate=0.001)
         await client._bridge.finish()
         left = len(await queue.dead_letters.list())
         assert left + len(await queue.peek(100)) == 20
-        assert left >= 15
+        assert left >= 19
 
-    began_s = time.monotonic()
     on_queue(story)
-    assert time.monotonic() - began_s < 15
 
 
 # ── locks ──

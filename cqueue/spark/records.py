@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from cqueue import ids
+from cqueue.errors import PositionExpired
 from cqueue.log.arrow import Columns, of_topics
 from cqueue.log.protocol import shards
 from cqueue.log.protocol.source import Stretch
@@ -28,13 +29,16 @@ FIRST_ROWS: Final = 64
 
 @dataclass(frozen=True)
 class LogPart(InputPartition):
-    """The records that one task reads. log: as in partition keys; limit: rows at most."""
+    """The records that one task reads. limit: rows at most.
 
-    name: str
-    log: str
+    fail_on_data_loss: whether one that may have expired before it was read ends the task.
+    """
+
+    spec: LogSpec
     pieces: tuple[Piece[LogShard], ...]
     topics: frozenset[str] | None
-    limit: int | None
+    limit: int | None = None
+    fail_on_data_loss: bool = False
 
 
 def plan(side: SparkSide, spec: LogSpec, options: ReadOptions, as_of_us: int) -> list[InputPartition]:
@@ -56,7 +60,7 @@ def plan(side: SparkSide, spec: LogSpec, options: ReadOptions, as_of_us: int) ->
         return lambda after, upto, limit: side.driver.ask(ReadRecordIds(shard, after, upto, limit))
 
     groups = tasks(whole, probe_of, options.partition_rows, options.limit)
-    return [LogPart(spec.name, spec.partition, group, options.topics, options.limit) for group in groups]
+    return [LogPart(spec, group, options.topics, options.limit) for group in groups]
 
 
 def within(spec: LogSpec, shard: LogShard, after: int, last: int) -> Iterator[Piece[LogShard]]:
@@ -83,22 +87,34 @@ def read(side: SparkSide, part: LogPart, columns: tuple[str, ...]) -> Iterator[p
 
     Raises:
         NotDone: Cassandra does not answer; no row of the page under way was given out.
+        PositionExpired: as `pages`.
     """
     asked = {*columns, "topic"} if part.topics is not None else set(columns)
     schema = arrow_schema(LOG, sorted(asked))
-    batches = (_batch(part, stretch, schema) for stretch in ahead(pages(side, part.pieces)))
+    complete = part.spec if part.fail_on_data_loss else None
+    batches = (_batch(part, stretch, schema) for stretch in ahead(pages(side, part.pieces, complete)))
     if part.topics is not None:
         batches = (of_topics(batch, part.topics) for batch in batches)
     return (batch.select(columns) for batch in limited(batches, part.limit))
 
 
-def pages(side: SparkSide, pieces: Iterable[Piece[LogShard]]) -> Iterator[Stretch]:
-    """Read pieces one after the other, a page of about `split.PAGE_BYTES` at a time."""
+def pages(
+    side: SparkSide, pieces: Iterable[Piece[LogShard]], complete: LogSpec | None = None
+) -> Iterator[Stretch]:
+    """Read pieces one after the other, a page of about `split.PAGE_BYTES` at a time.
+
+    complete: the log, of which no record may have expired before its page was read; None: any may.
+
+    Raises:
+        PositionExpired: one may have, since it was planned.
+    """
     limit = FIRST_ROWS
     for piece in pieces:
         after, full = piece.after, True
         while full:
             page = patient(side.driver.ask)(ReadRecordPage(piece.place, after, piece.upto, limit))
+            if complete is not None:  # after the read: it takes time, too
+                check_remembered(complete, piece.place.partition, after, side.driver.clock.now_us())
             full = len(page) == limit
             if page:
                 yield Stretch(piece.place.partition, page, 0, len(page))
@@ -106,12 +122,25 @@ def pages(side: SparkSide, pieces: Iterable[Piece[LogShard]]) -> Iterator[Stretc
                 limit = max(8, next_limit(limit, len(page), len(page.data)))
 
 
+def check_remembered(spec: LogSpec, partition: int, position: int, now_us: int) -> None:
+    """Check that a read from this position on finds all records, or found them if it has just ended.
+
+    Raises:
+        PositionExpired: some may be forgotten.
+    """
+    if spec.has_forgotten(position, now_us):
+        raise PositionExpired(
+            f"partition {partition} of log {spec.name!r}: records behind the checkpoint are older than the "
+            "log's ttl and may be forgotten; go on with what is left by failOnDataLoss=false (--ignore-loss)"
+        )
+
+
 def _batch(part: LogPart, stretch: Stretch, schema: pa.Schema) -> pa.RecordBatch:
     found = Columns([stretch])
     count = len(found)
     columns = {
-        "id": lambda: makers.log_ids(part.log, stretch.partition, found.ids),
-        "log": lambda: makers.constant(part.name, count, pa.string()),
+        "id": lambda: makers.log_ids(part.spec.partition, stretch.partition, found.ids),
+        "log": lambda: makers.constant(part.spec.name, count, pa.string()),
         "partition": lambda: makers.constant(stretch.partition, count, pa.int32()),
         "time": found.times,
         "topic": found.topics,

@@ -93,7 +93,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since_us = options.since_us
         if options.from_latest:
             position = spec.horizon(self._now_us())
-        elif since_us is None or since_us < _first_us(spec):  # what has been forgotten by now is no loss
+        elif since_us is None or since_us < spec.created_ms * 1000 - spec.skew_us:
+            # The log had no record before that, so what it has forgotten by now is no loss.
             position = spec.beginning(self._now_us(), EARLIEST_MARGIN_US)
         else:
             position = ids.lowest_at(since_us) - 1
@@ -182,8 +183,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return [
             records.LogPart(
-                spec.name,
-                spec.partition,
+                spec,
                 tuple(
                     piece
                     for shard in shards
@@ -191,7 +191,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     for piece in records.within(spec, shard, first[partition], upto)
                 ),
                 self._options.topics,
-                None,
+                fail_on_data_loss=self._options.fail_on_data_loss,
             )
             for partition, upto in sorted(last.items())
             if partition in first and start.get(str(partition)) != end[str(partition)]
@@ -203,18 +203,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             PositionExpired: as `partitions`.
         """
-        oldest, first = spec.earliest(now_us), ids.lowest_at(_first_us(spec)) - 1
-        found = {}
-        for partition in range(spec.partitions):
-            text = start.get(str(partition))
-            position = oldest if text is None else self._position(spec, text)
-            if max(position, first) < oldest and self._options.fail_on_data_loss:
-                raise PositionExpired(
-                    f"partition {partition} of log {spec.name!r}: records behind the checkpoint are older "
-                    "than the log's ttl and may be forgotten; go on with what is left by "
-                    "failOnDataLoss=false (--ignore-loss)"
-                )
-            found[partition] = max(position, oldest)
+        found = dict.fromkeys(range(spec.partitions), spec.earliest(now_us))
+        for partition, oldest in found.items():
+            if (text := start.get(str(partition))) is not None:
+                position = self._position(spec, text)
+                if self._options.fail_on_data_loss:
+                    records.check_remembered(spec, partition, position, now_us)
+                found[partition] = max(position, oldest)
         return found
 
     def _position(self, spec: LogSpec, text: str) -> int:
@@ -240,6 +235,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises:
             NotDone: Cassandra does not answer; Spark tries the task again.
+            PositionExpired: records may have expired since the batch was planned, as `partitions`.
         """
         if not isinstance(partition, records.LogPart):
             return iter(())
@@ -257,8 +253,3 @@ def _check_ours(offsets: Any) -> None:
         raise PositionExpired(
             f"the checkpoint is of another source, whose offset is {offsets!r}; take another checkpoint"
         )
-
-
-def _first_us(spec: LogSpec) -> int:
-    """Return the time (µs since 1970) before which the log had no record."""
-    return spec.created_ms * 1000 - spec.skew_us

@@ -302,6 +302,50 @@ def test_a_log_without_a_ttl_is_read_from_its_first_record(client):
     assert bodies(one, start, end) == [b"0"]
 
 
+def test_records_that_expire_before_a_task_reads_them_end_the_stream(client, log):
+    """Trap: a batch was checked where it was planned. Its tasks may wait for hours for their turn, and what
+    expired meanwhile was passed over, silently; the offsets went on behind it.
+    """
+    fill(client, log, 0)
+    client.advance(3 * S)
+    strict, lenient = reader(log), reader(log, failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ReadAllAvailable())
+    planned = {each: each.partitions(start, end) for each in (strict, lenient)}
+    client.advance(timedelta(days=7))
+    with pytest.raises(cqueue.PositionExpired, match="failOnDataLoss=false"):
+        list(strict.read(*planned[strict]))
+    assert list(lenient.read(*planned[lenient])) == []
+
+
+def test_a_task_that_has_read_the_oldest_records_goes_on(client, log):
+    """Each page is checked from where it begins, and not from where the task began."""
+    one = reader(log, since="latest")
+    start = one.initialOffset()
+    fill(client, log, *range(400))
+    client.advance(timedelta(days=7) - 410 * S)
+    (part,) = one.partitions(start, one.latestOffset(start, ReadAllAvailable()))
+    seen = []
+    for batch in one.read(part):
+        if not seen:
+            client.advance(40 * S)
+        seen += map(int, batch.column("body").to_pylist())
+    assert seen == list(range(400))
+
+
+@pytest.mark.parametrize("ms", [1100, 900])
+def test_a_position_counts_as_forgotten_before_its_ttl_is_over(client, side, log, ms):
+    """By 1 s and ε, as for members and followers: Cassandra counts the ttl from a write's whole second."""
+    spec = side.logs.entry(log.name).spec
+    one = reader(log, since="latest")
+    client.advance(3 * S)
+    start = one.initialOffset()
+    early = timedelta(microseconds=spec.settle_us + 2 * spec.skew_us, milliseconds=ms)
+    client.advance(timedelta(days=7) - early)
+    with pytest.raises(cqueue.PositionExpired) if ms < 1000 else nullcontext():
+        one.latestOffset(start, ReadAllAvailable())
+
+
 @pytest.mark.parametrize("age", [timedelta(), timedelta(hours=1)])
 def test_offsets_of_a_quiet_log_do_not_expire(client, age):
     """Trap: a log may forget within a minute, sooner than offsets used to move on without records."""

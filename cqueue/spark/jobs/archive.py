@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
+from cqueue import ids
 from cqueue.errors import BadInput, NotDone
-from cqueue.message import datetime_at
+from cqueue.message import datetime_at, datetime_us
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
 from cqueue.spark.jobs import manifest as manifests
@@ -72,7 +73,7 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
     check: then compare all files with their checksums; `details` says which are damaged.
 
     `details`: log, until, days (rows by day), files, finished (files of a broken run that were named now),
-    gap (whether records may have been forgotten by the log before this run came to them).
+    gap (whether records may have been forgotten by the log before this run had read them).
 
     Raises:
         LogNotFound: there is no such log.
@@ -87,9 +88,12 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
     finished = 0 if dry_run or not known else manifests.finish(files, known[-1], strict=not check)
     stretch = _stretch(job, spec, now_us, known)
     rows = _read(spark, job, stretch)
-    parts = _count(rows) if dry_run else _add(spark, files, rows, stretch, job.file_rows)
-    if not dry_run and not parts and _is_long(stretch, spec):
+    parts = _count(rows) if dry_run else _stage(spark, files, rows, stretch, job.file_rows)
+    # Only now: what expires while the job reads is missing, too.
+    stretch = replace(stretch, parts=parts, gap=_has_gap(stretch, spec, side.driver.clock.now_us()))
+    if not dry_run and (parts or _is_long(stretch, spec)):
         manifests.commit(files, stretch)
+        manifests.clear_staging(files, stretch.number)
     damaged = verify(spark, job.path).details["damaged"] if check and (known or parts) else None
     days: dict[str, int] = {}
     for part in parts:
@@ -169,13 +173,17 @@ def _check_log(files: Files, known: list[Manifest], spec: LogSpec) -> None:
 
 def _stretch(job: Archive, spec: LogSpec, now_us: int, known: list[Manifest]) -> Manifest:
     """Return the manifest of what a run is to add, without files."""
-    stable = datetime_at(now_us - spec.settle_us - spec.skew_us)
+    # Stable also by the clock of the process that plans the read, which may be ε behind.
+    stable = datetime_at(now_us - spec.settle_us - 2 * spec.skew_us)
     since = known[-1].until if known else None
     until = stable if job.until is None else min(stable, job.until.astimezone(UTC))
-    oldest = datetime_at(spec.oldest_us(now_us))
-    gap = since is not None and since < oldest
     until = until if since is None else max(since, until)
-    return Manifest(len(known) + 1, spec.partition, since, until, gap)
+    return Manifest(len(known) + 1, spec.partition, since, until, gap=False)
+
+
+def _has_gap(stretch: Manifest, spec: LogSpec, now_us: int) -> bool:
+    since = stretch.since
+    return since is not None and spec.has_forgotten(ids.lowest_at(datetime_us(since)) - 1, now_us)
 
 
 def _is_long(stretch: Manifest, spec: LogSpec) -> bool:
@@ -185,32 +193,34 @@ def _is_long(stretch: Manifest, spec: LogSpec) -> bool:
 
 
 def _read(spark: SparkSession, job: Archive, stretch: Manifest) -> DataFrame:
-    since = None if stretch.since is None or stretch.gap else stretch.since.isoformat()
+    since = None if stretch.since is None else stretch.since.isoformat()
     rows = source(spark, log=job.log, url=job.url, since=since, until=stretch.until.isoformat())
     return rows.withColumn("day", F.expr(_DAY))
 
 
-def _count(rows: DataFrame) -> list[Part]:
+def _count(rows: DataFrame) -> tuple[Part, ...]:
     with reading("the log cannot be read", NotDone):
         found = rows.groupBy("day").count().collect()
-    return [Part("", "", str(row["day"]), row["count"], 0, "") for row in found]
+    return tuple(Part("", "", str(row["day"]), row["count"], 0, "") for row in found)
 
 
 # ── adding ──
 
 
-def _add(
+def _stage(
     spark: SparkSession, files: Files, rows: DataFrame, stretch: Manifest, file_rows: int
 ) -> tuple[Part, ...]:
+    """Write the stretch to files that count once their manifest is there; return them.
+
+    Raises:
+        NotDone: they cannot be written or read.
+    """
     if stretch.since is not None and stretch.until <= stretch.since:
         return ()
     staging = f"{STAGING}/{stretch.number:08d}-{uuid.uuid4().hex}"
     try:
         _write(files, staging, rows, file_rows)
         parts = _staged(spark, files, staging, stretch.number)
-        if parts:
-            manifests.commit(files, replace(stretch, parts=parts))
-            manifests.clear_staging(files, stretch.number)
     except NotDone:
         files.delete(staging)
         raise

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput
+from cqueue.settings import load as load_settings
+from cqueue.spark import ledger
 from cqueue.spark.jobs import target as targets
 from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.failures import reading
 from cqueue.spark.jobs.source import kept, source
 from cqueue.spark.jobs.summary import Summary, timed
 from cqueue.spark.jobs.target import Target
+from cqueue.spark.session import session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,8 +98,16 @@ def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = Fal
 
 
 def known_keys(spark: SparkSession, job: Dedup) -> DataFrame:
-    """Return the keys that the queues and logs have, each once."""
+    """Return the keys that the queues and logs have now, each once.
+
+    Waits until what a log has now can be read: a run that is repeated at once has to find its keys.
+    """
+    side = session(load_settings(job.target.url))
+    now_us = side.driver.clock.now_us()
     places = dict.fromkeys([(job.target.kind, job.target.name), *job.against])
+    for spec in [side.logs.entry(name).spec for kind, name in places if kind == "log"]:
+        # A writer's clock may be ε ahead, and that of the process that plans the read ε behind.
+        ledger.settle(side, spec, now_us + 2 * spec.skew_us)
     found = [_keys(spark, job, kind, name) for kind, name in places]
     keys = found[0]
     for more in found[1:]:

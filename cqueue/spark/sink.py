@@ -149,7 +149,7 @@ class QueueSink(Sink):
             due = [old if each is None else each for each, old in zip(given, due, strict=True)]
         far = now_us + rows.MAX_DELAY_US
         columns.refuse_any(
-            [each is not None and each > far for each in due], DelayOutOfRange, "is due in 10 years"
+            [each is not None and each > far for each in due], DelayOutOfRange, "is due in more than 10 years"
         )
         if self.repeatable:
             self._check_derived(columns, due, now_us)

@@ -109,8 +109,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @brief
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what was acknowledged before this, and end: so wait until that is stable."""
-        spec, now_us = self._spec, self._now_us()
-        self._until = ids.highest_at(now_us)
+        spec = self._spec
+        self._until = ids.highest_at(self._now_us() + spec.skew_us)  # an appender's clock may be ε ahead
         while spec.horizon(self._now_us()) <= self._until:
             time.sleep(0.05)
 

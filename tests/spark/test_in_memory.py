@@ -26,7 +26,7 @@ import cqueue
 from cqueue import LogConfig, QueueConfig
 from cqueue.log import Record
 from cqueue.message import datetime_us
-from cqueue.spark import ledger, pace, split
+from cqueue.spark import ledger, pace, split, stream
 from cqueue.spark import session as sessions
 from cqueue.spark.jobs import archive, dedup, failures, manifest, report_log, report_queue
 from cqueue.spark.jobs import target as targets
@@ -331,6 +331,21 @@ def test_a_task_that_has_read_the_oldest_records_goes_on(client, log):
             client.advance(40 * S)
         seen += map(int, batch.column("body").to_pylist())
     assert seen == list(range(400))
+
+
+def test_available_now_reads_what_was_acknowledged_by_any_clock(client, monkeypatch):
+    """Trap: it ended at the time of the planner's clock; a record of one that is ahead came a run later."""
+    with_one_clock = client._catalog.deployment()
+    monkeypatch.setattr(client._logs, "_deployment", lambda: with_one_clock._replace(skew_ms=500))
+    log = client.create_log("events", LogConfig(partitions=1))
+    one = reader(log)
+    start = one.initialOffset()
+    log.append("t", b"0")
+    now_us = client.clock.now_us
+    monkeypatch.setattr(client.clock, "now_us", lambda **_: now_us() - 500_000)
+    monkeypatch.setattr(stream.time, "sleep", client.clock.pause)
+    one.prepareForTriggerAvailableNow()
+    assert bodies(one, start, one.latestOffset(start, ReadAllAvailable())) == [b"0"]
 
 
 @pytest.mark.parametrize("ms", [1100, 900])
@@ -684,6 +699,7 @@ def test_a_task_of_hours_follows_changes_of_its_queue(client, side, queue):
             {"expires": [datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)]},
             "expires in more than 10 years; null is",
         ),
+        ({"due": [datetime(2041, 5, 1, tzinfo=UTC)]}, "is due in more than 10 years"),
         ({"key": NO_TEXT}, "has a key that is not UTF-8"),
         (
             {"headers": pa.MapArray.from_arrays([0, 1], pa.array(["a"]), NO_TEXT)},

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from cqueue.doctor.finding import Finding, Subject, not_checked
 from cqueue.errors import CqueueError
+from cqueue.schema.migrations import map_literal
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Replication, Site
@@ -42,7 +43,7 @@ def check(site: Site) -> Iterator[Finding]:
 
 def judged(replication: Replication, nodes: Mapping[str, int], settings: Settings) -> Iterator[Finding]:
     """Judge the copies of each data centre. nodes: numbers of nodes by data centre."""
-    local = str(settings.local_dc)
+    local, held = str(settings.local_dc), replication.copies
     wanted = {local: max(1, min(WANTED_COPIES, nodes.get(local, 0)))}
     if replication.strategy != NETWORK:
         yield SUBJECT.warning(
@@ -50,17 +51,17 @@ def judged(replication: Replication, nodes: Mapping[str, int], settings: Setting
             reason="It places copies without regard to data centres, and LOCAL_QUORUM may find none here.",
             remedy=_apply(wanted),
         )
-    elif local not in replication.copies:
+    elif local not in held:
         yield SUBJECT.error(
-            f"local_dc {settings.local_dc} has no copies; {_listed(replication.copies)} have",
+            f"local_dc {settings.local_dc} has no copies; {_listed(held)} have",
             reason="No quorum can be had there: every call fails.",
-            remedy="Another local_dc in the URL, or " + _apply({**replication.copies, **wanted}),
-            figures=dict(replication.copies),
+            remedy=f"Another local_dc in the URL. For copies in {local}, with that URL: "
+            + _apply({**held, **wanted}),
+            figures=dict(held),
         )
     else:
-        for dc in sorted(replication.copies):
-            yield from _centre(dc, replication.copies, nodes.get(dc, 0), settings)
-        yield from _two_equal(replication.copies, settings)
+        yield from _copies(held, nodes, settings)
+        yield from _two_equal(held, settings)
     if not replication.durable:
         yield SUBJECT.error(
             f"keyspace {settings.keyspace} has durable_writes = false",
@@ -69,44 +70,53 @@ def judged(replication: Replication, nodes: Mapping[str, int], settings: Setting
         )
 
 
-def _centre(dc: str, all_copies: Mapping[str, int], nodes: int, settings: Settings) -> Iterator[Finding]:
-    copies = all_copies[dc]
-    quorum = copies // 2 + 1
-    figures = {"dc": dc, "copies": copies, "nodes": nodes, "quorum": quorum}
-    votes = dc == settings.local_dc or settings.serial_consistency == "serial"
-    fewer = _apply({**all_copies, dc: max(1, nodes)})
-    if nodes < quorum and votes:
+def _copies(held: Mapping[str, int], nodes: Mapping[str, int], settings: Settings) -> Iterator[Finding]:
+    """Judge the copies of each data centre, and those that vote: of the local one, or of all with `serial`.
+
+    held: copies by data centre. nodes: numbers of nodes by data centre.
+    """
+    local = str(settings.local_dc)
+    voting = sorted(held) if settings.serial_consistency == "serial" else [local]
+    where, total = ", ".join(voting), sum(held[dc] for dc in voting)
+    there, quorum = sum(nodes.get(dc, 0) for dc in voting), total // 2 + 1
+    figures = {"dc": where, "copies": total, "nodes": there, "quorum": quorum}
+    stored = {dc: min(count, nodes.get(dc, 0)) for dc, count in sorted(held.items())}
+    # As many copies as nodes lie where more of them lie. `schema apply` would need a quorum to say so.
+    fewer = map_literal({"class": NETWORK, **{dc: count for dc, count in stored.items() if count}})
+    fewer = f"ALTER KEYSPACE {settings.keyspace} WITH replication = {fewer}"
+    none = sum(stored[dc] for dc in voting) < quorum
+    if none:
         yield SUBJECT.error(
-            f"{dc}: {copies} copies on {_nodes(nodes)}; a quorum is {quorum}",
+            f"{where}: {total} copies on {_nodes(there)}; a quorum is {quorum}",
             reason="Nothing can be stored or delivered.",
-            remedy=f"Add nodes to {dc}, or {fewer}",
+            remedy=f"Add nodes to {where}, or {fewer}",
             figures=figures,
         )
-    elif nodes < copies:
-        yield SUBJECT.warning(
-            f"{dc}: {copies} copies on {_nodes(nodes)}",
-            reason="The missing copies count as nodes that are away.",
-            remedy=f"Add nodes to {dc}, or {fewer}",
-            figures=figures,
-        )
-    elif copies == 1 and nodes == 1:
+    elif total == there == 1:
         yield SUBJECT.info(
-            f"{dc}: one node with the only copy",
+            f"{where}: one node with the only copy",
             reason="A crash of the node is an outage, and its disk holds all there is. Good for development.",
             figures=figures,
         )
-    elif copies < WANTED_COPIES and votes:
+    elif total < WANTED_COPIES:
         reason = (
             "A crash of one node is an outage for its part of the messages, and its disk the only copy."
-            if copies == 1
+            if total == 1
             else "A quorum of two is both: a crash of one node stops its part of the messages."
         )
         yield SUBJECT.warning(
-            f"{dc}: {copies} {'copy' if copies == 1 else 'copies'} on {nodes} nodes",
+            f"{where}: {total} {'copy' if total == 1 else 'copies'} on {_nodes(there)}",
             reason=reason,
-            remedy=("" if nodes > copies else f"Add nodes to {dc}, then ")
-            + _apply({**all_copies, dc: WANTED_COPIES}),
+            remedy=("" if nodes.get(local, 0) >= WANTED_COPIES else f"Add nodes to {local}, then ")
+            + _apply({**held, local: WANTED_COPIES}),
             figures=figures,
+        )
+    for dc in (dc for dc, count in stored.items() if count < held[dc] and not (none and dc in voting)):
+        yield SUBJECT.warning(
+            f"{dc}: {held[dc]} copies on {_nodes(stored[dc])}",
+            reason="The missing copies count as nodes that are away.",
+            remedy=f"Add nodes to {dc}, or {fewer}",
+            figures={"dc": dc, "copies": held[dc], "nodes": stored[dc]},
         )
 
 

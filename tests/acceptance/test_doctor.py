@@ -135,8 +135,11 @@ def test_a_wrong_clock_of_this_machine_is_found(keyspace, site_of, ahead_s):
 def test_more_copies_than_nodes_are_found(new_keyspace, connection, site_of):
     own = new_keyspace()
     execute(connection, f"ALTER KEYSPACE {own.name} WITH replication = {_replication(own, 3)}")
-    found = list(consistency.check(site_of(own)))
-    assert "3 copies on 1 node; a quorum is 2" in only(found, ERROR).found
+    found = only(consistency.check(site_of(own)), ERROR)
+    assert "3 copies on 1 node; a quorum is 2" in found.found
+    _, statement = found.remedy.split(", or ")
+    execute(connection, statement)
+    assert with_severity(consistency.check(site_of(own)), ERROR, WARNING) == []
 
 
 def _replication(own, copies, strategy="NetworkTopologyStrategy"):

@@ -334,6 +334,47 @@ def test_a_remedy_asks_for_no_more_copies_than_there_are_nodes(replication, node
     assert f"--replication dc1={asked}," in found.remedy
 
 
+def test_a_remedy_asks_for_nodes_before_copies_that_would_have_none():
+    found = only(consistency.judged(copies(dc1=1), {"dc1": 2}, CLIENT))
+    assert found.remedy.startswith("Add nodes to dc1, then cqueue schema apply --replication dc1=3,")
+
+
+@pytest.mark.parametrize(
+    ("held", "on", "left"),
+    [
+        (copies(dc1=5), {"dc1": 2}, "'dc1': '2'"),
+        (copies(dc1=3), {"dc1": 2}, "'dc1': '2'"),
+        (copies(dc1=3, dc2=3), {"dc1": 3}, "'dc1': '3'"),
+    ],
+)
+def test_copies_without_nodes_are_taken_away_by_hand(held, on, left):
+    """`schema apply` cannot read without a quorum, and Cassandra takes no data centre without nodes."""
+    found = only(consistency.judged(held, on, CLIENT))
+    assert found.remedy.endswith(f"{{'class': 'NetworkTopologyStrategy', {left}}}")
+
+
+@pytest.mark.parametrize(
+    ("held", "on", "settings"),
+    [
+        (copies(dc1=1, dc2=1, dc3=1), {"dc1": 1, "dc2": 1, "dc3": 1}, SERIAL),
+        (copies(dc1=3, dc2=3, dc3=1), {"dc1": 3, "dc2": 3, "dc3": 2}, SERIAL),
+        (copies(dc1=3, dc2=1), {"dc1": 3, "dc2": 1}, CLIENT),
+    ],
+)
+def test_one_copy_in_a_data_centre_is_not_the_only_one(held, on, settings):
+    """With `serial` the data centres vote together; without it, others than the local one do not vote."""
+    assert list(consistency.judged(held, on, settings)) == []
+
+
+def test_with_serial_nodes_of_one_data_centre_may_be_too_few():
+    """Four copies of six are a quorum, wherever they lie."""
+    found = list(consistency.judged(copies(dc1=3, dc2=3), {"dc1": 3, "dc2": 1}, SERIAL))
+    assert severities(found) == [WARNING, WARNING]
+    assert found[0].found == "dc2: 3 copies on 1 node"
+    found = list(consistency.judged(copies(dc1=3, dc2=3), {"dc1": 2, "dc2": 1}, SERIAL))
+    assert found[0].found == "dc1, dc2: 6 copies on 3 nodes; a quorum is 4"
+
+
 def test_serial_over_two_equal_data_centres_is_no_fail_over():
     found = only(consistency.judged(copies(dc1=3, dc2=3), {"dc1": 3, "dc2": 3}, SERIAL))
     assert found.severity is WARNING

@@ -148,14 +148,29 @@ def _replication_drift(state: State, wanted: Options) -> Iterator[Drift]:
         return
     copies = _next_copies(state, wanted.replication)
     replication = map_literal({"class": "NetworkTopologyStrategy", **copies})
-    cql = ALTER_REPLICATION.cql.format(keyspace=state.keyspace, replication=replication)
+    cql = ALTER_REPLICATION.format(keyspace=state.keyspace, replication=replication)
     yield Drift(
         f"keyspace {state.keyspace}",
         f"has replication {state.strategy} {_listed(state.replication or {})}, "
         f"not NetworkTopologyStrategy {_listed(wanted.replication)}.",
-        f"{ALTER_REPLICATION.comment} {_keep(state.replication or {})}",
+        f"{_order(state, copies)} {_keep(state.replication or {})}",
         (cql,),
     )
+
+
+def _order(state: State, copies: Mapping[str, int]) -> str:
+    """Return what to run around the statement: how the new copies get what there is.
+
+    A data centre that does not vote gets all its copies at once, so that it is rebuilt. A repair of its nodes
+    compares all that clients have stored; a change where clients vote takes one of all nodes.
+    """
+    present, home = state.replication or {}, state.deployment.home_dc if state.deployment else None
+    changed = [dc for dc in sorted({*present, *copies}) if present.get(dc, 0) != copies.get(dc, 0)]
+    new = [dc for dc in changed if home not in {None, dc} and not present.get(dc)]
+    there = f"on each node of {', '.join(new)}"
+    rebuild = f"`nodetool rebuild -ks {state.keyspace} -- {home}` {there}, then " if new else ""
+    repair = f"`nodetool repair -full {state.keyspace}` {there if changed == new else 'on every node'}"
+    return f"Run the statement, then {rebuild}{repair}, then this command again."
 
 
 def _keep(present: Mapping[str, int]) -> str:

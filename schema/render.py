@@ -9,7 +9,7 @@ from cqueue.schema.statements import in_cqlsh
 
 _LOCK_REMARK = (
     "`cqueue schema apply` holds the row 'cqueue' of schema_lock from here on; run by hand, these statements",
-    "take no lock: run them once.",
+    "take no lock: run them once. In cqlsh, say CONSISTENCY QUORUM; before them: clients ask a quorum.",
 )
 
 

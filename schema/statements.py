@@ -75,10 +75,7 @@ RESUME_RETIRING: Final = (
 )
 
 # What an operator runs; never run by this package.
-ALTER_REPLICATION: Final = Statement(
-    "Run the statement, then `nodetool repair -full` on every node, then this command again.",
-    "ALTER KEYSPACE {keyspace} WITH replication = {replication}",
-)
+ALTER_REPLICATION: Final = "ALTER KEYSPACE {keyspace} WITH replication = {replication}"
 ALTER_COMPACTION: Final = Statement(
     "Compacts anew on every node.", "ALTER TABLE {table} WITH compaction = {compaction}"
 )

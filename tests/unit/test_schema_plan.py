@@ -86,7 +86,10 @@ def test_options_reach_the_statements():
 def test_the_text_of_a_plan_is_exactly_its_statements():
     """Taken apart as cqlsh would, without comments, it is what `apply` runs."""
     planned = plan(Options(), EMPTY, SETTINGS)
-    assert list(split_statements(render_plan(planned))) == statements(planned)
+    text = render_plan(planned)
+    assert list(split_statements(text)) == statements(planned)
+    rows = text.index("INSERT INTO")  # at cqlsh's own ONE, a quorum without that node would lack them
+    assert "-- take no lock: run them once. In cqlsh, say CONSISTENCY QUORUM;" in text[:rows]
 
 
 @pytest.mark.parametrize(
@@ -303,6 +306,29 @@ def test_copies_are_altered_by_one_where_clients_ask_for_a_quorum(home, present,
     state = complete_state(replication=parse_replication(present), deployment=row)
     (drift,) = option_drift(state, Options(replication=parse_replication(wanted)), MIGRATIONS)
     assert drift.cql[0].endswith(f"'NetworkTopologyStrategy', {altered}}}")
+
+
+REBUILD = "`nodetool rebuild -ks shop -- dc1` on each node of "
+REPAIR = "`nodetool repair -full shop` on "
+
+
+@pytest.mark.parametrize(
+    ("home", "present", "wanted", "order"),
+    [
+        ("dc1", "dc1=3", "dc1=3,dc2=3", f"{REBUILD}dc2, then {REPAIR}each node of dc2, then"),
+        ("dc1", "dc1=3", "dc1=3,dc2=3,dc3=3", f"{REBUILD}dc2, dc3, then {REPAIR}each node of dc2, dc3, then"),
+        ("dc1", "dc1=1", "dc1=3,dc2=3", f"{REBUILD}dc2, then {REPAIR}every node, then"),
+        ("dc1", "dc1=3,dc2=1", "dc1=3,dc2=3", f"statement, then {REPAIR}every node, then"),
+        ("dc1", "dc1=1", "dc1=3", f"statement, then {REPAIR}every node, then"),
+        (None, "dc1=3", "dc1=3,dc2=3", f"statement, then {REPAIR}every node, then"),
+    ],
+)
+def test_a_new_data_centre_is_rebuilt_and_its_nodes_repaired(home, present, wanted, order):
+    """As the how-to says; where clients vote, a repair of every node brings the copies together."""
+    row = replace(complete_state().deployment, home_dc=home)
+    state = complete_state(replication=parse_replication(present), deployment=row)
+    (drift,) = option_drift(state, Options(replication=parse_replication(wanted)), MIGRATIONS)
+    assert f" {order} this command again." in drift.remedy
 
 
 @pytest.mark.parametrize(("home", "present"), [("dc1", 1), (None, 2)])

@@ -26,7 +26,7 @@ RENEW_PART: Final = 4
 
 def check(site: Site) -> Iterator[Finding]:
     """Ask every node, and compare the token ring with the nodes that answered."""
-    answers = site.ask_each(cql.SELECT_VERSIONS)
+    answers = site.versions()
     away = {answer.node for answer in answers if answer.error is not None}
     yield from judged(answers)
     if away:

@@ -141,6 +141,10 @@ class Site:
         """Return the settings of each node that told them, and the answers of the others."""
         return self._once("settings", self._read_settings)
 
+    def versions(self) -> list[Answer]:
+        """Return each node's release and version of the schema."""
+        return self._once("versions", lambda: self.ask_each(cql.SELECT_VERSIONS))
+
     def read(self, statement: str, *values: Any) -> list[Any]:
         """Run one read at LOCAL_ONE through a node near by, or through another one. Return its rows.
 

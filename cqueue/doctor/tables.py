@@ -43,12 +43,13 @@ DELETED_ROWS: Final = frozenset({"messages", "bodies", "shards", "log", "log_sha
 def check(site: Site) -> Iterator[Finding]:
     """Read the schema, and what each node says about its tables."""
     keyspace = site.settings.keyspace
+    schemas = {row.schema_version for answer in site.versions() for row in answer.rows}
     try:
         state = site.state()
     except CqueueError as exc:
         yield not_checked(SUBJECT, f"the schema: {exc}")
     else:
-        yield from schema(state, load_migrations())
+        yield from schema(state, load_migrations(), agreed=len(schemas) == 1)
         yield from _graces(site, state)
     silent: set[str] = set()
     for measure in (PARTITIONS, TOMBSTONES, LATENCY):
@@ -62,8 +63,11 @@ def check(site: Site) -> Iterator[Finding]:
 # ── Drift ──
 
 
-def schema(state: State, known: tuple[Migration, ...]) -> Iterator[Finding]:
-    """Judge the schema against these migrations."""
+def schema(state: State, known: tuple[Migration, ...], *, agreed: bool) -> Iterator[Finding]:
+    """Judge the schema against these migrations. agreed: all nodes have one schema.
+
+    A node that was away may not know the newest tables yet, and differences may be those of this node alone.
+    """
     try:
         state.check_not_newer(known)
     except SchemaMismatch as exc:
@@ -72,8 +76,12 @@ def schema(state: State, known: tuple[Migration, ...]) -> Iterator[Finding]:
             reason="This version would misread what newer ones store, so it refuses to connect.",
             remedy="Install the version that the other processes have",
         )
+        return
+    found = all_drift(state, known)
+    if found and not agreed:
+        yield not_checked(SUBJECT, f"the schema: nodes disagree, and of one {found[0].where} differs")
     else:
-        yield from drift(all_drift(state, known))
+        yield from drift(found)
 
 
 def drift(found: Sequence[Drift]) -> Iterator[Finding]:

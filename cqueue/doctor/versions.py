@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 import cassandra
 
 from cqueue._version import __version__
-from cqueue.doctor import statements as cql
 from cqueue.doctor.finding import Finding, Severity, Subject
 from cqueue.doctor.site import unanswered
 from cqueue.runtime.sequences import grouped
@@ -37,7 +36,7 @@ def check(site: Site) -> Iterator[Finding]:
     if not own:
         text = f"cqueue {__version__}, Python {platform.python_version()}, driver {cassandra.__version__}"
         yield SUBJECT.ok(text)
-    answers = site.ask_each(cql.SELECT_VERSIONS)
+    answers = site.versions()
     yield from unanswered(SUBJECT, answers)
     yield from of_nodes([answer for answer in answers if answer.error is None])
 

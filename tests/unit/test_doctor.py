@@ -47,7 +47,7 @@ from cqueue.doctor.site import Answer, Replication, unanswered
 from cqueue.doctor.tables import Figure
 from cqueue.errors import Refused, Unavailable
 from cqueue.runtime.tls import Validity
-from cqueue.schema import FORMAT, Deployment
+from cqueue.schema import FORMAT, Deployment, State
 from cqueue.schema.drift import Drift
 from cqueue.settings import load
 from cqueue.store.operations import WideRow
@@ -658,6 +658,17 @@ def test_a_young_keyspace_need_not_have_been_repaired():
     made = NOW - timedelta(hours=2)
     assert severities(tables.repairs([], "shop", GRACES, NOW, made)) == [INFO]
     assert severities(tables.repairs([], "shop", GRACES, NOW, NOW - timedelta(days=2))) == [WARNING]
+
+
+@pytest.mark.parametrize(("schemas", "severity"), [(["a", "a"], ERROR), (["a", "b"], NOT_CHECKED)])
+def test_what_only_one_node_may_lack_is_no_error(schemas, severity):
+    """A node that was away learns of new tables a moment after it is back; the check on versions names it."""
+    told = [Answer(one, "dc1", [SimpleNamespace(schema_version=one)]) for one in schemas]
+    empty = State(keyspace="shop")
+    site = SimpleNamespace(settings=CLIENT, versions=lambda: told, state=lambda: empty, ask_each=lambda _: [])
+    (found,) = tables.check(site)
+    assert found.severity is severity
+    assert "keyspace shop" in found.found
 
 
 def test_large_partitions_are_named():

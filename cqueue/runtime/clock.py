@@ -13,7 +13,6 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import partial
-from threading import Lock
 
 from cqueue.errors import NotDone, Unavailable
 from cqueue.runtime import waiting
@@ -82,7 +81,7 @@ class ClusterClock:
         self._sample = sample
         self._local_us = local_us
         self._wall_us = wall_us
-        self._mutex = Lock()  # taken on threads that may block: a client is made on one, and used on a loop
+        self._mutex = waiting.lock()  # one caller asks; the others wait, and hold no thread of a loop's few
         self._pid = os.getpid()
         self._offset_us: int | None = None
         self._synced_us = 0
@@ -126,15 +125,13 @@ class ClusterClock:
         waiting.check_fork(self._pid)
         asked_us = self._local_us()
         limit_s = waiting.left_s(FIRST_S if self._offset_us is None else GIVE_UP_S)
-        return waiting.in_thread(partial(self._sync, asked_us, asked_us + round(limit_s * 1e6)))
-
-    def _sync(self, asked_us: int, until_us: int) -> int:
         with self._mutex:
             if self._offset_us is not None and self._synced_us > asked_us:
                 return self._local_us() + self._offset_us  # another caller synchronised meanwhile
             self._tried_us = self._local_us()
             shortest_us = self._tried_us + round(waiting.SHORTEST_S * 1e6)  # others may have used up the time
-            return self._ask(max(until_us, shortest_us))
+            until_us = max(asked_us + round(limit_s * 1e6), shortest_us)
+            return waiting.in_thread(partial(self._ask, until_us))
 
     def _ask(self, until_us: int) -> int:
         rounds, insist = 0, True

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import ContextVar, Token
+from contextvars import ContextVar, Token, copy_context
 from functools import cache
 from threading import Lock, RLock, get_ident
 from types import FrameType
@@ -263,8 +263,11 @@ def result(future: concurrent.futures.Future[T]) -> T:
 
 
 def in_thread(call: Callable[[], T]) -> T:
-    """Call what blocks; from an event loop, on another thread. For what happens once: connect, prepare."""
-    return call() if hooks.waits() is None else result(_threads().submit(call))
+    """Call what blocks; from an event loop, on another thread. For what happens once: connect, prepare.
+
+    It takes the context along, so that what is made there has locks for an event loop.
+    """
+    return call() if hooks.waits() is None else result(_threads().submit(copy_context().run, call))
 
 
 @cache

@@ -19,6 +19,7 @@ import pytest
 import cqueue
 from cqueue.aio.bridge import Bridge
 from cqueue.runtime import waiting
+from cqueue.runtime.clock import ClusterClock
 
 SOON, LONG = timedelta(seconds=10), timedelta(hours=1)
 
@@ -613,6 +614,30 @@ asyncio.run(main())
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("21\n", "")
+
+
+def test_tasks_that_wait_for_the_time_hold_no_thread_that_others_need():
+    """Four threads do for all clients of a program, and the first time may take ten seconds."""
+    asked, answer = threading.Event(), threading.Event()
+
+    def sample():
+        asked.set()
+        assert answer.wait(60)
+        return [(1_800_000_000_000_000, 1000)]
+
+    async def story():
+        bridge = Bridge()
+        clock = await bridge.call(lambda: waiting.in_thread(lambda: ClusterClock(sample)))  # as `connect`
+        tasks = [asyncio.create_task(bridge.call(clock.sync)) for _ in range(4)]
+        await asyncio.to_thread(asked.wait, 60)
+        other = bridge.call(lambda: waiting.in_thread(lambda: "free"))
+        try:
+            assert await asyncio.wait_for(other, 20) == "free"
+        finally:
+            answer.set()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    asyncio.run(story())
 
 
 # ── letters, schedules, logs ──

@@ -10,6 +10,7 @@ from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.log.protocol import merge as merging
 from cqueue.log.protocol.append import Entry, append
+from cqueue.log.protocol.following import Following
 from cqueue.log.protocol.merge import Merge
 from cqueue.log.protocol.source import in_order
 from cqueue.log.protocol.spec import LogSpec, partition_of
@@ -239,6 +240,30 @@ def test_the_first_reads_of_very_many_partitions_are_small():
     limits = {op.shard.partition: op.limit for op in table.log if type(op) is ReadRecordPage}
     assert len(limits) == 2048
     assert sum(limits.values()) <= merging.MERGE_BYTES >> 10
+
+
+def test_the_first_read_of_a_partition_asks_for_few_records():
+    """They may have 1 MiB each, and the 32 partitions that are read side by side all begin so."""
+    table = Table()
+    spec, first = replace(SPEC, partitions=32), ids.lowest_at(NOON_US) - 1
+    table.pass_time(10 * SECOND_US)
+    table.log.clear()
+    table.run(Merge(spec, dict.fromkeys(range(32), first)).more(spec, spec.horizon(table.time_us), NOON_US))
+    limits = [op.limit for op in table.log if type(op) is ReadRecordPage]
+    assert len(limits) == 32
+    assert sum(limits) <= 256
+
+
+def test_a_read_that_goes_back_over_early_records_takes_one_request():
+    """It knows from the last read how large they are."""
+    table, state = Table(), WriterState()
+    table.run(append(SPEC, state, [Entry("t", b"body", partition=0)] * 200))
+    following = Following(SPEC, {0: ids.lowest_at(NOON_US)}, beyond_horizon=True)
+    assert len(table.run(following.read(SPEC)).records) == 200
+    table.run(append(SPEC, state, [Entry("t", b"one more", partition=0)]))
+    table.log.clear()
+    assert [one.row.body for one in table.run(following.read_hinted(SPEC, [0])).records] == [b"one more"]
+    assert sum(type(op) is ReadRecordPage for op in table.log) == 1
 
 
 def test_a_long_silence_costs_few_reads():

@@ -50,11 +50,13 @@ class EarlyRecords:
         merge = Merge(spec, {each: self._after(each, position) for each, position in positions.items()})
         for partition, source in merge.sources.items():
             source.quiet = partition not in hinted and partition not in self._given
+            source.limit += self._back_rows.get(partition, 0)
         found: list[Record] = []
         end = ids.highest_at(began_us + spec.skew_us)  # a writer's clock may be ahead
         while (more := (yield from merge.more(spec, end, began_us))) is not None:
             for stretch in more:
-                self._back_rows[stretch.partition] = BACK_BYTES * stretch.size // (len(stretch.page.data) + 1)
+                rows = BACK_BYTES * stretch.size // (len(stretch.page.data) + 1)
+                self._back_rows[stretch.partition] = max(1, min(BACK_ROWS, rows))
             found += self._new(in_order(more))
         for row, partition in found:
             insort(self._given.setdefault(partition, []), row.id)
@@ -63,7 +65,7 @@ class EarlyRecords:
     def _after(self, partition: int, position: int) -> int:
         """Return the id to read behind: some records back, or `position` if that is nearer."""
         given = self._given.get(partition, [])
-        back = max(1, min(BACK_ROWS, self._back_rows.get(partition, BACK_ROWS)))
+        back = self._back_rows.get(partition, BACK_ROWS)
         return max(position, given[-back] - 1) if len(given) > back else position
 
     def _new(self, found: list[Record]) -> list[Record]:

@@ -48,16 +48,14 @@ class Merge:
         self._known = known or ShardMap()
         self._reverse = reverse
         self._source = partial(Source, reverse=reverse, ids_only=ids_only)
-        slice_bytes = _slice_bytes(len(positions))
         self.sources = {
-            partition: self._source(spec, partition, position, slice_bytes=slice_bytes)
+            partition: self._source(spec, partition, position)
             for partition, position in sorted(positions.items())
         }
 
     def add(self, spec: LogSpec, partition: int, position: int) -> None:
         """Add a partition, or read it from another position."""
-        slice_bytes = _slice_bytes(len(self.sources) + 1)
-        self.sources[partition] = self._source(spec, partition, position, slice_bytes=slice_bytes)
+        self.sources[partition] = self._source(spec, partition, position)
 
     def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[Stretch] | None]:
         """Return the next records, perhaps none; None once all sources are at `end`.

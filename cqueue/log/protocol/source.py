@@ -14,10 +14,9 @@ from cqueue.log.protocol.spec import LogSpec
 from cqueue.store.log_operations import LogShard, ReadRecordIds, RecordRow
 from cqueue.store.record_page import ReadRecordPage, RecordPage
 
-FIRST_ROWS = 64
-"""Rows of a source's first read at most: few, because bodies may be 1 MiB large."""
 FEWEST_ROWS = 8
-"""Rows that a read asks for at least, however large the last ones were."""
+"""Rows that a read asks for at least, however large the last ones were; and at first, when nobody knows how
+large they are: bodies may have 1 MiB, and 32 sources are read side by side."""
 MOST_ROWS = 5000
 """Rows that a read asks for at most, however small the last ones were."""
 SLICE_BYTES = 2 << 20
@@ -91,17 +90,17 @@ class Source:
     """One partition, read up to `position`: forwards, or with `reverse` backwards.
 
     position: forwards, the last id passed; backwards, ids above it are passed. quiet: the last read found
-    nothing. ids_only: read ids, but no bodies.
+    nothing. limit: rows that the next read asks for. ids_only: read ids, but no bodies.
     """
 
     def __init__(
-        self, spec: LogSpec, partition: int, position: int, *, reverse: bool, ids_only: bool, slice_bytes: int
+        self, spec: LogSpec, partition: int, position: int, *, reverse: bool, ids_only: bool
     ) -> None:
         self.partition = partition
         self.quiet = ids_only  # most partitions have no new ids, so they are asked together first
         self._reverse = reverse
         self._ids_only = ids_only
-        self._limit = max(FEWEST_ROWS, min(FIRST_ROWS, slice_bytes >> 10))
+        self.limit = FEWEST_ROWS
         self._width = spec.width_ms
         self.seek(position)
 
@@ -144,13 +143,13 @@ class Source:
             return None
         shard = LogShard(spec.partition, self.partition, at)
         if self._ids_only:
-            return ReadRecordIds(shard, self.position, end, self._limit)
+            return ReadRecordIds(shard, self.position, end, self.limit)
         after, upto = (end, self.position) if self._reverse else (self.position, end)
-        return ReadRecordPage(shard, after, upto, self._limit, self._reverse)
+        return ReadRecordPage(shard, after, upto, self.limit, self._reverse)
 
     def runs_low(self) -> bool:
         """Return whether to read on before all is handed out, side by side with other sources."""
-        return sum(stretch.size for stretch in self._buffer) * 2 < self._limit
+        return sum(stretch.size for stretch in self._buffer) * 2 < self.limit
 
     # ── answers ──
 
@@ -161,14 +160,14 @@ class Source:
         self.quiet = not count
         if count:
             self._buffer.append(Stretch(self.partition, page, 0, count))
-        if count == self._limit:
+        if count == self.limit:
             last = page.id_at(count - 1)
             self.position = last - 1 if self._reverse else last
         else:
             self._leave_shard(end)
         if count:
             size = len(page.data) if isinstance(page, RecordPage) else count * ROW_BYTES
-            self._limit = max(FEWEST_ROWS, min(MOST_ROWS, self._limit * 4, slice_bytes * count // size))
+            self.limit = max(FEWEST_ROWS, min(MOST_ROWS, self.limit * 4, slice_bytes * count // size))
 
     def peeked(self, first: int | None, end: int) -> None:
         """Note the first id in the current time shard; None if it has none up to `end`."""

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from cqueue import ids
-from cqueue.errors import LASTING, NotDone, OutcomeUnknown, caused
+from cqueue.errors import LASTING, NotDone, OutcomeUnknown, Unavailable, caused
 from cqueue.protocol.spec import Proto
 from cqueue.runtime import sequences
 from cqueue.store.operations import Answers, Now, Operation, Pause, RandomBits, Together
@@ -188,6 +188,11 @@ class Writer(ABC, Generic[AnySpec, S, Entry, P]):
             if start:
                 for part in parts:
                     part.indexes = [start + index for index in part.indexes]
+                if (yield from Pause(0)):
+                    for part in parts:
+                        part.error = Unavailable("the call's time is over, and this was not written any more")
+                    done += parts
+                    continue
             done += yield from self.write_parts(parts)
         return done
 

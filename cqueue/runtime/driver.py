@@ -116,7 +116,8 @@ class BlockingDriver:
                     case RandomBits(bits):
                         value = self._random_bits(bits)
                     case Pause(seconds):
-                        value = is_late = waiting.is_over(GRACE_S - seconds)
+                        value = waiting.is_over(-seconds)
+                        is_late = waiting.is_over(GRACE_S - seconds)
                         self._pause(min(seconds, LATE_PAUSE_S) if is_late else seconds)
                     case _:
                         value = self._ask(operation)

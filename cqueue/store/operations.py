@@ -590,7 +590,7 @@ class RandomBits(Operation[int]):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Operation[bool]):
-    """Do nothing for `seconds`. If the call has less time left, return True after a moment."""
+    """Do nothing for `seconds`. Return whether the call's time is over then, perhaps after a moment."""
 
     seconds: float
 

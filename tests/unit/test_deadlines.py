@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.client import Client
-from cqueue.errors import NotDone, Unavailable
+from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
 from cqueue.message import Message
 from cqueue.runtime import waiting
 from cqueue.runtime.clock import ClusterClock, LocalClock, steady_us
@@ -95,6 +95,31 @@ def test_a_large_send_ends_with_the_time_of_its_call(clock, size):
         store.trouble = lambda _: None
     assert all(isinstance(error, NotDone) for _, error in result.failed)
     assert len(inserts) < 100
+
+
+def test_of_a_large_send_nothing_is_begun_after_the_time_of_its_call(clock, monkeypatch):
+    """Its outcome would be unknown; what is not written is not done, so that it can be sent again."""
+
+    def now_us():
+        return 1_800_000_000_000_000 + round(clock.now_s * 1e6)
+
+    store = MemoryStore(now_us)
+    late = []
+
+    def hang(operations):
+        late.append(waiting.is_over())
+        clock.now_s += waiting.left_s(2.0)
+        return [OutcomeUnknown("no answer")] * len(operations)
+
+    own = BlockingDriver(store, LocalClock(now_us), pause=clock.pass_time)
+    with Client(store, driver=own) as client:
+        queue = client.create_queue("q")
+        with monkeypatch.context() as patched:
+            patched.setattr(store, "together", hang)
+            failed = queue.send_many([Message(b"x" * 16_000)] * 10_000).failed
+    assert True not in late
+    assert len(failed) == 10_000
+    assert {isinstance(error, NotDone) for _, error in failed} == {False, True}
 
 
 def test_before_each_repeat_it_pauses(clock):

@@ -38,6 +38,7 @@ from cqueue.protocol.spec import DEAD_SUFFIX, Proto, QueueSpec, spec_of
 from cqueue.runtime import waiting
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.home import check_same_home
+from cqueue.runtime.sequences import parts
 from cqueue.runtime.waiting import Thread
 from cqueue.store import decode
 from cqueue.store.control import ListSchedules, RemoveSchedule
@@ -55,6 +56,7 @@ from cqueue.store.operations import (
     ReadDeployment,
     ReadQueue,
     RemoveQueue,
+    together,
 )
 from cqueue.store.quarantine import Damage
 
@@ -77,6 +79,8 @@ TRIES = 20
 """How often a conditional change is made anew after it collided with another one, before `NotDone`."""
 REMEMBERED = 100_000
 """Queues that are remembered, 1 KB each; one that is read alone beyond that has all others forgotten."""
+FREED_AT_ONCE = 32
+"""Unique keys of a deleted queue that are freed side by side, each by a conditional mutation of its own."""
 CONFIGURATIONS = 1000
 """Configurations that are remembered by their text: a hundred thousand queues mostly have the same few."""
 
@@ -469,8 +473,8 @@ class Catalog:
             specs = [self._spec_as_stored(row) for row in (dead, found) if row is not None]
             total = sum(self._empty(spec) for spec in specs)
             # After the messages: who does not know of the deletion yet may reserve a key until then.
-            for partition, key in self._reserved(frozenset(spec.partition for spec in specs)):
-                self._driver.ask(RemoveReservation(partition, key))
+            for some in parts(self._reserved(frozenset(spec.partition for spec in specs)), FREED_AT_ONCE):
+                self._driver.run(together(*(RemoveReservation(partition, key) for partition, key in some)))
             if dead is not None:
                 self._driver.ask(RemoveQueue(dead.name, dead.incarnation))
             delete_more()
@@ -485,17 +489,17 @@ class Catalog:
     def _reserved(self, queues: frozenset[str]) -> list[tuple[str, str]]:
         """Return the keys that are reserved in these queues, as (queue, key)."""
         found: list[tuple[str, str]] = []
-        parts = [ALL_TOKENS]
-        while parts:
-            first, last = part = parts.pop()
+        left = [ALL_TOKENS]
+        while left:
+            first, last = tokens = left.pop()
             try:
-                listed: list[tuple[str, str]] = self._driver.ask(ListReservations(queues, part))
+                listed: list[tuple[str, str]] = self._driver.ask(ListReservations(queues, tokens))
                 found += listed
             except TooManyTombstones:  # keys of all queues that have expired or were deleted lately
                 middle = (first + last) // 2
                 if middle == first:
                     raise
-                parts += [(first, middle), (middle, last)]
+                left += [(first, middle), (middle, last)]
         return found
 
     def _empty(self, spec: QueueSpec) -> int:

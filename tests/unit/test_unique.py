@@ -26,7 +26,13 @@ from cqueue.errors import TooManyTombstones
 from cqueue.protocol.unique import KEPT_US
 from cqueue.runtime.clock import LocalClock
 from cqueue.settings import load
-from cqueue.store.keys import ALL_TOKENS, ListReservations, ReadReservation, WriteReservation
+from cqueue.store.keys import (
+    ALL_TOKENS,
+    ListReservations,
+    ReadReservation,
+    RemoveReservation,
+    WriteReservation,
+)
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import DeleteMessages, InsertMessages
 from tests.faulty_store import FaultyStore
@@ -867,6 +873,24 @@ def test_a_deleted_queue_leaves_no_reservation(client, queue):
     client.delete_queue(queue.name)
     assert client._driver.ask(ListReservations(frozenset({partition}))) == []
     client.create_queue(queue.name).send(b"2", unique=unique)
+
+
+def test_a_deleted_queue_frees_its_keys_side_by_side(monkeypatch):
+    """Each takes a conditional mutation: one after the other, 10,000 of them would take a minute."""
+    store, rounds = FaultyStore(), []
+    with Client(store) as client:
+        queue = client.create_queue("q")
+        queue.send_many(Message(b"1", unique=Unique(key=f"k{number}")) for number in range(40))
+        together = store.together
+
+        def noting(operations):
+            rounds.append(sum(isinstance(each, RemoveReservation) for each in operations))
+            return together(operations)
+
+        monkeypatch.setattr(store, "together", noting)
+        client.delete_queue("q")
+    assert sum(rounds) == 40
+    assert max(rounds) == 32
 
 
 def test_a_queue_can_be_deleted_though_many_keys_have_expired_lately():

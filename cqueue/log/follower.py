@@ -187,7 +187,9 @@ class Follower(Reader):
         """Add partitions that the log has gained, from their beginning."""
         if not self._all or spec.partitions - 1 in self._following:
             return
-        beginning = spec.beginning(self._driver.clock.now_us())
+        known = self._following.positions().values()
+        beginning = spec.beginning_beside(known, self._driver.clock.now_us())
         for partition in range(spec.partitions):
             if partition not in self._following:
                 self._following.open(spec, partition, beginning)
+                self._round.reached[partition] = beginning

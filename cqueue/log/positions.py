@@ -32,7 +32,7 @@ def starts(
     if isinstance(start, Mapping):
         for partition in start:
             check_partition(partition, spec.partitions)
-        points = {partition: start.get(partition, EARLIEST) for partition in partitions}
+        points = {partition: start[partition] for partition in partitions if partition in start}
     else:
         points = dict.fromkeys(partitions, start)
     found: dict[int, int] = {}
@@ -47,7 +47,9 @@ def starts(
                 )
             position = earliest
         found[partition] = max(position, spec.earliest(now_us))
-    return found
+    # Where another reader was, the log may have gained partitions since.
+    beginning = min(earliest, spec.beginning_beside(found.values(), now_us))
+    return dict.fromkeys(partitions, max(beginning, spec.earliest(now_us))) | found
 
 
 def check_on_expired(on_expired: str) -> str:

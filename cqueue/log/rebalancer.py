@@ -83,23 +83,25 @@ class Rebalancer:
     def _acquire(self, membership: Membership, wanted: Iterable[int], origin: Origin) -> None:
         """Take over assigned partitions that have no owner, or a dead one."""
         alive = {row.member for row in membership.alive} - {self._member.name}
-        now_us, changes = self._member.driver.clock.now_us(), []
+        now_us, changes, rows = self._member.driver.clock.now_us(), [], membership.rows.positions
         for partition in sorted(wanted):
-            row = membership.rows.positions.get(partition)
+            row = rows.get(partition)
             if row is None or row.owner not in alive:
-                at = self._begin(partition, origin.of(partition) if row is None else row.position, now_us)
+                position = origin.of(partition) if row is None else row.position
+                if position is None:
+                    known = [each.position for each in rows.values()]
+                    position = self._member.spec().beginning_beside(known, now_us)
+                at = self._begin(partition, position, now_us)
                 changes.append(taken(row, partition, now_us, at, self._member.name))
         self._owned.change(changes)
 
-    def _begin(self, partition: int, position: int | None, now_us: int) -> int:
-        """Return the id behind which reading begins. position: None for the earliest record.
+    def _begin(self, partition: int, position: int, now_us: int) -> int:
+        """Return the id behind which reading begins.
 
         Raises:
             PositionExpired: records behind the position may be forgotten.
         """
         spec = self._member.spec()
-        if position is None:
-            return spec.beginning(now_us)
         if self._on_expired != EARLIEST and spec.has_forgotten(position, now_us):
             raise PositionExpired(
                 f"partition {partition} of log {spec.name!r}: the subscription's position is older than "

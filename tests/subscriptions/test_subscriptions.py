@@ -205,6 +205,32 @@ def test_new_partitions_are_read_from_their_beginning(client, log, store):
     assert member.partitions == [0, 1, 2, 3, 4, 5]
 
 
+def test_a_partition_that_is_added_while_nobody_reads_is_read_from_where_the_others_stand(client, store):
+    """Members that come back just before the log forgets where they were miss nothing of it either."""
+    log = made_log(client, ttl=timedelta(minutes=10))
+    member = Member(client)
+    member.live()
+    log.alter(partitions=6)  # the member does not know of it any more
+    fill(log, store, 6, partition=5)
+    member.leave()
+    store.pass_time(minutes=9, seconds=30)
+    late = Member(client)
+    late.live(30)
+    assert numbers(late.handled) == list(range(6))
+
+
+def test_a_partition_that_is_added_beside_a_forgotten_position_is_read_from_its_beginning(client, store):
+    """What one member has not read for too long is no error of another one."""
+    log = made_log(client, ttl=timedelta(minutes=10))
+    Member(client, partitions=[0]).live()
+    store.pass_time(minutes=20)
+    log.alter(partitions=6)
+    fill(log, store, 6, partition=5)
+    member = Member(client, partitions=[5])
+    member.live(30)
+    assert numbers(member.handled) == list(range(6))
+
+
 # ── failures ──
 
 

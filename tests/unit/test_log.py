@@ -575,6 +575,34 @@ def test_a_follower_reads_partitions_that_are_added(log, store):
     assert found == [b"new"]
 
 
+@pytest.mark.parametrize("is_another", [False, True])
+def test_a_partition_that_is_added_while_a_follower_is_away_is_read_whole(client, store, is_another):
+    """So it is for another follower that goes on from the positions of this one."""
+    log = client.create_log("short", LogConfig(partitions=4, ttl=timedelta(minutes=10), time_shard=SHARD))
+    follower = log.follow("earliest")
+    drained(follower)
+    log.alter(partitions=6)
+    log.append("t", b"new", partition=5)
+    store.pass_time(minutes=9, seconds=30)
+    if is_another:
+        follower = log.follow(follower.positions())
+    log._catalog._entries.clear()
+    assert drained(follower) == [b"new"]
+
+
+def test_a_follower_says_that_it_may_have_missed_the_first_records_of_an_added_partition(client, store):
+    """It may not have known of it for some seconds when it was last there."""
+    log = client.create_log("short", LogConfig(partitions=4, ttl=timedelta(minutes=10), time_shard=SHARD))
+    store.pass_time(minutes=20)
+    follower = log.follow("latest")
+    follower.poll()
+    log.alter(partitions=6)
+    store.pass_time(minutes=9, seconds=45)
+    for _ in range(2):
+        with pytest.raises(PositionExpired):
+            follower.poll()
+
+
 def test_positions_leave_nothing_out_whenever_they_are_asked_for(log, store):
     """Records that were read but not yet returned lie behind the positions."""
     log.append_many([Record("t", b"early %d" % number, partition=0) for number in range(200)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -12,6 +13,9 @@ from cqueue.store.log_operations import LogShard
 MARGIN_US = 600_000_000
 """µs above the earliest record at which a reader begins that goes on from there, a tenth of the ttl at most:
 its first reads have this time, before they are overtaken by what expires."""
+UNSEEN_US = 20_000_000
+"""µs (20 s) for which a reader may not know that its log has gained a partition: above the 15 s for which a
+member of a subscription keeps a configuration."""
 EXPIRES_EARLY_US = 1_000_000
 """µs by which a record may expire before its ttl is over: Cassandra counts from a write's whole second on."""
 
@@ -85,6 +89,17 @@ class LogSpec:
         ttls_s = [self.ttl_s, *(one.ttl_s for one in self.earlier if one.until_ms * 1000 > oldest_us)]
         shortest_s = min((ttl_s for ttl_s in ttls_s if ttl_s), default=0)
         return self.earliest(now_us + min(margin_us, shortest_s * 100_000))
+
+    def beginning_beside(self, positions: Collection[int], now_us: int) -> int:
+        """Return the id behind which a reader begins a partition that the log may have gained meanwhile.
+
+        positions: where the reader is in those that it knows. If it has not read for long, it may have missed
+            the first records of the new one, too.
+        """
+        beginning, last = self.beginning(now_us), min(positions, default=None)
+        if last is None or self.has_forgotten(last, now_us):
+            return beginning
+        return min(beginning, ids.lowest_at(ids.time_us(last) - UNSEEN_US))
 
     def has_forgotten(self, position: int, now_us: int) -> bool:
         """Return whether records behind a position may have expired by now."""

@@ -79,20 +79,21 @@ class Member:
         Raises:
             NotDone, OutcomeUnknown: the heartbeat may be missing.
         """
-        now_us = self.driver.clock.now_us(checked=True)
+        spec, now_us = self.spec(), self.driver.clock.now_us(checked=True)
         self.driver.ask(BeatMember(self.key, MemberRow(self.name, self._info, now_us), MEMBER_TTL_S))
         done_us = self.driver.clock.now_us()
         with self._mutex:
             # Others saw the last heartbeat until now, so a gap ends at this moment.
-            if not is_surely_alive(self.spec(), self._heartbeat_us, done_us):
+            if not is_surely_alive(spec, self._heartbeat_us, done_us):
                 self._trust_periods += 1
             self._heartbeat_us = max(self._heartbeat_us, now_us)
 
     def trust_period(self) -> int | None:
         """Return the number of the current trust period; None if others may take this member for dead."""
+        spec = self.spec()  # before the time: it may be read, which takes a while
         now_us = self.driver.clock.now_us()
         with self._mutex:
-            return self._trust_periods if is_surely_alive(self.spec(), self._heartbeat_us, now_us) else None
+            return self._trust_periods if is_surely_alive(spec, self._heartbeat_us, now_us) else None
 
     def beat_and_read(self) -> float:
         """Write a heartbeat if one is due, and read the subscription; return seconds until the next call.

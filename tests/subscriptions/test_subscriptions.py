@@ -42,6 +42,7 @@ from cqueue.store.log_operations import (
     ListSubscriptions,
     PeekRecords,
     PositionRow,
+    ReadLog,
     ReadSubscription,
     RecordRow,
     RemoveSubscription,
@@ -974,6 +975,25 @@ def test_a_paused_owner_asks_before_each_of_several_calls_for_the_records_in_han
     paused.work(50)
     assert numbers(paused.handled) == [0]
     assert numbers(other.handled) == list(range(6))
+
+
+def test_an_owner_whose_look_at_the_configuration_takes_long_calls_no_listener(client, log, store):
+    """It is read every 15 s, also between the question for the heartbeat's age and the answer."""
+    fill(log, store, 4)
+    member = Member(client)
+    member.pulse()
+    member.step()
+    member.step()
+    member.pulse()
+
+    def slow(operation, execute):
+        if isinstance(operation, ReadLog):
+            store.pass_time(seconds=8)
+        return execute()
+
+    client._logs._entries.clear()
+    store.around = slow
+    assert member.subscription._member.trust_period() is None
 
 
 def test_a_paused_owner_that_nobody_missed_goes_on(client, log, store):

@@ -24,7 +24,7 @@ from cqueue.log.protocol.spec import EarlierTtl, LogSpec
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol.spec import Proto
-from cqueue.runtime.catalog import ACTIVE, DELETING
+from cqueue.runtime.catalog import ACTIVE, DELETING, POLL_LIMIT_S
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.sequences import parts
 from cqueue.store import decode
@@ -46,6 +46,8 @@ from cqueue.store.quarantine import Damage
 
 FRESH_S = 5.0
 """Seconds for which a configuration is kept: all clients know of new partitions within that time."""
+REMEMBERED = 10_000
+"""Logs that are remembered, 2 KB each; one more has all others forgotten, until they are used again."""
 TRIES = 20
 """Tries of a change that others outrun; each failed try needs another client's change in that moment."""
 MOST_COMPUTED = 10_000
@@ -85,10 +87,12 @@ class LogCatalog:
         if known is not None and time.monotonic() - known[1] < fresh_s:
             return known[0]
         try:
-            row: LogRow | None = self._driver.ask(ReadLog(check_queue_name(name, "log")))
+            with self._driver.limited(None if known is None else POLL_LIMIT_S):
+                row: LogRow | None = self._driver.ask(ReadLog(check_queue_name(name, "log")))
         except NotDone:
             if known is None:
                 raise
+            self._entries[name] = known[0], time.monotonic()  # the next calls do not wait for it again
             return known[0]
         if row is None or row.state == DELETING:
             self._entries.pop(name, None)
@@ -97,6 +101,8 @@ class LogCatalog:
 
     def _remember(self, row: LogRow) -> LogEntry:
         entry = self._entry_of(row)
+        if len(self._entries) >= REMEMBERED and row.name not in self._entries:
+            self._entries.clear()
         self._entries[row.name] = (entry, time.monotonic())
         return entry
 

@@ -137,7 +137,8 @@ class Log:
             Closed: the client has been closed.
         """
         found = listed(records, Record, "append_many")
-        return sent(self._driver.tracing, "append", self.name, found, self._store)
+        with self._driver.limited():
+            return sent(self._driver.tracing, "append", self.name, found, self._store)
 
     def _store(self, found: list[Record]) -> AppendResult:
         spec = self._catalog.entry(self.name).spec

@@ -6,10 +6,12 @@ import pytest
 
 from cqueue.client import Client
 from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
+from cqueue.log import catalog as log_catalog
 from cqueue.message import Message
 from cqueue.runtime import waiting
 from cqueue.runtime.clock import ClusterClock, LocalClock, steady_us
 from cqueue.runtime.driver import WAITS_S, BlockingDriver
+from cqueue.store.log_operations import ReadLog
 from cqueue.store.memory import MemoryStore
 from cqueue.store.operations import Answers, InsertBodies, InsertMessages, ReadHead, Together, WideRow
 from tests.faulty_store import FaultyStore
@@ -120,6 +122,28 @@ def test_of_a_large_send_nothing_is_begun_after_the_time_of_its_call(clock, monk
     assert True not in late
     assert len(failed) == 10_000
     assert {isinstance(error, NotDone) for _, error in failed} == {False, True}
+
+
+def test_an_append_ends_with_the_time_of_its_call(clock, monkeypatch):
+    """A log's configuration is read again every 5 s; where that takes long, the one that is known will do."""
+    store = FaultyStore(MemoryStore(steady_us))
+    own = BlockingDriver(store, LocalClock(steady_us), pause=clock.pass_time)
+    monkeypatch.setattr(log_catalog, "time", clock)
+    with Client(store, driver=own) as client:
+        log = client.create_log("events")
+        log.append("t", b"known")
+        took_s = []
+        for _ in range(3):
+            clock.now_s += 10
+            store.trouble, began_s = clock.hang, clock.now_s
+            with pytest.raises(NotDone):
+                log.append("t", b"x")
+            took_s.append(clock.now_s - began_s)
+        store.trouble = lambda operation: clock.hang(operation) if isinstance(operation, ReadLog) else None
+        clock.now_s += 10
+        log.append("t", b"x")
+        store.trouble = lambda _: None
+    assert max(took_s) < 13
 
 
 def test_before_each_repeat_it_pauses(clock):

@@ -92,6 +92,19 @@ def test_a_log_is_created_altered_listed_and_deleted(client, log, store):
     assert not any(shard.live for shard in store.store._handlers[AppendRecords].__self__._shards.values())
 
 
+@pytest.mark.usefixtures("log")
+def test_a_client_that_uses_very_many_logs_remembers_the_last_ones(client, monkeypatch):
+    monkeypatch.setattr(catalog, "REMEMBERED", 3)
+    entries = client._logs._entries
+    for number in range(3):
+        client.create_log(f"log-{number}")
+    assert len(entries) <= 3
+    for name in ("events", "log-1"):
+        client.log(name)
+    client._logs.entry("log-2", fresh_s=0)
+    assert set(entries) == {"log-2", "events", "log-1"}, "one that is read again has none forgotten"
+
+
 def test_a_creation_that_is_done_says_so_though_nothing_can_be_read_any_more(client, store):
     """`NotDone` would say that there is no log, and the program's next try would meet `LogExists`."""
     store.trouble = lambda operation: NotDone("no") if type(operation) is ReadLog else None

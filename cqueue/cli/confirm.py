@@ -17,20 +17,16 @@ def confirm(
     *,
     yes: bool,
     otherwise: str = "Nothing was deleted.",
-    connects: bool = True,
 ) -> None:
     """Ask on the terminal; leave if the answer is no, or if there is nobody to ask.
 
-    connects: the command goes to a cluster, which is named before the question.
+    What the question names has been found before: nobody should have to agree to a name that is mistyped.
 
     Raises:
         BadInput: there is nobody to ask.
-        ConfigError: what says where to connect is wrong.
     """
     if yes:
         return
-    if connects:
-        cli.settings()  # says where the command goes, if nobody has named a cluster
     if cli.json or sys.stdin is None or not sys.stdin.isatty():
         raise BadInput(f"{question} This is not a terminal, so there is no prompt. Add --yes to confirm.")
     left: Exception = typer.Exit(ExitCode.CHECK_FAILED)

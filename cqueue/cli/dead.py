@@ -154,9 +154,8 @@ def redrive(
     """
     with _choosing(cli, name, chosen) as (client, dead, which), _going_on(cli), cli.status("Sending back…"):
         redrive = partial(dead.redrive, **which, rate=rate, max_redrives=max_redrives)
-        if dry_run:
-            result = redrive(dry_run=True)
-        else:
+        result = redrive(dry_run=True)
+        if result.done and not dry_run:  # what changes nothing is not written down
             result = _audited(cli, client, "redrive_letters", name, chosen, redrive)
     done = "would be sent back" if dry_run else "sent back"
     _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
@@ -167,13 +166,13 @@ def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) 
     """Delete dead letters for good: those of these ids, of a task or reason, or all."""
     with _choosing(cli, name, chosen) as (client, dead, which):
         with cli.status("Looking…"):
-            would = dead.drop(**which, dry_run=True)
-        if would.done:
-            confirm(cli, f"Delete {counted(len(would.done), 'dead letter')} of {name} for good?", yes=yes)
-        found = [*would.done, *would.held]
-        drop = partial(dead._drop_those_left, found)  # noqa: SLF001 - a public drop refuses letters that are gone
-        with _going_on(cli), cli.status("Dropping…"):
-            result = _audited(cli, client, "drop_letters", name, chosen, drop)
+            result = dead.drop(**which, dry_run=True)
+        found = [*result.done, *result.held]
+        if result.done:  # as in `redrive`
+            confirm(cli, f"Delete {counted(len(result.done), 'dead letter')} of {name} for good?", yes=yes)
+            drop = partial(dead._drop_those_left, found)  # noqa: SLF001 - a public drop refuses letters that are gone
+            with _going_on(cli), cli.status("Dropping…"):
+                result = _audited(cli, client, "drop_letters", name, chosen, drop)
     gone = len(found) - len(result.done) - len(result.held) - len(result.failed)
     if gone:
         cli.remark(f"{counted(gone, 'dead letter')} had gone meanwhile.")

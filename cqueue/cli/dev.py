@@ -89,7 +89,7 @@ def stop(cli: CliContext, *, directory: Directory = None) -> None:
 def wipe(cli: CliContext, *, directory: Directory = None, yes: Yes = False) -> None:
     """Stop all nodes and delete their data."""
     cluster = DevCluster(directory)
-    confirm(cli, f"Delete the Cassandra in {cluster.directory} and all its data?", yes=yes, connects=False)
+    confirm(cli, f"Delete the Cassandra in {cluster.directory} and all its data?", yes=yes)
     with cli.status("Deleting the cluster"):
         cluster.wipe()
     _show(cli, cluster.status())

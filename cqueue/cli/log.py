@@ -15,7 +15,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import worst
-from cqueue.cli.opening import audited, find_log, open_client, open_log, say_left_out, suggesting
+from cqueue.cli.opening import audited, check_deletable, find_log, open_client, open_log, say_left_out
 from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.send_lines import Target, send_each
@@ -134,14 +134,11 @@ def delete(cli: CliContext, name: LogName, *, yes: Yes = False) -> None:
 
     If it is interrupted, the log can no longer be used; repeat the command to finish.
     """
-    confirm(cli, f"Delete log {name} and all its records?", yes=yes)
-    with (
-        open_client(cli) as client,
-        cli.status("Deleting…"),
-        suggesting("log", name, client.logs, is_deletion=True),
-        audited(cli, client, "delete_log", log=name),
-    ):
-        client.delete_log(name)
+    with open_client(cli) as client:
+        check_deletable(client, "log", name)
+        confirm(cli, f"Delete log {name} and all its records?", yes=yes)
+        with cli.status("Deleting…"), audited(cli, client, "delete_log", log=name):
+            client.delete_log(name)
     cli.emit({"log": name, "deleted": True}, f"Log {name} is deleted.")
 
 

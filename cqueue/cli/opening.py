@@ -7,7 +7,7 @@ import pwd
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cqueue.cli.context import CliContext
 from cqueue.errors import CqueueError, LogNotFound, NotDone, QueueNotFound
@@ -51,7 +51,7 @@ def open_queue(cli: CliContext, name: str) -> Iterator[Queue]:
 
 def find_queue(client: Client, name: str) -> Queue:
     """Return the queue, or raise an error that suggests the nearest name."""
-    with suggesting("queue", name, client.queues):
+    with _suggesting("queue", name, client.queues):
         return client.queue(name)
 
 
@@ -68,19 +68,34 @@ def open_log(cli: CliContext, name: str) -> Iterator[Log]:
 
 def find_log(client: Client, name: str) -> Log:
     """Return the log, or raise an error that suggests the nearest name."""
-    with suggesting("log", name, client.logs):
+    with _suggesting("log", name, client.logs):
         return client.log(name)
 
 
+def check_deletable(client: Client, kind: Literal["queue", "log"], name: str) -> None:
+    """Refuse a name that nothing has, before the user is asked and the deletion is written down.
+
+    A queue or log that is damaged, or deleted in part, can be deleted.
+
+    Raises:
+        QueueNotFound, LogNotFound: there is none of that name; the message suggests the nearest.
+    """
+    from cqueue.client import inside  # noqa: PLC0415 - the driver takes long to import
+
+    if kind == "queue":
+        if inside(client).catalog.find(name) is None:
+            raise QueueNotFound(_hint(kind, name, client.queues))
+    elif inside(client).logs.find(name) is None:
+        raise LogNotFound(_hint(kind, name, client.logs))
+
+
 @contextmanager
-def suggesting(
-    kind: str, name: str, names_of: Callable[[], list[str]], *, is_deletion: bool = False
-) -> Iterator[None]:
+def _suggesting(kind: str, name: str, names_of: Callable[[], list[str]]) -> Iterator[None]:
     """Suggest the nearest of these names where a queue or a log of this one is not found, or to create it."""
     try:
         yield
     except (QueueNotFound, LogNotFound) as exc:
-        create = "" if is_deletion else f", and `cqueue {kind} create {name}` makes one"
+        create = f", and `cqueue {kind} create {name}` makes one"
         raise type(exc)(_hint(kind, name, names_of, create)) from exc
 
 
@@ -126,7 +141,7 @@ def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:
         )
 
 
-def _hint(kind: str, name: str, names_of: Callable[[], list[str]], create: str) -> str:
+def _hint(kind: str, name: str, names_of: Callable[[], list[str]], create: str = "") -> str:
     try:
         names = names_of()
     except NotDone:  # the hint is not worth another error

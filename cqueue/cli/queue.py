@@ -14,11 +14,11 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.opening import (
     NO_QUEUE,
     audited,
+    check_deletable,
     find_queue,
     open_client,
     open_queue,
     say_left_out,
-    suggesting,
 )
 from cqueue.cli.options import ExistOk, QueueName, Yes, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
@@ -171,14 +171,11 @@ def delete(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
     """
     if name.endswith(DEAD_SUFFIX):
         raise BadInput(f"{name!r} goes with its queue. `cqueue queue purge {name}` empties it.")
-    confirm(cli, f"Delete queue {name}, its dead-letter queue and all their messages?", yes=yes)
-    with (
-        open_client(cli) as client,
-        cli.status("Deleting…"),
-        suggesting("queue", name, client.queues, is_deletion=True),
-        audited(cli, client, "delete_queue", queue=name),
-    ):
-        count = client.delete_queue(name)
+    with open_client(cli) as client:
+        check_deletable(client, "queue", name)
+        confirm(cli, f"Delete queue {name}, its dead-letter queue and all their messages?", yes=yes)
+        with cli.status("Deleting…"), audited(cli, client, "delete_queue", queue=name):
+            count = client.delete_queue(name)
     cli.emit(
         {"queue": name, "deleted": count},
         f"Queue {name} is deleted, and with it {counted(count, 'message')}.",
@@ -211,9 +208,9 @@ def purge(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
 
     Interrupted, it has deleted some; the same command goes on. What is sent meanwhile may stay.
     """
-    confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
     with open_client(cli) as client:
         queue = find_queue(client, name)
+        confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
         with cli.status("Purging…"), audited(cli, client, "purge_queue", queue=name) as more:
             more["deleted"] = count = queue.purge()
         say_left_out(cli, client, "messages", "message_keys")

@@ -195,9 +195,10 @@ def remove(cli: CliContext, queue: QueueName, key: Key) -> None:
 
 @contextmanager
 def _changing(cli: CliContext, queue: str, what: str, key: str) -> Iterator[Schedules]:
-    """Yield the schedules of a queue, to change one; see `audited`."""
+    """Yield the schedules of a queue, to change one; see `audited`. A mistyped key is not written down."""
     with open_client(cli) as client:
         schedules = find_queue(client, queue).schedules
+        schedules._row(key, as_stored=True)  # noqa: SLF001 - refuses a mistyped key, and no damaged schedule
         with audited(cli, client, what, queue=queue, schedule=key):
             yield schedules
 

@@ -458,11 +458,9 @@ class Catalog:
         """
         if check_queue_name(name).endswith(DEAD_SUFFIX):
             raise BadInput(f"dead-letter queue {name!r} goes with its queue; to empty it, purge it")
-        found, dead = [
-            self._driver.ask(ReadQueue(each, as_stored=True)) for each in (name, name + DEAD_SUFFIX)
-        ]
+        found, dead = self.find(name), self.find(name + DEAD_SUFFIX)
         delete_more = find_more()
-        again = self._driver.ask(ReadQueue(name, as_stored=True))
+        again = self.find(name)
         if found is None or again is None or again.incarnation != found.incarnation:
             raise QueueNotFound(f"there is no queue {name!r}")
         # Only those found: another process may delete the queue as well, and make a new one.
@@ -480,6 +478,16 @@ class Catalog:
             delete_more()
             self._driver.ask(RemoveQueue(name, found.incarnation))
             return total
+
+    def find(self, name: str) -> QueueRow | None:
+        """Return a queue's row, perhaps damaged or being deleted; None if there is none.
+
+        Raises:
+            InvalidQueueName: no queue can have that name.
+        """
+        check_queue_name(name.removesuffix(DEAD_SUFFIX))
+        row: QueueRow | None = self._driver.ask(ReadQueue(name, as_stored=True))
+        return row
 
     def _mark_deleted(self, row: QueueRow) -> None:
         if row.state != DELETING:

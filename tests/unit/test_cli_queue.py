@@ -205,6 +205,7 @@ def test_without_anybody_to_ask_it_needs_yes(cli, command):
 )
 def test_a_process_without_standard_input_is_told_so(cli_url, monkeypatch, capsys, args, hint):
     """`<&-` in a shell closes it."""
+    assert main(["--url", cli_url, "queue", "create", "q"]) == 0
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["--url", cli_url, *args]) == 2
     assert hint in capsys.readouterr().err
@@ -247,8 +248,8 @@ def test_a_dead_letter_queue_is_not_deleted_alone(cli):
     [
         ("queue", "show", "oders"),
         ("queue", "alter", "oders", "--shards", "2"),
-        ("queue", "delete", "oders", "--yes"),
-        ("queue", "purge", "oders", "--yes"),
+        ("queue", "delete", "oders"),  # nobody is asked about it
+        ("queue", "purge", "oders"),
         ("queue", "pause", "oders"),
         ("queue", "resume", "oders"),
         ("send", "oders", "x"),

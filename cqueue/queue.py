@@ -484,8 +484,10 @@ class Queue:
         return self._history.read(wanted, since, limit)
 
     def peek(self, limit: int = 10) -> list[StoredMessage]:
-        """Return the first `limit` (1 to 10,000) messages in order of time and priority, without receiving
-        them.
+        """Return the first `limit` (1 to 10,000) messages, without receiving them.
+
+        They come about in order of due times: partition after partition, 30 s each by default. Those of one
+        partition come shard by shard, and those of a shard by priority and due time.
 
         Raises:
             BadInput: the limit is out of range.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import json as json_module
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 AS_IT_IS: Final[Any] = {"markup": False, "emoji": False, "highlight": False, "soft_wrap": True}
 """Options of consoles: names, keys, addresses and bodies may look like Rich's markup."""
+_COMMANDS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that command a terminal, or turn the direction of a text. A tab and a new line do neither."""
 
 
 def output() -> TextIO:
@@ -129,11 +132,11 @@ class CliContext:
             return
         text = human() if callable(human) else human
         if text is not None:
-            self.console.print(text, highlight=True)
+            self.console.print(safe_for_terminal(text) if isinstance(text, str) else text, highlight=True)
 
     def line(self, text: str, *, style: str | None = None, fold: bool = False) -> None:
         """Print a text; fold: break it to the width of the terminal."""
-        self.console.print(text, style=style, soft_wrap=not fold)
+        self.console.print(safe_for_terminal(text), style=style, soft_wrap=not fold)
 
     def after_ctrl_c(self) -> None:
         """Begin a new line behind the `^C` that the terminal shows, for what is said of it."""
@@ -144,7 +147,11 @@ class CliContext:
     def remark(self, text: str) -> None:
         """Print a remark beside the result, on standard error; not with --json."""
         if not self.json:
-            self.err_console.print(text, style="dim")
+            self.err_console.print(safe_for_terminal(text), style="dim")
+
+    def warn(self, text: str) -> None:
+        """Print a warning beside the result, on standard error; with --json as well."""
+        self.err_console.print(safe_for_terminal(text), style="yellow")
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:
@@ -176,10 +183,21 @@ class CliContext:
             )
 
 
+def safe_for_terminal(text: str) -> str:
+    """Return the text with control characters shown: a message must not be able to command a terminal."""
+    return _COMMANDS.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
 def json_line(value: Any) -> str:
     """The value as one line of JSON; where standard output is not in UTF-8, in ASCII."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"  # a replaced one may have none
-    return json_module.dumps(value, default=_plain, ensure_ascii=encoding.lower() != "utf-8") + "\n"
+    text = json_module.dumps(value, default=_plain, ensure_ascii=encoding.lower() != "utf-8")
+    return _COMMANDS.sub(lambda found: f"\\u{ord(found.group()):04x}", text) + "\n"  # within strings alone
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, Final
 
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import CliContext, safe_for_terminal
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, OwnershipLost
 
 
@@ -59,7 +59,7 @@ def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
         _write("This is a bug in cqueue, or an error of the system that it should have understood.")
     else:
         context.err_console.print("Error:", style="bold red", end=" ")
-        context.err_console.print(_text(exc))
+        context.err_console.print(safe_for_terminal(_text(exc)))
     return code
 
 

@@ -42,7 +42,7 @@ MOST_LISTED = 1000
 
 @command(app)
 def peek(cli: CliContext, name: QueueName, *, limit: Annotated[int, "How many, 1 to 10,000."] = 10) -> None:
-    """Look at the first messages in order of time and priority. Nothing is claimed or counted.
+    """Look at the first messages, about in order of due times. Nothing is claimed or counted.
 
     Messages that consumers hold are shown too; their state is `claimed`. With --json an object a line.
     """

@@ -115,7 +115,7 @@ def audited(cli: CliContext, client: Client, what: str, **about: Any) -> Iterato
         try:
             more = stack.enter_context(Trail(client).action(_user(), socket.gethostname(), what, **about))
         except CqueueError as exc:
-            cli.err_console.print(f"The log {LOG} may not have this change: {exc}", style="yellow")
+            cli.warn(f"The log {LOG} may not have this change: {exc}")
         yield more
 
 
@@ -134,10 +134,9 @@ def say_left_out(cli: CliContext, client: Client, *tables: str) -> None:
     left_out = inside(client).quarantine.of(*tables)
     if left_out:
         rows = f"{len(left_out)} damaged {'row is' if len(left_out) == 1 else 'rows are'}"
-        cli.err_console.print(
+        cli.warn(
             f"{rows} left out: {left_out[0].address}: {left_out[0].reason}"
-            f"{', …' if len(left_out) > 1 else ''}. `cqueue quarantine list` shows all.",
-            style="yellow",
+            f"{', …' if len(left_out) > 1 else ''}. `cqueue quarantine list` shows all."
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from cqueue.cli.context import CliContext, json_line, output
 from cqueue.cli.table import print_sheet, print_table
-from cqueue.cli.values import body_text, safe_for_terminal, shown
+from cqueue.cli.values import body_text, shown
 from cqueue.config import to_ms
 
 _WORDS: Mapping[str, tuple[object, str]] = {"ttl_ms": (None, "for ever"), "max_attempts": (0, "no limit")}
@@ -146,8 +146,8 @@ class BodyPrinter(Generic[Content]):
         parts = ["──", *self._about(content), *header_pairs(content.headers)]
         if encoding != "utf-8":
             parts.append(f"{len(content.body):,} bytes in {encoding}")
-        self._cli.line(safe_for_terminal("  ".join(parts)), style="dim", fold=True)
-        self._cli.line(safe_for_terminal(text))
+        self._cli.line("  ".join(parts), style="dim", fold=True)
+        self._cli.line(text)
 
 
 def header_pairs(headers: Mapping[str, str]) -> list[str]:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import timedelta
 
-from cqueue.cli.context import CliContext
-from cqueue.cli.values import safe_for_terminal, shown
+from cqueue.cli.context import CliContext, safe_for_terminal
+from cqueue.cli.values import shown
 
 GAP = "  "
 _NUMBERS = (int, float, timedelta)

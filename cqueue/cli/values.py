@@ -17,7 +17,6 @@ NONE = "–"
 _PART = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|[smhd])")
 _WHOLE = re.compile(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+")
 _TIME = re.compile(r"[0-9]{4}-")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def parse_duration(text: str) -> timedelta:
@@ -94,11 +93,6 @@ def body_text(body: bytes) -> tuple[str, str]:
         return body.decode(), "utf-8"
     except UnicodeDecodeError:
         return base64.b64encode(body).decode("ascii"), "base64"
-
-
-def safe_for_terminal(text: str) -> str:
-    """Return the text without control characters: a message must not be able to command a terminal."""
-    return _CONTROL.sub(lambda found: f"\\x{ord(found.group()):02x}", text)
 
 
 def counted(count: int, noun: str) -> str:

@@ -1,5 +1,6 @@
 """What people type and what they are shown."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -7,7 +8,11 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
+import cqueue
 from cqueue.cli import values
+from cqueue.cli.context import CliContext
+from cqueue.cli.failures import report_failure
+from cqueue.cli.table import print_sheet
 from cqueue.runtime.durations import show_duration
 
 
@@ -93,9 +98,37 @@ def test_a_body_is_text_if_it_can_be():
     assert values.body_text(b"\xff\xfe") == ("//4=", "base64")
 
 
-def test_a_message_cannot_command_a_terminal():
-    """Escape sequences of a body are shown, not obeyed; lines and tabs stay."""
-    assert values.safe_for_terminal("a\tb\n\x1b[31mred\x07\x9b") == "a\tb\n\\x1b[31mred\\x07\\x9b"
+ODD = "a\tb\n\x1b[31mred\x07\x9b\u202edloc"
+"""Written by somebody else: lines and tabs, an escape sequence, and letters that would run backwards."""
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        lambda cli: cli.emit({}, ODD),
+        lambda cli: cli.emit({}, lambda: ODD),
+        lambda cli: cli.line(ODD),
+        lambda cli: cli.remark(ODD),
+        lambda cli: cli.warn(ODD),
+        lambda cli: report_failure(cqueue.BadInput(ODD), cli),
+        lambda cli: print_sheet(cli, {"reason": ODD}),
+    ],
+)
+def test_what_others_have_written_cannot_command_a_terminal(capsys, show):
+    """It is shown, not obeyed, wherever it appears."""
+    show(CliContext())
+    shown = "".join(capsys.readouterr())
+    assert r"\x1b[31mred\x07\x9b\u202edloc" in shown
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*shown}
+
+
+def test_json_has_no_character_that_commands_a_terminal(capsys):
+    """All of them are escaped in JSON, so that it means the same."""
+    CliContext(json=True).emit({ODD: ODD + "ü"})
+    line = capsys.readouterr().out
+    assert json.loads(line) == {ODD: ODD + "ü"}
+    assert "ü" in line
+    assert not {"\x1b", "\x07", "\x9b", "\u202e"} & {*line}
 
 
 def test_moments_are_shown_with_their_date_unless_it_is_today():

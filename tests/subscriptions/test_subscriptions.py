@@ -331,7 +331,7 @@ def test_of_a_batch_only_what_fails_alone_is_dead(client, log, store):
 
 
 def test_a_batch_that_failed_stays_one_by_one_though_several_of_it_fail(client, log, store):
-    fill(log, store, 10, partition=0)
+    fill(log, store, 8, partition=0)
     calls = []
 
     def listener(records):
@@ -339,8 +339,8 @@ def test_a_batch_that_failed_stays_one_by_one_though_several_of_it_fail(client, 
         if {0, 5} & set(calls[-1]):
             raise RecordRejected("not this one")
 
-    Member(client, batched(10)(listener)).live(10)
-    assert calls == [list(range(10))] + [[number] for number in range(10)]
+    Member(client, batched(8)(listener)).live(10)
+    assert calls == [list(range(8))] + [[number] for number in range(8)]
     assert numbers(client.log("events.dead").scan()) == [0, 5]
 
 

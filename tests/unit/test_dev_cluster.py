@@ -24,6 +24,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.dev import app
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.main import main
+from cqueue.client import connect
 from cqueue.dev import (
     ClusterState,
     DevCluster,
@@ -199,7 +200,9 @@ def test_the_command_line_finds_the_server_that_runs(dev_server, capsys):
 
 
 def test_who_is_asked_about_a_deletion_knows_on_which_server(dev_server, monkeypatch, capsys):
-    said = []
+    said, client = [], connect("memory://orders")  # in place of that server, which does not listen
+    client.create_queue("orders")
+    monkeypatch.setattr("cqueue.client.connect", lambda _: client)
     monkeypatch.setattr(confirm, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True)))
     monkeypatch.setattr(typer, "confirm", lambda *_, **__: said.append(capsys.readouterr().err))
     assert main(["queue", "purge", "orders"]) == ExitCode.CHECK_FAILED

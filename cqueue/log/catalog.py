@@ -24,7 +24,8 @@ from cqueue.log.protocol.spec import EarlierTtl, LogSpec
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol.spec import Proto
-from cqueue.runtime.catalog import ACTIVE, DELETING, POLL_LIMIT_S
+from cqueue.runtime import waiting
+from cqueue.runtime.catalog import ACTIVE, DELETING
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.sequences import parts
 from cqueue.store import decode
@@ -86,13 +87,14 @@ class LogCatalog:
         known = self._entries.get(name) if isinstance(name, str) else None
         if known is not None and time.monotonic() - known[1] < fresh_s:
             return known[0]
+        left_s = waiting.left_s(self._driver.deadline_s)
         try:
-            with self._driver.limited(None if known is None else POLL_LIMIT_S):
+            # What needs a log that is known has half of its time left if this read takes long.
+            with self._driver.limited(left_s if known is None else left_s / 2):
                 row: LogRow | None = self._driver.ask(ReadLog(check_queue_name(name, "log")))
         except NotDone:
             if known is None:
                 raise
-            self._entries[name] = known[0], time.monotonic()  # the next calls do not wait for it again
             return known[0]
         if row is None or row.state == DELETING:
             self._entries.pop(name, None)

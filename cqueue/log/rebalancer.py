@@ -89,7 +89,8 @@ class Rebalancer:
             if row is None or row.owner not in alive:
                 position = origin.of(partition) if row is None else row.position
                 if position is None:
-                    known = [each.position for each in rows.values()]
+                    added = partition >= origin.partitions
+                    known = [each.position for each in rows.values()] if added else ()
                     position = self._member.spec().beginning_beside(known, now_us)
                 at = self._begin(partition, position, now_us)
                 changes.append(taken(row, partition, now_us, at, self._member.name))

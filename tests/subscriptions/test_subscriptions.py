@@ -220,6 +220,17 @@ def test_a_partition_that_is_added_while_nobody_reads_is_read_from_where_the_oth
     assert numbers(late.handled) == list(range(6))
 
 
+@pytest.mark.parametrize("ttl_s", [60, 180, 600])
+def test_a_second_member_of_a_new_subscription_begins_where_the_first_one_does(client, store, ttl_s):
+    """The margin above the earliest record is a tenth of the time to live, and may be shorter than 20 s."""
+    log = made_log(client, ttl=timedelta(seconds=ttl_s))
+    store.pass_time(seconds=2 * ttl_s)
+    fill(log, store, 6)
+    members = Member(client), Member(client)
+    live_together(members, 20)
+    assert sorted(numbers(members[0].handled + members[1].handled)) == list(range(6))
+
+
 def test_a_partition_that_is_added_beside_a_forgotten_position_is_read_from_its_beginning(client, store):
     """What one member has not read for too long is no error of another one."""
     log = made_log(client, ttl=timedelta(minutes=10))
@@ -331,7 +342,7 @@ def test_of_a_batch_only_what_fails_alone_is_dead(client, log, store):
 
 
 def test_a_batch_that_failed_stays_one_by_one_though_several_of_it_fail(client, log, store):
-    fill(log, store, 8, partition=0)
+    fill(log, store, 10, partition=0)
     calls = []
 
     def listener(records):
@@ -339,8 +350,8 @@ def test_a_batch_that_failed_stays_one_by_one_though_several_of_it_fail(client, 
         if {0, 5} & set(calls[-1]):
             raise RecordRejected("not this one")
 
-    Member(client, batched(8)(listener)).live(10)
-    assert calls == [list(range(8))] + [[number] for number in range(8)]
+    Member(client, batched(10)(listener)).live(10)
+    assert calls == [list(range(10))] + [[number] for number in range(10)]
     assert numbers(client.log("events.dead").scan()) == [0, 5]
 
 

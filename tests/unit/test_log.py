@@ -105,6 +105,26 @@ def test_a_client_that_uses_very_many_logs_remembers_the_last_ones(client, monke
     assert set(entries) == {"log-2", "events", "log-1"}, "one that is read again has none forgotten"
 
 
+def test_a_read_that_fails_changes_nothing_of_what_is_known(client, log, store):
+    """Meanwhile another thread has deleted the log: an append to it would be acknowledged and lost."""
+
+    def fails(operation):
+        return NotDone("no") if type(operation) is ReadLog else None
+
+    def deletes_and_fails(operation):
+        if type(operation) is ReadLog:
+            store.trouble = lambda _: None
+            client.delete_log("events")
+            store.trouble = fails
+        return fails(operation)
+
+    store.trouble = deletes_and_fails
+    client._logs.entry("events", fresh_s=0)
+    store.trouble = lambda _: None
+    with pytest.raises(LogNotFound):
+        log.append("t", b"x")
+
+
 def test_a_creation_that_is_done_says_so_though_nothing_can_be_read_any_more(client, store):
     """`NotDone` would say that there is no log, and the program's next try would meet `LogExists`."""
     store.trouble = lambda operation: NotDone("no") if type(operation) is ReadLog else None

@@ -137,7 +137,7 @@ class Page:
     def __init__(self, browser, session, context):
         self._browser, self._session, self._context = browser, session, context
         self._loads = self._width = 0
-        self.complaints = []
+        self.complaints, self._forgiven = [], []
 
     def begin(self, *, width, dark, scripts):
         """Set the page up before it shows anything."""
@@ -166,15 +166,20 @@ class Page:
             case "Page.loadEventFired":
                 self._loads += 1
             case "Runtime.exceptionThrown":
-                self.complaints.append(str(params["exceptionDetails"]))
+                self._complain(str(params["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if params["type"] in {"error", "warning", "assert"}:
-                self.complaints.append(str(params["args"]))
+                self._complain(str(params["args"]))
             case "Log.entryAdded" if params["entry"]["level"] in {"error", "warning"}:
-                self.complaints.append(params["entry"]["text"])
+                self._complain(params["entry"]["text"])
+
+    def _complain(self, text):
+        if not any(part in text for part in self._forgiven):
+            self.complaints.append(text)
 
     def forgive(self, part):
-        """Forget complaints that a test has provoked. Return how many."""
+        """Forget complaints that a test has provoked, also those to come. Return how many there were."""
         before = len(self.complaints)
+        self._forgiven.append(part)
         self.complaints = [one for one in self.complaints if part not in one]
         return before - len(self.complaints)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from cqueue.log.protocol.shards import ShardMap
-from cqueue.log.protocol.source import SLICE_BYTES, Read, Source, Stretch
+from cqueue.log.protocol.source import FEWEST_ROWS, SLICE_BYTES, Read, Source, Stretch
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.spec import Proto
 from cqueue.store.log_operations import PeekRecords
@@ -19,6 +19,9 @@ SOURCES_AT_ONCE = 32
 """Sources that one round reads side by side at most."""
 MERGE_BYTES = 64 << 20
 """Bytes that one read of each source adds up to, about: it bounds memory for a log with many partitions."""
+FIRST_ROWS, FIRST_ROWS_OF_ALL = 64, 256
+"""Rows that the first read of one source asks for at most, and those of all sources together: how large they
+are is not known yet, and bodies may have 1 MiB."""
 
 Asked = tuple[Source, Read]
 """A source, and the read that it needs next."""
@@ -27,6 +30,11 @@ Asked = tuple[Source, Read]
 def _slice_bytes(partitions: int) -> int:
     """Return the bytes that one read aims at: the fewer, the more partitions are read."""
     return min(SLICE_BYTES, MERGE_BYTES // max(1, partitions))
+
+
+def _first_rows(partitions: int) -> int:
+    """Return the rows that the first read of a partition asks for."""
+    return max(FEWEST_ROWS, min(FIRST_ROWS, FIRST_ROWS_OF_ALL // max(1, partitions)))
 
 
 class Merge:
@@ -48,14 +56,16 @@ class Merge:
         self._known = known or ShardMap()
         self._reverse = reverse
         self._source = partial(Source, reverse=reverse, ids_only=ids_only)
+        limit = _first_rows(len(positions))
         self.sources = {
-            partition: self._source(spec, partition, position)
+            partition: self._source(spec, partition, position, limit=limit)
             for partition, position in sorted(positions.items())
         }
 
     def add(self, spec: LogSpec, partition: int, position: int) -> None:
         """Add a partition, or read it from another position."""
-        self.sources[partition] = self._source(spec, partition, position)
+        limit = _first_rows(len(self.sources) + 1)
+        self.sources[partition] = self._source(spec, partition, position, limit=limit)
 
     def more(self, spec: LogSpec, end: int, began_us: int) -> Proto[list[Stretch] | None]:
         """Return the next records, perhaps none; None once all sources are at `end`.

@@ -15,8 +15,7 @@ from cqueue.store.log_operations import LogShard, ReadRecordIds, RecordRow
 from cqueue.store.record_page import ReadRecordPage, RecordPage
 
 FEWEST_ROWS = 8
-"""Rows that a read asks for at least, however large the last ones were; and at first, when nobody knows how
-large they are: bodies may have 1 MiB, and 32 sources are read side by side."""
+"""Rows that a read asks for at least, however large the last ones were."""
 MOST_ROWS = 5000
 """Rows that a read asks for at most, however small the last ones were."""
 SLICE_BYTES = 2 << 20
@@ -94,13 +93,13 @@ class Source:
     """
 
     def __init__(
-        self, spec: LogSpec, partition: int, position: int, *, reverse: bool, ids_only: bool
+        self, spec: LogSpec, partition: int, position: int, *, reverse: bool, ids_only: bool, limit: int
     ) -> None:
         self.partition = partition
         self.quiet = ids_only  # most partitions have no new ids, so they are asked together first
         self._reverse = reverse
         self._ids_only = ids_only
-        self.limit = FEWEST_ROWS
+        self.limit = limit
         self._width = spec.width_ms
         self.seek(position)
 

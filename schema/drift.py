@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -168,14 +169,18 @@ def _order(state: State, copies: Mapping[str, int]) -> str:
     changed = [dc for dc in sorted({*present, *copies}) if present.get(dc, 0) != copies.get(dc, 0)]
     new = [dc for dc in changed if home not in {None, dc} and not present.get(dc)]
     there = f"on each node of {', '.join(new)}"
-    rebuild = f"`nodetool rebuild -ks {state.keyspace} -- {home}` {there}, then " if new else ""
-    repair = f"`nodetool repair -full {state.keyspace}` {there if changed == new else 'on every node'}"
-    return f"Run the statement, then {rebuild}{repair}, then this command again."
+    repair = (
+        f"`nodetool repair -full {state.keyspace}` {there if new and changed == new else 'on every node'}"
+    )
+    if new and home is not None:
+        repair = f"`nodetool rebuild -ks {state.keyspace} -- {shlex.quote(home)}` {there}, then {repair}"
+    return f"Run the statement, then {repair}, then this command again."
 
 
 def _keep(present: Mapping[str, int]) -> str:
     """Return what records the copies that are there, as somebody may have altered them on purpose."""
-    return f"Or keep what is there: `cqueue schema apply --replication {_listed(present).replace(' ', '')}`."
+    copies = shlex.quote(",".join(f"{dc}={count}" for dc, count in sorted(present.items())))
+    return f"Or keep what is there: `cqueue schema apply --replication {copies}`."
 
 
 def _next_copies(state: State, wanted: Mapping[str, int]) -> Mapping[str, int]:

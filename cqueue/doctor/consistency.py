@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
@@ -83,14 +84,15 @@ def _copies(held: Mapping[str, int], nodes: Mapping[str, int], settings: Setting
     stored = {dc: min(count, nodes.get(dc, 0)) for dc, count in sorted(held.items())}
     # As many copies as nodes lie where more of them lie. `schema apply` would need a quorum to say so.
     fewer = map_literal({"class": NETWORK, **{dc: count for dc, count in stored.items() if count}})
-    fewer = f"ALTER KEYSPACE {settings.keyspace} WITH replication = {fewer}"
-    none = sum(stored[dc] for dc in voting) < quorum
-    if none:
+    fewer = f", or ALTER KEYSPACE {settings.keyspace} WITH replication = {fewer}" if stored[local] else ""
+    holding = sum(stored[dc] for dc in voting)
+    if holding < quorum:
+        short = ", ".join(dc for dc in voting if stored[dc] < held[dc])
         yield SUBJECT.error(
-            f"{where}: {total} copies on {_nodes(there)}; a quorum is {quorum}",
+            f"{where}: {total} copies on {_nodes(holding)}; a quorum is {quorum}",
             reason="Nothing can be stored or delivered.",
-            remedy=f"Add nodes to {where}, or {fewer}",
-            figures=figures,
+            remedy=f"Add nodes to {short}{fewer}",
+            figures={**figures, "nodes": holding},
         )
     elif total == there == 1:
         yield SUBJECT.info(
@@ -111,11 +113,12 @@ def _copies(held: Mapping[str, int], nodes: Mapping[str, int], settings: Setting
             + _apply({**held, local: WANTED_COPIES}),
             figures=figures,
         )
-    for dc in (dc for dc, count in stored.items() if count < held[dc] and not (none and dc in voting)):
+    told = voting if holding < quorum else ()
+    for dc in (dc for dc, count in stored.items() if count < held[dc] and dc not in told):
         yield SUBJECT.warning(
             f"{dc}: {held[dc]} copies on {_nodes(stored[dc])}",
             reason="The missing copies count as nodes that are away.",
-            remedy=f"Add nodes to {dc}, or {fewer}",
+            remedy=f"Add nodes to {dc}{fewer}",
             figures={"dc": dc, "copies": held[dc], "nodes": stored[dc]},
         )
 
@@ -166,7 +169,7 @@ def home(row: Deployment, replication: Replication, settings: Settings) -> Itera
 
 def _apply(copies: Mapping[str, int]) -> str:
     """Return what leads to these copies; it prints one step after the other."""
-    wanted = ",".join(f"{dc}={count}" for dc, count in sorted(copies.items()))
+    wanted = shlex.quote(",".join(f"{dc}={count}" for dc, count in sorted(copies.items())))
     return f"cqueue schema apply --replication {wanted}, and what it prints, until it finds no difference"
 
 

@@ -130,7 +130,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = horizon if self._until is None else min(horizon, self._until)
         (most,) = astuple(limit) if isinstance(limit, ReadMaxRows) else (None,)
         bound = self._bound(spec, positions, end, now_us, most)
-        idle_us = min(IDLE_US, spec.ttl_s * 500_000 or IDLE_US)
+        idle_us = min(IDLE_US, spec.shortest_ttl_s(now_us) * 500_000 or IDLE_US)
         if bound is None and ids.time_us(end) - ids.time_us(min(positions.values())) < idle_us:
             return start
         if bound is None and all(each >= end for each in positions.values()):
@@ -198,18 +198,22 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def _positions(self, spec: LogSpec, start: Offsets, now_us: int) -> dict[int, int]:
-        """Return where each partition is read from; a new partition from its beginning.
+        """Return where each partition is read from: a new one from where the others stand, less some seconds.
 
         Raises:
             PositionExpired: as `partitions`.
         """
-        found = dict.fromkeys(range(spec.partitions), spec.earliest(now_us))
-        for partition, oldest in found.items():
-            if (text := start.get(str(partition))) is not None:
-                position = self._position(spec, text)
-                if self._options.fail_on_data_loss:
-                    records.check_remembered(spec, partition, position, now_us)
-                found[partition] = max(position, oldest)
+        partitions = range(spec.partitions)
+        texts = {partition: start[str(partition)] for partition in partitions if str(partition) in start}
+        known = {partition: self._position(spec, text) for partition, text in texts.items()}
+        oldest, is_strict = spec.earliest(now_us), self._options.fail_on_data_loss
+        added = spec.beginning_beside(known.values(), now_us) if is_strict else oldest
+        found = {}
+        for partition in partitions:
+            position = known.get(partition, added)
+            if is_strict:
+                records.check_remembered(spec, partition, position, now_us)
+            found[partition] = max(position, oldest)
         return found
 
     def _position(self, spec: LogSpec, text: str) -> int:

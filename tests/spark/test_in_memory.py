@@ -333,6 +333,20 @@ def test_a_task_that_has_read_the_oldest_records_goes_on(client, log):
     assert seen == list(range(400))
 
 
+def test_a_partition_that_is_added_does_not_end_a_stream(client):
+    """Its first time shard began before anything that the log remembers, and so does the read of it."""
+    log = client.create_log(
+        "short", LogConfig(partitions=1, ttl=timedelta(minutes=20), time_shard=timedelta(hours=1))
+    )
+    client.advance(timedelta(minutes=25))
+    one = reader(log, since="latest")
+    start = one.initialOffset()
+    log.alter(partitions=2)
+    log.append("t", b"0", partition=1)
+    client.advance(3 * S)
+    assert bodies(reader(log), start, reader(log).latestOffset(start, ReadAllAvailable())) == [b"0"]
+
+
 def test_available_now_reads_what_was_acknowledged_by_any_clock(client, monkeypatch):
     """Trap: it ended at the time of the planner's clock; a record of one that is ahead came a run later."""
     with_one_clock = client._catalog.deployment()

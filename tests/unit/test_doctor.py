@@ -373,6 +373,16 @@ def test_with_serial_nodes_of_one_data_centre_may_be_too_few():
     assert found[0].found == "dc2: 3 copies on 1 node"
     found = list(consistency.judged(copies(dc1=3, dc2=3), {"dc1": 2, "dc2": 1}, SERIAL))
     assert found[0].found == "dc1, dc2: 6 copies on 3 nodes; a quorum is 4"
+    found = next(consistency.judged(copies(dc1=3, dc2=1), {"dc1": 1, "dc2": 5}, SERIAL))
+    assert found.found == "dc1, dc2: 4 copies on 2 nodes; a quorum is 3"
+    assert "Add nodes to dc1, or ALTER KEYSPACE" in found.remedy
+
+
+def test_no_statement_takes_the_last_copy_of_the_local_data_centre():
+    """After it, every call of this client would fail."""
+    for on in ({}, {"dc2": 3}):
+        found = consistency.judged(copies(dc1=3, dc2=3), on, CLIENT)
+        assert not [one for one in found if "ALTER" in one.remedy]
 
 
 def test_serial_over_two_equal_data_centres_is_no_fail_over():

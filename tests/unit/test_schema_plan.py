@@ -321,6 +321,13 @@ REPAIR = "`nodetool repair -full shop` on "
         ("dc1", "dc1=3,dc2=1", "dc1=3,dc2=3", f"statement, then {REPAIR}every node, then"),
         ("dc1", "dc1=1", "dc1=3", f"statement, then {REPAIR}every node, then"),
         (None, "dc1=3", "dc1=3,dc2=3", f"statement, then {REPAIR}every node, then"),
+        ("dc1", "dc1=3,dc2=0", "dc1=3", f"statement, then {REPAIR}every node, then"),
+        (
+            "US East",
+            "US East=3",
+            "US East=3,EU=3",
+            f"rebuild -ks shop -- 'US East'` on each node of EU, then {REPAIR}each node of EU, then",
+        ),
     ],
 )
 def test_a_new_data_centre_is_rebuilt_and_its_nodes_repaired(home, present, wanted, order):

@@ -82,13 +82,19 @@ class LogSpec:
     def beginning(self, now_us: int, margin_us: int = MARGIN_US) -> int:
         """Return the id behind which a reader begins that goes on from the earliest record.
 
-        margin_us: leave out what expires within this time, or within a tenth of the ttl if that is less. The
-            shortest ttl of what can be read counts: what was appended under it expires next.
+        margin_us: leave out what expires within this time, or within a tenth of the shortest ttl if that is
+            less.
+        """
+        return self.earliest(now_us + min(margin_us, self.shortest_ttl_s(now_us) * 100_000))
+
+    def shortest_ttl_s(self, now_us: int) -> int:
+        """Return the shortest ttl in s of what can be read: what was appended under it expires next.
+
+        0 if nothing expires.
         """
         oldest_us = self.oldest_us(now_us)
         ttls_s = [self.ttl_s, *(one.ttl_s for one in self.earlier if one.until_ms * 1000 > oldest_us)]
-        shortest_s = min((ttl_s for ttl_s in ttls_s if ttl_s), default=0)
-        return self.earliest(now_us + min(margin_us, shortest_s * 100_000))
+        return min((ttl_s for ttl_s in ttls_s if ttl_s), default=0)
 
     def beginning_beside(self, positions: Collection[int], now_us: int) -> int:
         """Return the id behind which a reader begins a partition that the log may have gained meanwhile.

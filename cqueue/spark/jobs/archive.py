@@ -188,7 +188,7 @@ def _has_gap(stretch: Manifest, spec: LogSpec, now_us: int) -> bool:
 
 def _is_long(stretch: Manifest, spec: LogSpec) -> bool:
     """Return whether a stretch without records needs a manifest, before the log may forget some of it."""
-    ttl = timedelta(seconds=spec.ttl_s)
+    ttl = timedelta(seconds=spec.shortest_ttl_s(datetime_us(stretch.until)))
     return stretch.since is not None and bool(ttl) and stretch.until - stretch.since >= ttl / 2
 
 

@@ -51,13 +51,18 @@ class _Call(greenlet):  # type: ignore[misc]  # an extra, without types
 
 
 def _current() -> _Call | None:
-    here = getcurrent()
+    """Return the call that runs here, if one does.
+
+    Only a thread whose loop runs has calls. Another thread that asked greenlet would get a state there, and
+    a program that ends at the same time as the thread would print greenlet's warning about it, or crash.
+    """
+    here = getcurrent() if asyncio._get_running_loop() is not None else None  # noqa: SLF001 - of the events API
     return here if isinstance(here, _Call) else None
 
 
 def _caller() -> int:
-    here = getcurrent()
-    return id(here) if isinstance(here, _Call) else get_ident()
+    call = _current()
+    return get_ident() if call is None else id(call)
 
 
 waiting.hooks.waits = _current

@@ -14,6 +14,7 @@ import sys
 import threading
 from datetime import timedelta
 
+import greenlet
 import pytest
 
 import cqueue
@@ -638,6 +639,28 @@ def test_tasks_that_wait_for_the_time_hold_no_thread_that_others_need():
             await asyncio.gather(*tasks, return_exceptions=True)
 
     asyncio.run(story())
+
+
+def test_threads_without_a_loop_get_no_greenlet(monkeypatch):
+    """A thread with one that ends as the program does makes greenlet 3.1 print a warning."""
+    threads = set()
+
+    def getcurrent():
+        threads.add(threading.get_ident())
+        return greenlet.getcurrent()
+
+    def wait_and_lock():
+        waiting.sleep(0)
+        waiting.Signal().wait(0)
+        with waiting.rlock():
+            return waiting.caller()
+
+    async def story():
+        return await Bridge().call(lambda: waiting.in_thread(wait_and_lock))
+
+    monkeypatch.setattr(cqueue.aio.bridge, "getcurrent", getcurrent)
+    assert asyncio.run(story()) != threading.get_ident()
+    assert threads == {threading.get_ident()}
 
 
 # ── letters, schedules, logs ──

@@ -5,13 +5,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
 import pytest
 
 import cqueue
+from tests.fix_dispatcher import until
 
 pytestmark = pytest.mark.cassandra
 
@@ -61,17 +61,18 @@ def test_queues_that_no_daemon_serves_are_shown(keyspace, exporter):
             for _ in zip(range(3), follower, strict=False):
                 pass  # now they can be read
         process, get = exporter(keyspace.url, "--subscriptions")
-        page = get()
+
+        def answered():
+            page = get()
+            return page if "cqueue_up 1.0" in page else None
+
+        page = until(answered)
         assert 'cqueue_subscription_lag_records{log="followed",subscription="billing"} 3.0' in page
-        assert "cqueue_up 1.0" in page
         assert 'cqueue_queue_depth{queue="shown"} 3.0' in page
         assert 'cqueue_queue_dead{queue="shown"} 0.0' in page
         assert 'queue="shown.dead"' not in page
         client.create_queue("later")
-        deadline_s = time.monotonic() + 60
-        while 'queue="later"' not in get():
-            assert time.monotonic() < deadline_s
-            time.sleep(0.5)
+        until(lambda: 'queue="later"' in get())
         client.delete_queue("later")
         client.delete_queue("shown")
         client.delete_subscription("followed", "billing")

@@ -5,6 +5,7 @@ import random
 import pytest
 
 from cqueue import ids
+from cqueue.errors import Unavailable
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
@@ -21,6 +22,7 @@ from cqueue.store.operations import (
     ReadSlice,
     Slice,
 )
+from tests.fix_dispatcher import until
 from tests.fix_store import message, new_id, new_ids, now_us
 
 END = ids.highest_at(now_us() + 86_400_000_000)
@@ -265,7 +267,14 @@ def test_large_bodies_come_back(store, wide_row):
     bodies = {id_: bytes([i]) * (MIB - i) for i, id_ in enumerate(some)}
     store.execute(InsertBodies(wide_row, tuple(bodies.items())))
     assert store.execute(ReadBodies(wide_row, (*some, new_id()))) == bodies
-    assert store.execute(ReadBodies(wide_row, tuple(some), everywhere=True)) == bodies
+
+    def everywhere():
+        try:
+            return store.execute(ReadBodies(wide_row, tuple(some), everywhere=True))
+        except Unavailable:  # all replicas have a second for 7 MiB, which is short for a starved node
+            return None
+
+    assert until(everywhere) == bodies
     assert store.execute(ReadBodies(wide_row, ())) == {}
     store.execute(InsertBodies(wide_row, ()))
 

@@ -223,12 +223,11 @@ def halve(recorded, plan):
 
 def nack_all(recorded, plan):
     """Receive once, nack everything, go on as a consumer: what a stopped holder does when it wakes."""
-    with recorded.consumer() as consumer:
+    over = (cqueue.NotDone, cqueue.OutcomeUnknown)  # the time of a call that was stopped for long
+    with recorded.consumer() as consumer, suppress(*over):
         for message in consumer.receive(plan.get("batch", 50), wait=timedelta(seconds=2)):
-            try:
+            with suppress(cqueue.LeaseLost):
                 message.nack()
-            except cqueue.LeaseLost:
-                continue
     consume(recorded, plan)
 
 

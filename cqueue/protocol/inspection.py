@@ -19,9 +19,13 @@ from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
     DeleteBodies,
     DeleteMessages,
+    DropBodies,
     Head,
     IdSlice,
+    LockRow,
+    LockState,
     MessageRow,
+    Mutate,
     Now,
     ReadHead,
     ReadIds,
@@ -354,10 +358,29 @@ def discard(spec: QueueSpec, wide_row: WideRow, priority: int, rows: Sequence[Me
 
 
 def forget(spec: QueueSpec) -> Proto[None]:
-    """Delete all registry rows of a queue that is purged and being deleted."""
+    """Delete all that is left of a queue that is purged and being deleted: what consumers wrote, and the
+    registry.
+    """
     for epoch, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
-        yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)
+        wide_row = WideRow(spec.partition, row.time_shard, row.shard)
+        yield from _drop_head(wide_row)
+        yield from together(
+            DropBodies(wide_row, policy.bodies_dropped_at_us(registry.end_us(spec, wide_row))),
+            UnregisterShard(spec.partition, epoch, row.time_shard, row.shard),
+        )
     for row in (yield from ReadShards(spec.partition, registry.EPOCH_INDEX, 0)):
         yield from UnregisterShard(spec.partition, registry.EPOCH_INDEX, row.time_shard, row.shard)
     if spec.keyed:
         yield from keys.forget(spec)
+
+
+def _drop_head(wide_row: WideRow) -> Proto[None]:
+    """Delete the cursors, the slots and the lock of a wide row, as its retirement would have done.
+
+    A consumer that does not know of the deletion yet may claim meanwhile. So it is tried until it is done.
+    """
+    while (lock := (yield from ReadHead(wide_row)).lock) is not None and lock.state is not LockState.RETIRED:
+        fence = policy.next_fence(lock.fence, (yield from Now()))
+        retired = LockRow(LockState.RETIRED, b"", 0, fence)
+        if (yield from Mutate(wide_row, lock=retired, expect_fence=lock.fence, retire=True)):
+            return

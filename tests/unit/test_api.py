@@ -21,10 +21,20 @@ import pytest
 import cqueue
 from cqueue.client import Client
 from cqueue.log import LogConfig
+from cqueue.protocol import inspection
 from cqueue.protocol.send import INLINE_BODY
 from cqueue.store.log_operations import ChangeLog, ReadLog
 from cqueue.store.memory import MemoryStore
-from cqueue.store.operations import ChangeQueue, DeleteMessages, InsertMessages, ListQueues, ReadQueue
+from cqueue.store.operations import (
+    ChangeQueue,
+    DeleteMessages,
+    HasMessages,
+    InsertMessages,
+    ListQueues,
+    LockState,
+    ReadHead,
+    ReadQueue,
+)
 from tests.faulty_store import FaultyStore
 from tests.fix_client import STORES
 from tests.fix_on_loop import API
@@ -257,6 +267,26 @@ def test_delete_and_create_again(client, name):
     again.send(b"new")
     assert drain(again, 1) == [b"new"]
     assert client.queue(again.dead_letter_name).stats(exact=True).live == 0
+
+
+def test_a_deleted_queue_leaves_nothing_behind(client, name):
+    """Nobody retires its wide rows, so the deletion takes what consumers wrote there, too."""
+    queue = client.create_queue(name, SHORT)
+    queue.send_many([cqueue.Message(b"x"), cqueue.Message(b"x" * 20_000)])
+    with queue.consumer() as consumer:
+        left = 2
+        while left:
+            for message in consumer.receive(wait=SOON):
+                message.snooze(seconds(60))
+                left -= 1
+        driver, spec = client._driver, client._catalog.entry(name).spec
+        places = [wide_row for wide_row, _ in driver.run(inspection.wide_rows(spec))]
+        assert any(driver.ask(ReadHead(place)).slots for place in places)
+        client.delete_queue(name)
+    heads = [driver.ask(ReadHead(place)) for place in places]
+    assert [(head.slots, head.cursors) for head in heads] == [((), {})] * len(places)
+    assert {head.lock.state for head in heads if head.lock} == {LockState.RETIRED}  # for an hour
+    assert not any(driver.ask(HasMessages(place)) for place in places)
 
 
 def test_a_consumer_survives_delete_and_create(client, name):

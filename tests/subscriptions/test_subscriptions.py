@@ -525,6 +525,25 @@ def test_positions_can_be_moved_back_and_on(client, log, store):
     assert set(numbers(member.handled)) <= set(range(40, 50))
 
 
+@pytest.mark.usefixtures("log")
+def test_a_change_that_comes_too_late_for_one_partition_is_made_of_the_others(client, store):
+    """It is left out of the second try: sent again, it would have all of them refused each time."""
+    member = Member(client)
+    member.live()
+    key = member.subscription._key
+    stored = store.execute(ReadSubscription(key))
+    wanted = [
+        progress.changed(row, store.time_us, row.position + 1, row.owner) for row in stored.positions.values()
+    ]
+    beside = progress.changed(stored.positions[0], store.time_us, stored.positions[0].position, "other")
+    assert store.execute(ChangePositions(key, stored.definition.config, (beside,)))
+    tried = noted(store, ChangePositions)
+    found = client._driver.run(progress.change(key, stored.definition.config, wanted))
+    assert [len(each.changes) for each in tried] == [len(wanted), len(wanted) - 1]
+    assert found == {each.row.partition: each.row for each in wanted} | {0: beside.row}
+    assert found == store.execute(ReadSubscription(key)).positions
+
+
 def test_a_move_that_a_member_outruns_each_time_is_not_done(client, log, store):
     """The caller is told, and may repeat the move."""
     fill(log, store, 4, partition=0)

@@ -79,10 +79,13 @@ def decide(policy: Retry, failure: Failure, error: BaseException) -> Action:
 
 
 def answered(policy: Retry, answer: Retry, failure: Failure) -> Retry | Dead:
-    """Decide about a message whose handler returned `Retry(...)`; the answer outranks the policy."""
+    """Decide about a message whose handler returned `Retry(...)`.
+
+    The answer's wait outranks the policy's; the limits and stops of both count.
+    """
     own = answer if answer.delay is not None or answer.wait is not None else policy
     limit = attempt_limit(failure.max_attempts, policy.max_attempts, answer.max_attempts)
-    return _again(own, replace(failure, max_attempts=limit))
+    return _again(own, replace(failure, max_attempts=limit), policy, answer)
 
 
 def resolved_delay(policy: Retry, failure: Failure) -> timedelta:
@@ -116,14 +119,18 @@ def _own_attempts(policy: Retry) -> int:
     return attempt_limit(policy.max_attempts, by_stop)
 
 
-def _again(policy: Retry, failure: Failure) -> Retry | Dead:
+def _again(policy: Retry, failure: Failure, *stopping: Retry) -> Retry | Dead:
+    """Return another attempt with the policy's wait, unless it is one too many, or a policy stops them.
+
+    stopping: the policies that are asked; none: this one.
+    """
     attempt, limit = failure.attempt, attempt_limit(failure.max_attempts, policy.max_attempts)
     if limit and attempt >= limit:
         return Dead(reason_of(failure.error, f"attempt {attempt} of {limit}"))
     delay = resolved_delay(policy, failure)
     state = _state(failure)
     state.upcoming_sleep = delay.total_seconds()  # for `stop_before_delay`
-    if _stops(policy, state):
+    if any(_stops(each, state) for each in stopping or (policy,)):
         return Dead(reason_of(failure.error, f"attempt {attempt}, stopped by its policy"))
     return Retry(delay)
 

@@ -1,6 +1,7 @@
 """Retry policies: tables of what follows which failure, and what no policy can bring about."""
 
 import math
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -235,6 +236,17 @@ def test_an_answer_has_no_more_attempts_than_policy_and_queue():
     ]:
         assert isinstance(asked(policy, answer, attempt=2, max_attempts=queue), Retry)
         assert isinstance(asked(policy, answer, attempt=3, max_attempts=queue), Dead)
+
+
+@pytest.mark.parametrize("answer", [Retry(seconds(1)), Retry(wait=tenacity.wait_fixed(1)), Retry()])
+def test_an_answer_is_no_way_around_a_stop(answer):
+    """Neither around the policy's, whatever wait it brings, nor around its own."""
+    policy = Retry(seconds(5), stop=tenacity.stop_after_delay(60))
+    assert isinstance(asked(policy, answer, first_seen_s=59), Retry)
+    assert isinstance(asked(policy, answer, first_seen_s=60), Dead)
+    own = replace(answer, stop=tenacity.stop_after_attempt(2))
+    assert isinstance(asked(Retry(seconds(5)), own, attempt=1), Retry)
+    assert isinstance(asked(Retry(seconds(5)), own, attempt=2), Dead)
 
 
 def test_a_wait_by_exception_sees_that_the_handler_asked():

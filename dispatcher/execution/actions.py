@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -122,4 +123,6 @@ def misuse(value: Any) -> str:
         if inspect.iscoroutine(value):
             value.close()  # the error says it all: Python need not warn that nobody awaited it
         return f"a {type(value).__name__} that has not run; run it, and return what comes of it"
+    if isinstance(value, Future):
+        return "a Future, whose work may still run or fail; return its result()"
     return ""

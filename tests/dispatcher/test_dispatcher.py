@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 import weakref
+from concurrent.futures import Future
 from contextvars import ContextVar
 from datetime import timedelta
 
@@ -195,6 +196,7 @@ async def _coroutine():
         (lambda: cqueue.Dead, "the class Dead; return an object"),
         (_coroutine, "a coroutine that has not run"),
         (lambda: (number for number in ()), "a generator that has not run"),
+        (Future, "a Future, whose work may still run or fail"),
     ],
 )
 def test_a_value_that_shows_that_nothing_was_done_is_an_error(work, make, said):

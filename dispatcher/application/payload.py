@@ -184,7 +184,7 @@ def encode_value(value: Any, codec: Codec) -> bytes:
     except _Refused as exc:  # without the path, whose keys may be secret: the text is logged
         what = "a value in the result" if exc.path else "the result"
         raise BadArguments(f"{what} {exc}") from exc
-    except (ValueError, OverflowError) as exc:
+    except (ValueError, OverflowError, RuntimeError) as exc:  # another thread may change it meanwhile
         raise BadArguments(f"the result cannot be written as {codec.name}: {exc}") from exc
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections import OrderedDict
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from uuid import UUID
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cqueue.dispatcher.application.payload import CODECS, Arguments, codec, decode, encode
+from cqueue.dispatcher.application.payload import CODECS, Arguments, codec, decode, encode, encode_value
 from cqueue.errors import BadArguments, ConfigError, PayloadMismatch
 
 pytest.importorskip("msgpack", reason="the extra `msgpack` is not installed")
@@ -190,6 +191,21 @@ def test_what_cannot_come_back_is_refused_with_its_path(name, value, path, why):
         encode(Arguments((value,), {}), codec(name), ["to"])
     assert str(caught.value).startswith(path)
     assert why in str(caught.value)
+
+
+@names
+def test_a_result_that_another_thread_changes_meanwhile_is_refused(name):
+    """Its message counts as done, without a value. Any other error would have the task run again."""
+    shared = {"a": 1, "b": 2}
+
+    class Beside(frozenset):
+        def __contains__(self, kind):
+            shared[str(len(shared))] = 3
+            return super().__contains__(kind)
+
+    usual = codec(name)
+    with pytest.raises(BadArguments, match="changed size"):
+        encode_value(shared, replace(usual, plain=Beside(usual.plain)))
 
 
 def test_arguments_without_a_name_are_counted():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from cqueue.dispatcher.execution.handlers import check_runs, is_async
 from cqueue.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -44,14 +45,26 @@ class Middleware:
 
 
 Hook = Callable[..., Any]
+HOOKS: Final = ("before_send", "after_send", "before_run", "after_run", "before_ack", "after_ack")
 
 
 def checked_middleware(middleware: Iterable[Middleware]) -> tuple[Middleware, ...]:
-    """Return the objects of a `middleware=` argument. Raises ConfigError if it is anything else."""
+    """Return the objects of a `middleware=` argument.
+
+    Raises:
+        ConfigError: it is anything else, or a hook is no plain function: calling it would run nothing.
+    """
     found = tuple(middleware) if isinstance(middleware, Iterable) else (middleware,)
     for one in found:
         if not isinstance(one, Middleware):
             raise ConfigError(f"middleware has {one!r}; it takes several objects of classes of Middleware")
+        for name in HOOKS:
+            hook, where = getattr(one, name), f"{type(one).__name__}.{name}"
+            check_runs(hook, where)
+            if is_async(hook):
+                raise ConfigError(
+                    f"{where} is a coroutine function; nobody would await it: write a plain one"
+                )
     return found
 
 

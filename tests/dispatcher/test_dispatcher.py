@@ -23,9 +23,9 @@ from cqueue.dispatcher.execution import engine, event_loop, firing, runner
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery
 from cqueue.dispatcher.execution.dispatcher import Dispatcher, check_once
 from cqueue.dispatcher.execution.handlers import bind
-from cqueue.dispatcher.execution.middleware import Middleware
+from cqueue.dispatcher.execution.middleware import HOOKS, Middleware
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
-from cqueue.errors import OutcomeUnknown, Unavailable
+from cqueue.errors import ConfigError, OutcomeUnknown, Unavailable
 from cqueue.store.operations import (
     DeleteMessages,
     Mutate,
@@ -1392,6 +1392,27 @@ def test_a_handler_sees_the_context_variables_of_its_hooks(work, monkeypatch, is
     work.send(b"x") if trigger is None else work.send_many([cqueue.Message(b"x", trigger=trigger)])
     run_all(work, handle_async if is_async else lambda *_: seen.append(tenant.get()), middleware=[Tenant()])
     assert seen == ["shop", "shop", "nobody"]
+
+
+async def _hook(_self, *_):
+    raise AssertionError("nobody awaits this")
+
+
+def _hook_that_yields(_self, *_):
+    yield
+
+
+@pytest.mark.parametrize("hook", [_hook, _hook_that_yields])
+@pytest.mark.parametrize("name", HOOKS)
+def test_a_hook_whose_call_would_run_nothing_is_refused(work, name, hook):
+    """A check before the run, say, would pass each message without a word."""
+    made = type("Check", (Middleware,), {name: hook})
+    for make in (
+        lambda: Dispatcher(work, print, middleware=[made()]),
+        lambda: cqueue.App(middleware=[made()]),
+    ):
+        with pytest.raises(ConfigError, match=rf"Check\.{name} is a (coroutine|generator) function"):
+            make()
 
 
 def test_a_hook_before_the_run_that_fails_is_a_failed_run(work):

@@ -203,9 +203,13 @@ class Dispatcher:
         return self.engine.stats(self._state)
 
     def dead_threads(self) -> tuple[str, ...]:
-        """Return the names of threads that have ended, though they live as long as the dispatcher runs."""
+        """Return the names of threads that have ended, though they live as long as the dispatcher runs.
+
+        Worker threads may be replaced, and count once none is left.
+        """
         vital = (self._stopper, *self.engine.threads)
-        return tuple(thread.name for thread in vital if not thread.is_alive())
+        ended = tuple(thread.name for thread in vital if not thread.is_alive())
+        return (*ended, "all worker threads") if self.engine.worker_threads.are_gone else ended
 
     # ── the stopping thread ──
 

@@ -164,6 +164,11 @@ class Engine:
             hints=added(queue.hints for queue in by_client.values()),
         )
 
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing is received before settlements are stored: UNSETTLED of them wait."""
+        return self.settlement_writer.pending > max(UNSETTLED, 4 * self.options.backlog)
+
     def quarantined(self) -> dict[str, int]:
         """Return how many damaged rows this process has met, by queue or log; "" for rows of neither."""
         stores = {poller.driver.store for poller in self.poll_schedule.pollers}
@@ -183,9 +188,7 @@ class Engine:
 
     def _room(self, poller: Poller, coming: int) -> int:
         """Return how many messages a poller may receive now."""
-        if self.settlement_writer.pending > max(UNSETTLED, 4 * self.options.backlog):
-            return 0
-        return self.backlog.room(poller, self.options.batch_size, coming)
+        return 0 if self.is_full else self.backlog.room(poller, self.options.batch_size, coming)
 
     def _watch(self) -> None:
         self.loop.watch(time.monotonic())

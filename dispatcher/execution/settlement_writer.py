@@ -116,6 +116,11 @@ class SettlementWriter:
         """Settlements not yet known to be stored."""
         return sum(batcher.pending for batcher in self._batchers.values())
 
+    @property
+    def stuck(self) -> dict[str, str]:
+        """Verbs of which nothing could be stored for some seconds, with the last error."""
+        return self._trouble.stuck
+
     def watch(self) -> None:
         """Store what could not be stored, as the process had too many threads."""
         for batcher in self._batchers.values():

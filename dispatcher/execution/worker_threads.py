@@ -12,12 +12,17 @@ from cqueue.dispatcher.execution.runner import Runner
 
 
 class WorkerThreads:
-    """All worker threads of a dispatcher."""
+    """All worker threads of a dispatcher.
+
+    Attributes:
+        are_gone: all were given up, and none could be started in their place.
+    """
 
     def __init__(self, backlog: Backlog, runner: Runner) -> None:
         self._backlog = backlog
         self._runner = runner
         self._numbers = itertools.count()
+        self.are_gone = False
         self._count = 0  # threads that were started, without those that were given up
 
     def start(self) -> None:
@@ -66,6 +71,7 @@ class WorkerThreads:
             self._count -= 1
         with suppress(RuntimeError):  # the process has too many threads just now: at the next look, then
             self.start()
+        self.are_gone = not self._count
 
     def interrupt_all(self, now_s: float) -> None:
         """Interrupt all running handlers, because the dispatcher stops."""

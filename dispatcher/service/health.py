@@ -5,6 +5,7 @@ An outage of Cassandra is no such thing: restarting every worker would only add 
 back. So `/livez` stays 200, and `/readyz` answers 503 until a poll has succeeded again. `/readyz` answers 503
 at once if the last poll of every queue has failed. If only the polls of one queue keep failing, for want of a
 grant for example, it does so after some seconds, so that an operator learns of the queue's waiting messages.
+And it does so where nothing is polled any more, because what was handled cannot be settled.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ STALLED_AFTER_S: Final = 60.0
 """Seconds after which a poll will not end any more: every call in a poll has a time limit well below."""
 REQUEST_TIMEOUT_S: Final = 5
 """Seconds that a client may take to send its request."""
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 NAMED: Final = 3
 """Queues that a reason names: it stays readable."""
 
@@ -67,6 +69,7 @@ def of(dispatcher: Dispatcher) -> Health:
         stalled_s=engine.poll_schedule.stalled_s(),
         failing=all(poller.name in failing for poller in engine.poll_schedule.pollers),
         stuck=engine.fetchers.trouble.stuck,
+        unsettled=engine.settlement_writer.stuck if engine.is_full else NOTHING,
     )
 
 
@@ -76,7 +79,8 @@ def judge(
     dead_threads: Sequence[str] = (),
     stalled_s: float = 0.0,
     failing: bool = False,
-    stuck: Mapping[str, str] = MappingProxyType({}),
+    stuck: Mapping[str, str] = NOTHING,
+    unsettled: Mapping[str, str] = NOTHING,
 ) -> Health:
     """Return the health that follows from a dispatcher's state.
 
@@ -86,6 +90,8 @@ def judge(
         stalled_s: for how many seconds the slowest poll has been under way.
         failing: the last poll of every queue has failed.
         stuck: queues whose polls have all failed for some seconds, with the last error.
+        unsettled: verbs that could not be stored for some seconds, with the last error, if nothing is
+            received before they are.
     """
     if dead_threads:
         return Health(alive=False, ready=False, reason=f"ended: {', '.join(dead_threads)}")
@@ -93,6 +99,11 @@ def judge(
         return Health(alive=False, ready=False, reason=f"a poll has not ended for {stalled_s:.0f} s")
     if stuck:
         return Health(alive=True, ready=False, reason=_named(stuck))
+    if unsettled:
+        why = "; ".join(f"{verb}: {error}" for verb, error in unsettled.items())
+        return Health(
+            alive=True, ready=False, reason=f"nothing is received, as nothing can be settled: {why}"
+        )
     if failing:
         return Health(alive=True, ready=False, reason="Cassandra does not answer")
     return Health(alive=True, ready=state == "running", reason=state)

@@ -225,6 +225,15 @@ class Yields:
         yield
 
 
+def test_a_dispatcher_without_any_worker_thread_is_not_alive(work, dispatch, monkeypatch):
+    """Handlers that hang have used up what threads there are: only a new process handles anything."""
+    dispatcher = dispatch(work, print)
+    assert dispatcher.dead_threads() == ()
+    monkeypatch.setattr(dispatcher.engine.worker_threads, "_count", 0)
+    monkeypatch.setattr(dispatcher.engine.worker_threads, "start", lambda: None)
+    assert until(dispatcher.dead_threads) == ("all worker threads",)
+
+
 def test_a_task_is_no_handler():
     """A task is callable, but takes the arguments in a message's body, not the message and its context."""
     with cqueue.App("memory://") as app, cqueue.connect("memory://") as client:

@@ -185,7 +185,9 @@ def test_a_thread_that_cannot_be_started_is_started_later(stuck, monkeypatch):
         patch.setattr(threading.Thread, "start", refuse)
         stuck.workers.watch(STUCK_S)
     assert stuck.delivery.is_abandoned
+    assert stuck.workers.are_gone
     stuck.workers.watch(STUCK_S)
+    assert not stuck.workers.are_gone
     assert stuck.done.wait(SOON_S)
     stuck.go_on.set()
 

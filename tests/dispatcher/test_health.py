@@ -4,12 +4,17 @@ import json
 import socket
 import urllib.error
 import urllib.request
+from datetime import timedelta
 
 import pytest
 
+import cqueue
+from cqueue.dispatcher.execution import engine, events
 from cqueue.dispatcher.execution.events import LASTING_TOLD, Event, Events, Trouble
 from cqueue.dispatcher.service.health import Health, judge, of, serving, together
 from cqueue.errors import ConfigError, Refused, Unavailable
+from cqueue.store.control import KeepResult
+from tests.fix_dispatcher import until
 
 pytestmark = pytest.mark.usefixtures("brisk_server")
 
@@ -22,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("brisk_server")
         (judge("stopped"), True, False),
         (judge("running", failing=True), True, False),  # Cassandra is away: no restart helps
         (judge("running", stuck={"mail": "Refused: no grant"}), True, False),  # nor here
+        (judge("running", unsettled={"ack": "Refused: no grant"}), True, False),
         (judge("running", stalled_s=59), True, True),
         (judge("running", stalled_s=61), False, False),
         (judge("running", dead_threads=("cqueue-fetcher-0",)), False, False),
@@ -38,6 +44,23 @@ def test_health_is_asked_for_without_counting_the_messages_of_each_queue(work, d
     dispatcher = dispatch(work, print)
     monkeypatch.setattr(dispatcher, "stats", None)
     assert of(dispatcher) == Health(alive=True, ready=True, reason="running")
+
+
+def test_who_receives_nothing_as_no_ack_is_stored_is_not_ready(shop, troubled, dispatch, monkeypatch):
+    """Polls do not fail then: none is made. Here the results cannot be kept, and acks wait for them."""
+    monkeypatch.setattr(engine, "UNSETTLED", 3)
+    monkeypatch.setattr(events, "STUCK_S", 0.0)
+    app = cqueue.App(shop)
+    task = app.task(name="t", queue="work", result_ttl=timedelta(minutes=1))(lambda: 1)
+    (queue,) = app.setup()
+    troubled.trouble = lambda operation: Refused("GRANT") if isinstance(operation, KeepResult) else None
+    dispatcher = dispatch(queue, app, backlog=1)
+    for _ in range(10):
+        task.enqueue()
+    expected = "nothing is received, as nothing can be settled: ack: Refused: GRANT"
+    until(lambda: of(dispatcher) == Health(alive=True, ready=False, reason=expected))
+    troubled.trouble = lambda _: None
+    until(lambda: of(dispatcher).ready)
 
 
 def test_a_queue_that_cannot_be_received_from_is_named_with_the_reason():

@@ -28,7 +28,7 @@ from cqueue.dispatcher.application.payload import (
 )
 from cqueue.dispatcher.application.payload import codec as codec_of
 from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Action, Retry
-from cqueue.dispatcher.execution.context import Binding, Context, run_context
+from cqueue.dispatcher.execution.context import SHORTEST_TIMEOUT, Binding, Context, run_context
 from cqueue.dispatcher.execution.handlers import check_runs, is_async
 from cqueue.dispatcher.execution.results import Keeping
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
@@ -47,8 +47,6 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
-SHORTEST_TIMEOUT = timedelta(milliseconds=1)
-"""Shortest timeout of a task: a handler that takes less needs none."""
 MAX_NAME_IN_KEY = 900
 """Characters of a task's name in a unique key, at most, so that the key is within its limit."""
 SHORTEST_RESULT = timedelta(seconds=1)

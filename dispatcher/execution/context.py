@@ -15,12 +15,15 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from cqueue.consumer import ReceivedMessage
-from cqueue.dispatcher.execution.actions import Retry
-from cqueue.errors import BadInput, ConfigError
-from cqueue.runtime.durations import given
+from cqueue.dispatcher.execution.actions import LONGEST_DELAY, Retry
+from cqueue.errors import BadInput
+from cqueue.message import check_duration
 
 if TYPE_CHECKING:
     from cqueue.dispatcher.execution.results import Keeping
+
+SHORTEST_TIMEOUT = timedelta(milliseconds=1)
+"""Shortest timeout of a handler: one that takes less needs none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +95,7 @@ class Binding:
         call: the handler; a coroutine function if `is_async`.
         retry: retry policy of the handler.
         is_async: `call` returns a coroutine.
-        timeout: longest run, or None.
+        timeout: longest run, 1 ms to 10 years, or None.
         log_errors: log lines have the texts of errors too; otherwise only their classes and frames, because a
             text may quote the message.
         keeping: how results are kept; None: not at all.
@@ -110,10 +113,10 @@ class Binding:
         """Check the timeout, which a resolver of the application's may have chosen.
 
         Raises:
-            ConfigError: it is neither None nor a timedelta.
+            BadInput: it is out of range. A time far beyond would overflow the deadline of each run.
         """
-        if not isinstance(self.timeout, timedelta | None):
-            raise ConfigError(f"timeout is {given(self.timeout)}")
+        if self.timeout is not None:
+            check_duration("timeout", self.timeout, SHORTEST_TIMEOUT, LONGEST_DELAY)
 
 
 _current_run: ContextVar[tuple[ReceivedMessage, Context]] = ContextVar("cqueue_running")

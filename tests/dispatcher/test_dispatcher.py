@@ -374,17 +374,21 @@ def test_a_reason_is_text(work, wrong):
     assert (total.retried, work.peek()[0].state) == (1, "waiting")
 
 
-def test_a_timeout_is_a_timedelta(work):
+@pytest.mark.parametrize("wrong", [5, timedelta(), timedelta(seconds=-1), timedelta.max])
+def test_a_timeout_is_a_timedelta_within_bounds(work, wrong):
     """Of a resolver's as well: its message waits for the next attempt, and the others are handled."""
+    lines = []
 
     class Careless:
         def resolve(self, message):
-            limit = 5 if message.body == b"x" else timedelta(seconds=5)
+            limit = wrong if message.body == b"x" else timedelta(seconds=5)
             return cqueue.Binding("t", lambda *_: None, cqueue.Retry(HOUR), timeout=limit)
 
     work.send_many([cqueue.Message(b"x"), cqueue.Message(b"good")])
-    total = run_all(work, Careless())
+    total = run_all(work, Careless(), on_event=lambda event, fields: lines.append((event, fields)))
     assert (total.retried, total.succeeded) == (1, 1)
+    (fields,) = [fields for event, fields in lines if event == "message_retried"]
+    assert "timeout is" in fields["error"]
 
 
 class Mute(Exception):

@@ -8,6 +8,7 @@ signal handler does any work, and nothing is done twice.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
@@ -452,5 +453,17 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def end_child(code: int) -> NoReturn:
+    """End a child; one that has drained calls first what the application has registered for its end.
+
+    The usual end of Python would wait for threads that nobody can end, too.
+    """
+    try:
+        if code == Exit.DRAINED:
+            atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing ends its children
+    finally:
+        leave(code)
+
+
 if __name__ == "__main__":
-    leave(child(*map(int, sys.argv[1:3])))
+    end_child(child(*map(int, sys.argv[1:3])))

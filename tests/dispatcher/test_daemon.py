@@ -682,6 +682,28 @@ def test_a_child_that_is_just_starting_survives_what_a_terminal_sends_to_all(tmp
     assert notice.code == 0
 
 
+def test_a_child_that_has_drained_calls_what_its_application_has_registered(tmp_path):
+    """An exporter of spans sends its last batch there. A thread that never ends keeps no child."""
+    (tmp_path / "tidy_shop.py").write_text(
+        textwrap.dedent("""
+        import atexit, pathlib, threading
+        import cqueue
+
+        atexit.register(pathlib.Path(__file__).with_name("tidied").touch)
+        threading.Thread(target=threading.Event().wait, daemon=False).start()
+        app = cqueue.App("memory://tidy")
+        app.task(queue="mail", name="send")(print)
+    """)
+    )
+    inbox = queue.SimpleQueue()
+    settings = DaemonSettings(target="tidy_shop:app", log="json", app_dir=str(tmp_path), drain=True)
+    ChildProcess(CHILD_MODULE, asdict(settings), inbox)
+    while not isinstance(notice := inbox.get(timeout=60), Ended):
+        pass
+    assert notice.code == 0
+    assert (tmp_path / "tidied").exists()
+
+
 def test_an_attempt_that_gets_no_answer_does_not_keep_the_process(tmp_path):
     """As the driver does: the end of Python waits for the lock of a cluster that is connecting."""
     (tmp_path / "stuck_shop.py").write_text(

@@ -74,6 +74,15 @@ class EventLoop:
             error = RuntimeError(f"the event loop has not come round for {now_s - self._asked_s:.0f} s")
             self._trouble.failed("loop", error, running=len(self._tasks))
 
+    def overdue_s(self, now_s: float) -> float:
+        """Return for how many seconds a blocked loop has kept a handler from being ended whose time limit has
+        passed; 0 if no handler has passed its own.
+        """
+        asked_s = self._asked_s
+        if asked_s is None or not any(one.is_over(now_s) for one in self._backlog.coroutines.called()):
+            return 0.0
+        return now_s - asked_s
+
     def interrupt_all(self) -> None:
         """Cancel all coroutines, because the dispatcher stops."""
         self._call_soon(self._interrupt_all)

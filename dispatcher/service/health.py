@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     from cqueue.dispatcher.execution.dispatcher import Dispatcher
 
 STALLED_AFTER_S: Final = 60.0
-"""Seconds after which a poll will not end any more: every call in a poll has a time limit well below."""
+"""Seconds after which a poll will not end any more: every call in a poll has a time limit well below. A
+blocked event loop gets as long."""
 REQUEST_TIMEOUT_S: Final = 5
 """Seconds that a client may take to send its request."""
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -59,7 +61,9 @@ def of(dispatcher: Dispatcher) -> Health:
 
     Only what should never wait is checked. A handler may take hours, and an ack may wait for Cassandra. But a
     thread that has ended, or a poll that does not return although every call in it has a time limit, needs a
-    new process. Nothing is counted: a daemon asks once a second, perhaps of 20,000 queues.
+    new process. So does an event loop that is blocked by a handler whose time limit has passed.
+
+    Nothing is counted: a daemon asks once a second, perhaps of 20,000 queues.
     """
     state, engine = dispatcher.state, dispatcher.engine
     failing = set(engine.fetchers.trouble.subjects)
@@ -67,6 +71,7 @@ def of(dispatcher: Dispatcher) -> Health:
         state,
         dead_threads=dispatcher.dead_threads() if state == "running" else (),
         stalled_s=engine.poll_schedule.stalled_s(),
+        blocked_s=engine.loop.overdue_s(time.monotonic()),
         failing=all(poller.name in failing for poller in engine.poll_schedule.pollers),
         stuck=engine.fetchers.trouble.stuck,
         unsettled=engine.settlement_writer.stuck if engine.is_full else NOTHING,
@@ -78,6 +83,7 @@ def judge(
     *,
     dead_threads: Sequence[str] = (),
     stalled_s: float = 0.0,
+    blocked_s: float = 0.0,
     failing: bool = False,
     stuck: Mapping[str, str] = NOTHING,
     unsettled: Mapping[str, str] = NOTHING,
@@ -88,15 +94,14 @@ def judge(
         state: new, running, stopping or stopped.
         dead_threads: names of threads that have ended though they should not.
         stalled_s: for how many seconds the slowest poll has been under way.
+        blocked_s: for how many seconds a blocked event loop has kept a time limit from being enforced.
         failing: the last poll of every queue has failed.
         stuck: queues whose polls have all failed for some seconds, with the last error.
         unsettled: verbs that could not be stored for some seconds, with the last error, if nothing is
             received before they are.
     """
-    if dead_threads:
-        return Health(alive=False, ready=False, reason=f"ended: {', '.join(dead_threads)}")
-    if stalled_s > STALLED_AFTER_S:
-        return Health(alive=False, ready=False, reason=f"a poll has not ended for {stalled_s:.0f} s")
+    if why := _fault(dead_threads, stalled_s, blocked_s):
+        return Health(alive=False, ready=False, reason=why)
     if stuck:
         return Health(alive=True, ready=False, reason=_named(stuck))
     if unsettled:
@@ -107,6 +112,17 @@ def judge(
     if failing:
         return Health(alive=True, ready=False, reason="Cassandra does not answer")
     return Health(alive=True, ready=state == "running", reason=state)
+
+
+def _fault(dead_threads: Sequence[str], stalled_s: float, blocked_s: float) -> str:
+    """Return what only a new process cures; nothing if there is no such fault."""
+    if dead_threads:
+        return f"ended: {', '.join(dead_threads)}"
+    if stalled_s > STALLED_AFTER_S:
+        return f"a poll has not ended for {stalled_s:.0f} s"
+    if blocked_s > STALLED_AFTER_S:
+        return f"a handler whose time limit has passed has blocked the event loop for {blocked_s:.0f} s"
+    return ""
 
 
 def _named(stuck: Mapping[str, str]) -> str:

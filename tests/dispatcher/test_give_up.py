@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import sys
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -402,3 +403,27 @@ def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop,
     assert done.wait(SOON_S)
     ((inside, ended),) = ends
     inside.call_soon_threadsafe(ended.set)
+
+
+@pytest.mark.parametrize(("limit_s", "overdue"), [(10, True), (None, False)])
+def test_a_loop_that_is_blocked_by_a_handler_past_its_time_limit_is_overdue(
+    start_loop, runner, limit_s, overdue
+):
+    """Nothing can end the handler: its messages, and those of all coroutines here, would be held for ever."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    async def block(*_):
+        begun.set()
+        assert go_on.wait(SOON_S)
+
+    loop, backlog = start_loop(runner)
+    delivery = make_coroutine(block)
+    delivery.binding = replace(delivery.binding, timeout=limit_s and timedelta(seconds=limit_s))
+    backlog.put([delivery])
+    assert begun.wait(SOON_S)
+    now_s = time.monotonic()
+    loop.watch(now_s)
+    assert loop.overdue_s(now_s + 5) == 0
+    assert loop.overdue_s(now_s + 100) == (pytest.approx(100) if overdue else 0)
+    go_on.set()
+    until(lambda: loop.overdue_s(now_s + 100) == 0)

@@ -30,6 +30,8 @@ pytestmark = pytest.mark.usefixtures("brisk_server")
         (judge("running", unsettled={"ack": "Refused: no grant"}), True, False),
         (judge("running", stalled_s=59), True, True),
         (judge("running", stalled_s=61), False, False),
+        (judge("running", blocked_s=59), True, True),
+        (judge("running", blocked_s=61), False, False),
         (judge("running", dead_threads=("cqueue-fetcher-0",)), False, False),
         (judge("running", dead_threads=("cqueue-lease-extender",), failing=True), False, False),
     ],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -119,7 +119,7 @@ def misuse(value: Any) -> str:
     """Return why a returned value shows that the handler did no work; empty for all other values."""
     if isinstance(value, type) and issubclass(value, Retry | Snooze | Cancel | Dead):
         return f"the class {value.__name__}; return an object: {value.__name__}(…)"
-    if inspect.isawaitable(value) or inspect.isgenerator(value) or inspect.isasyncgen(value):
+    if inspect.isawaitable(value) or isinstance(value, Generator | AsyncGenerator | map | filter):
         if inspect.iscoroutine(value):
             value.close()  # the error says it all: Python need not warn that nobody awaited it
         return f"a {type(value).__name__} that has not run; run it, and return what comes of it"

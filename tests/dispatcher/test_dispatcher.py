@@ -196,6 +196,7 @@ async def _coroutine():
         (lambda: cqueue.Dead, "the class Dead; return an object"),
         (_coroutine, "a coroutine that has not run"),
         (lambda: (number for number in ()), "a generator that has not run"),
+        (lambda: map(print, ()), "a map that has not run"),
         (Future, "a Future, whose work may still run or fail"),
     ],
 )

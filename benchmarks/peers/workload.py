@@ -138,8 +138,8 @@ class SelfMeasuring(Protocol):
 
 def percentile_ms(latencies_s: Sequence[float], percent: int) -> float:
     """Return the nearest-rank percentile, in ms."""
-    ordered = sorted(latencies_s)
-    return round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)] * 1000, 3)
+    rank = max(1, -(-len(latencies_s) * percent // 100))
+    return round(sorted(latencies_s)[rank - 1] * 1000, 3)
 
 
 def latency_of(latencies_s: Sequence[float]) -> Latency:

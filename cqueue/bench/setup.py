@@ -139,8 +139,7 @@ def open_bench(settings: Settings) -> Iterator[Bench]:
 
 def percentile(values: Sequence[float], percent: int) -> float:
     """The nearest-rank percentile, in the unit of the values."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+    return sorted(values)[max(1, -(-len(values) * percent // 100)) - 1]
 
 
 def times_ms(values_s: Sequence[float], prefix: str = "") -> dict[str, float]:

@@ -12,7 +12,7 @@ from rich.console import Console
 from cqueue.bench import bare, children, followers, growth, latency
 from cqueue.bench.bare import Pace
 from cqueue.bench.options import Options
-from cqueue.bench.setup import open_bench
+from cqueue.bench.setup import open_bench, times_ms
 from cqueue.cli import bench as command
 from cqueue.cli.context import AS_IT_IS, CliContext
 from cqueue.cli.main import main
@@ -121,6 +121,13 @@ def test_those_that_are_never_ready_are_given_up(monkeypatch):
 
 
 # ── paces and figures ──
+
+
+def test_percentiles_are_of_nearest_rank():
+    """The slowest of a hundred is not their 99th percentile, nor the slower of two their median."""
+    assert times_ms([n / 1000 for n in range(100, 0, -1)]) == {"p50_ms": 50, "p99_ms": 99}
+    assert times_ms([0.002, 0.001]) == {"p50_ms": 1, "p99_ms": 2}
+    assert times_ms([0.001]) == {"p50_ms": 1, "p99_ms": 1}
 
 
 def test_a_pace_goes_by_the_clock_and_who_is_late_makes_up_for_it(monkeypatch):

@@ -50,7 +50,7 @@ class Report:
         ack_unknown: handled, but no ack of it was acknowledged.
         dead: drained from the dead-letter queue.
         left: still in the queue and its dead-letter queue, by exact count; None if it could not be counted.
-        lost: sent, never handled, not dead, not left.
+        lost: sent, never handled, not dead, not left; None if that is not known, as nothing could be counted.
         unsent: never stored: not reached, refused, or of unknown outcome and not seen.
         duplicates: deliveries of a message that had been handled or was dead already.
         redelivered: deliveries of a message beyond its first.
@@ -69,7 +69,7 @@ class Report:
     ack_unknown: int
     dead: int
     left: int | None
-    lost: int
+    lost: int | None
     unsent: int
     duplicates: int
     redelivered: int
@@ -227,7 +227,7 @@ class Ledger:
                 ack_unknown=len(self._handled - self._acked - self._dead),
                 dead=len(self._dead),
                 left=left,
-                lost=max(0, unseen - (left or 0)),
+                lost=_lost(unseen, left),
                 unsent=self.total - len(sent),
                 duplicates=self._duplicates,
                 redelivered=self._redelivered(),
@@ -255,6 +255,13 @@ class Ledger:
 
     def _redelivered(self) -> int:
         return self._deliveries.total() - len(self._deliveries)
+
+
+def _lost(unseen: int, left: int | None) -> int | None:
+    """Return how many messages that nobody has seen are not left either."""
+    if left is None:
+        return None if unseen else 0
+    return max(0, unseen - left)
 
 
 def percentile_ms(seconds: Sequence[float], percent: int) -> float | None:

@@ -93,9 +93,8 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, bool]]:
     yield "acked", f"{report.acked:,}", "handled, then deleted from the queue", True
     yield "ack unknown", f"{report.ack_unknown:,}", "handled; whether the ack arrived is not known", False
     yield "dead", f"{report.dead:,}", "failed at every attempt; were dead letters", True
-    left = "?" if report.left is None else f"{report.left:,}"
-    yield "left", left, "counted in the queue and its dead letters", True
-    yield "lost", f"{report.lost:,}", "sent, and neither acked, dead, nor left", True
+    yield "left", _count(report.left), "counted in the queue and its dead letters", True
+    yield "lost", _count(report.lost), "sent, and neither acked, dead, nor left", True
     yield "duplicates", f"{report.duplicates:,}", "delivered after they had been handled", True
     yield "redelivered", f"{report.redelivered:,}", "delivered again because handling failed", True
     yield "altered", f"{report.altered:,}", "bodies that nobody sent", False
@@ -108,6 +107,10 @@ def _rows(report: Report) -> Iterator[tuple[str, str, str, bool]]:
     yield "latency p99", show_ms(report.p99_ms), "", True
 
 
+def _count(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
+
+
 def _verdict(report: Report) -> Text:
     if report.balanced:
         acked = report.acked + report.ack_unknown
@@ -115,6 +118,8 @@ def _verdict(report: Report) -> Text:
         return Text.assemble(("Balanced:", "bold green"), account)
     if report.interrupted:
         return Text.assemble(("Interrupted:", "bold yellow"), " this is how far it came.")
+    if report.left is None:
+        return Text.assemble(("Not known:", "bold red"), " Cassandra did not say what is left.")
     return Text.assemble(("It does not balance.", "bold red"), " Something is missing, or too much.")
 
 

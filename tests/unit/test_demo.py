@@ -96,7 +96,18 @@ def test_a_message_that_vanished_is_lost(ledger):
     assert ledger.report(0, interrupted=False).lost == 1
     left = ledger.report(1, interrupted=False)
     assert (left.lost, left.left, left.balanced) == (0, 1, False)
-    assert not ledger.report(None, interrupted=False).balanced
+
+
+def test_nothing_counts_as_lost_while_nobody_can_say_what_is_left(ledger):
+    """After Ctrl-C in an outage most messages may well be in the queue."""
+    ledger.sending(range(1, 6))
+    ledger.stored(range(1, 6))
+    ledger.handled([1, 2, 3, 4])
+    ledger.acked([1, 2, 3, 4])
+    report = ledger.report(None, interrupted=False)
+    assert (report.left, report.lost, report.balanced) == (None, None, False)
+    ledger.handled([5])
+    assert ledger.report(None, interrupted=False).lost == 0
 
 
 def test_an_unknown_send_counts_as_sent_when_it_is_seen(ledger):
@@ -456,12 +467,16 @@ def test_elsewhere_there_is_a_line_a_second(ledger):
 
 @pytest.mark.parametrize(
     ("interrupted", "left", "says"),
-    [(True, 3, "Interrupted:"), (False, 3, "does not balance"), (False, None, "?")],
+    [(True, 3, "Interrupted:"), (False, 3, "does not balance"), (False, None, "Not known:")],
 )
 def test_the_summary_says_what_is_wrong(ledger, interrupted, left, says):
+    ledger.sending([1])
+    ledger.stored([1])
     console = Console(file=io.StringIO(), width=120)
     console.print(display.summary(ledger.report(left, interrupted=interrupted)))
-    assert says in console.file.getvalue()
+    shown = console.file.getvalue()
+    assert says in shown
+    assert re.search(r"lost +(\S+)", shown).group(1) == ("?" if left is None else "0")
 
 
 def test_long_latencies_are_shown_in_seconds():

@@ -21,7 +21,7 @@ from typing import Any
 
 from cqueue.bench.options import Options
 from cqueue.bench.setup import open_bench, silent
-from cqueue.bench.throughput import Bare, drain_all, send_all
+from cqueue.bench.throughput import Bare, bare_rows, drain_all, send_all
 from cqueue.dev.jars import complete_jars, jars_directory
 from cqueue.settings import load
 from cqueue.store.connection import open_session
@@ -71,8 +71,8 @@ def main() -> int:
     settings = load(status["url"])
     node = Node(status["nodes"][0]["pid"], settings.keyspace)
     work = Options(messages=options.messages, size=options.size)
-    with open_session(settings) as connection:
-        bare = Bare(connection.session, work)
+    with open_session(settings) as connection, bare_rows(connection.session) as name:
+        bare = Bare(connection.session, work, name)
         floor = _written(node, lambda: bare.insert_all(silent), lambda: bare.drain_all(silent))
     with open_bench(settings) as bench, bench.queue(work) as queue:
         ours = _written(node, lambda: send_all(queue, work), lambda: drain_all(queue, work))

@@ -51,13 +51,12 @@ class Pace:
 
 
 class Floor:
-    """Bare inserts and bare conditional mutations in turn, on a session of their own."""
+    """Bare inserts and bare conditional mutations in turn."""
 
-    def __init__(self, session: Any, size: int) -> None:
+    def __init__(self, insert: Call, mutation: Call, size: int) -> None:
         self._body = bytes(size)
         self._took_s: dict[str, list[float]] = {"insert": [], "mutation": []}
-        calls = zip(self._took_s.values(), (bare_insert(session), bare_mutation(session)), strict=True)
-        self._turns = cycle(calls)
+        self._turns = cycle(zip(self._took_s.values(), (insert, mutation), strict=True))
 
     def measure(self, pace: Pace) -> None:
         """Insert or mutate at each tick, in turn."""
@@ -73,9 +72,9 @@ class Floor:
         return {"floor_ms": round(found["bare_insert_p50_ms"] + found["bare_mutation_p50_ms"], 3), **found}
 
 
-def bare_insert(session: Any) -> Call:
-    """Make a call that stores the row of one message, with one bound insert."""
-    insert, name = session.prepare(INSERT), f"bench-floor@{time.time_ns():x}"
+def bare_insert(session: Any, name: str) -> Call:
+    """Make a call that stores the row of one message, with one bound insert. name: of `bare_rows`."""
+    insert = session.prepare(INSERT)
 
     def call(body: bytes) -> None:
         now_us = time.time_ns() // 1000
@@ -85,9 +84,12 @@ def bare_insert(session: Any) -> Call:
     return call
 
 
-def bare_mutation(session: Any) -> Call:
-    """Make a call that locks a wide row as a claim does: one conditional batch, at serial consistency."""
-    update, name, owner = session.prepare(_LOCK), f"bench-floor@{time.time_ns():x}", secrets.token_bytes(16)
+def bare_mutation(session: Any, name: str) -> Call:
+    """Make a call that locks a wide row as a claim does: one conditional batch, at serial consistency.
+
+    name: of `bare_rows`, and of no other call.
+    """
+    update, owner = session.prepare(_LOCK), secrets.token_bytes(16)
     fences: dict[int, int | None] = dict.fromkeys(range(PARTITIONS))
 
     def call(_body: bytes) -> None:

@@ -17,10 +17,11 @@ from functools import partial
 from itertools import chain
 from typing import Any, Final
 
-from cqueue.bench.bare import Call, Floor, Pace
+from cqueue.bench.bare import Call, Floor, Pace, bare_insert, bare_mutation
 from cqueue.bench.children import Signals, Work, children, threads
 from cqueue.bench.options import Options
 from cqueue.bench.setup import Bench, Progress, percentile, silent, times_ms
+from cqueue.bench.throughput import bare_rows
 from cqueue.consumer import ReceivedMessage
 from cqueue.dispatcher.execution.context import Context
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
@@ -67,9 +68,14 @@ def latency(bench: Bench, options: Options, asked: Asked, progress: Progress = s
     """Send one by one to dispatchers in other processes, at each rate: send to handler, in ms."""
     paces = asked.paces()
     rows: list[dict[str, Any]] = []
-    with open_session(bench.settings) as connection:
+    with (
+        open_session(bench.settings) as connection,
+        bare_rows(connection.session) as inserted,
+        bare_rows(connection.session) as locked,
+    ):
+        calls = bare_insert(connection.session, inserted), bare_mutation(connection.session, locked)
         for pace in paces:
-            floor = Floor(connection.session, options.size)
+            floor = Floor(*calls, options.size)
             rows.append(_at_rate(bench, options, asked, pace, floor))
             progress(len(rows) / len(paces))
     return bench.result("latency", options, {"rows": rows}, without=UNUSED)

@@ -26,6 +26,7 @@ from cqueue.bench.setup import (
     silent,
     times_ms,
 )
+from cqueue.bench.throughput import bare_rows
 from cqueue.store.connection import open_session
 
 LINGER: Final = timedelta()
@@ -36,10 +37,14 @@ def sends(
     bench: Bench, options: Options, rounds: int = 3, threads: int = 16, progress: Progress = silent
 ) -> dict[str, Any]:
     """Sends a second of all threads together, after one round to warm up: medians, and ratios."""
-    with open_session(bench.settings) as connection, bench.queue(options) as queue:
+    with (
+        open_session(bench.settings) as connection,
+        bare_rows(connection.session) as name,
+        bench.queue(options) as queue,
+    ):
         lingering = bench.client.queue(queue.name, linger=LINGER)
         ways: dict[str, Call] = {
-            "floor": bare_insert(connection.session),
+            "floor": bare_insert(connection.session, name),
             "send": queue.send,
             "linger": lingering.send,
         }

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -47,24 +48,36 @@ _DELETE = (
     "DELETE FROM messages WHERE queue = ? AND time_shard = ? AND shard = ? AND kind = 3 "
     "AND priority = 0 AND id IN ?"
 )
+_DELETE_ALL = "DELETE FROM messages WHERE queue = %s AND time_shard = 0 AND shard = %s"
 _LOWEST = uuid_from_time(0, 0, 0)
+
+
+@contextmanager
+def bare_rows(session: Any) -> Iterator[str]:
+    """A name for rows of no queue, which nobody else would ever delete; they are deleted at the end."""
+    name = f"bench-floor@{time.time_ns():x}"
+    try:
+        yield name
+    finally:
+        for shard in range(PARTITIONS):
+            session.execute(_DELETE_ALL, (name, shard))
 
 
 def floor(bench: Bench, options: Rows, progress: Progress = silent) -> dict[str, Any]:
     """The bare driver on the same rows: a session of its own, bound statements, no protocol."""
-    with open_session(bench.settings) as connection:
-        bare = Bare(connection.session, options)
+    with open_session(bench.settings) as connection, bare_rows(connection.session) as name:
+        bare = Bare(connection.session, options, name)
         sends_s, drains_s = bare.insert_all(progress), bare.drain_all(progress)
     return bench.result("floor", options, rates(options.messages, sends_s, drains_s))
 
 
 class Bare:
-    """Inserts, slice reads and deletes with nothing around them."""
+    """Inserts, slice reads and deletes with nothing around them. name: of `bare_rows`."""
 
-    def __init__(self, session: Any, options: Rows) -> None:
+    def __init__(self, session: Any, options: Rows, name: str) -> None:
         self.session = session
         self.options = options
-        self.name = f"bench-floor@{time.time_ns():x}"
+        self.name = name
         self.insert, self.slice, self.delete = (session.prepare(text) for text in (INSERT, _SLICE, _DELETE))
 
     def insert_all(self, progress: Progress) -> list[float]:

@@ -5,11 +5,12 @@ import json
 import os
 import re
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
-from cqueue.bench import bare, children, followers, growth, latency
+from cqueue.bench import bare, children, followers, growth, latency, throughput
 from cqueue.bench.bare import Pace
 from cqueue.bench.options import Options
 from cqueue.bench.setup import open_bench, times_ms
@@ -242,6 +243,31 @@ def test_producers_and_consumers_work_at_once_each_a_process(keyspace, capsys, s
     found = measured(capsys, keyspace.url, *words)
     assert started == [("children", 2), ("children", 2), ("children", 4)]
     assert found["ratio"] == pytest.approx(found["pairs_2"]["per_s"] / found["pairs_1"]["per_s"], abs=1e-3)
+
+
+@pytest.mark.cassandra
+@pytest.mark.usefixtures("started")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sends", "--messages", "32", "--rounds", "1"),
+        ("latency", "--one-process", "--seconds", "1", "--rate", "20"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_the_bare_driver_leaves_no_rows(keyspace, connection, capsys, words):
+    """No queue has them, so nobody else would delete them: benchmarks run on clusters that people use."""
+    measured(capsys, keyspace.url, *words)
+    rows = connection.session.execute(f"SELECT queue FROM {keyspace.name}.messages")  # noqa: S608
+    assert not [row for row in rows if row.queue.startswith("bench-floor")]
+
+
+def test_bare_rows_are_deleted_also_after_ctrl_c():
+    deleted = []
+    session = SimpleNamespace(execute=lambda _text, key: deleted.append(key))
+    with pytest.raises(KeyboardInterrupt), throughput.bare_rows(session) as name:
+        raise KeyboardInterrupt
+    assert deleted == [(name, shard) for shard in range(throughput.PARTITIONS)]
 
 
 def test_messages_that_did_not_come_back_are_told():

@@ -28,6 +28,7 @@ from cqueue.queue import Queue
 IDLE_SECONDS = 10
 SETTLE_SECONDS = 5
 PATIENCE_S = 60.0
+UNUSED = ("messages", "size", "batch", "receive")
 LONG_TIME_SHARD = timedelta(days=30)
 """Keeps the wide row of the last message for longer than the benchmark takes.
 
@@ -86,7 +87,7 @@ def idle(
         rows = [
             waiting.row(_send(waiting, queue), took_s) for waiting, queue in zip(all_, queues, strict=True)
         ]
-    return bench.result("idle", options, {"rows": rows, "seconds": round(took_s, 1)})
+    return bench.result("idle", options, {"rows": rows, "seconds": round(took_s, 1)}, without=UNUSED)
 
 
 @contextmanager
@@ -179,4 +180,4 @@ def idle_queues(
         "statements_per_s": round(waiting.statements / took_s, 2),
         "seconds": round(took_s, 1),
     }
-    return bench.result("idle", options, figures, queues=queues)
+    return bench.result("idle", options, figures, without=UNUSED, queues=queues)

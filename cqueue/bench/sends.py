@@ -59,10 +59,11 @@ def sends(
 
 
 def _measured(send: Call, options: Options, threads: int, _part: Progress) -> Figures:
-    each = max(1, options.messages // threads)
+    each, rest = divmod(options.messages, threads)
+    counts = [each + (number < rest) for number in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         begin = time.perf_counter()
-        some = pool.map(partial(_send_some, send, bytes(options.size)), [each] * threads)
+        some = pool.map(partial(_send_some, send, bytes(options.size)), counts)
         took_s = list(chain.from_iterable(some))
         total_s = time.perf_counter() - begin
     return {"per_s": round(len(took_s) / total_s, 1), **times_ms(took_s)}

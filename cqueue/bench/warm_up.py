@@ -54,7 +54,7 @@ def warm_up(bench: Bench, options: Options, seconds: float, progress: Progress =
         finally:
             over.set()  # Ctrl-C, or an error: the threads end after their step
     figures = {"seconds": round(time.monotonic() - begin, 1), "sent": messages}
-    return bench.result("warm-up", options, figures)
+    return bench.result("warm-up", options, figures, without=("messages", "batch", "receive"))
 
 
 def one_by_one(bench: Bench, options: Options) -> None:

@@ -29,6 +29,7 @@ def test_who_waits_looks_every_two_seconds_or_every_second_without_the_doorbell(
     """
     result = idle(bench, Options(), seconds=10)
     assert len(result["rows"]) == 8
+    assert not {"messages", "size", "batch", "receive"} & result.keys(), "it has chosen its own"
     for row in result["rows"]:
         look = LOOK[row["wide_rows"]]
         looks = 10 / EVERY_S[row["notify"]] + 1 + (row["who"] == "dispatcher")

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from cqueue.bench import bare, children, followers, growth, latency, throughput
+from cqueue.bench import bare, children, followers, growth, latency, sends, throughput
 from cqueue.bench.bare import Pace
 from cqueue.bench.options import Options
-from cqueue.bench.setup import open_bench, times_ms
+from cqueue.bench.setup import open_bench, silent, times_ms
 from cqueue.cli import bench as command
 from cqueue.cli.context import AS_IT_IS, CliContext
 from cqueue.cli.main import main
@@ -164,6 +164,14 @@ def test_messages_that_warm_up_are_not_counted(monkeypatch):
         latency.note(body, took_s)
     assert len(took_s) == 3
     assert all(0 < one < 60 for one in took_s)
+
+
+@pytest.mark.parametrize(("messages", "threads"), [(5, 16), (1000, 16), (48, 16), (7, 1)])
+def test_as_many_are_sent_as_the_result_says(messages, threads):
+    sent = []
+    figures = sends._measured(sent.append, Options(messages, 200), threads, silent)
+    assert len(sent) == messages
+    assert figures["per_s"] > 0
 
 
 def test_what_has_not_come_is_told_and_not_left_out_of_the_percentiles():

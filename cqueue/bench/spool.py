@@ -13,13 +13,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
-from threading import Event, Thread
+from threading import Event
 from typing import Any, Final
 
 from cqueue._version import __version__
@@ -227,20 +228,30 @@ def _stall_ms(parent: Path, bodies: list[bytes] | None) -> float:
     bodies: appended every 10 ms; None: nothing is, which shows what the machine does to it.
     """
     ended = Event()
-    with _directory(parent) as directory, Spool(directory / "spool", fsync="interval:100ms") as target:
-        writer = Thread(target=_append_until, args=(target, bodies, ended))
-        writer.start()
+    with (
+        _directory(parent) as directory,
+        Spool(directory / "spool", fsync="interval:100ms") as target,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        writer = pool.submit(_append_until, target, bodies, ended)
         try:
-            return _longest_gap_s(STALL_S) * 1000
+            longest_s = _longest_gap_s(STALL_S)
         finally:
             ended.set()
-            writer.join()
+        writer.result()
+        return longest_s * 1000
 
 
 def _append_until(target: Spool, bodies: list[bytes] | None, ended: Event) -> None:
+    """Append until the end; what could not be appended raises."""
+    pending = deque[Any]()
     while not ended.wait(0.01):
         if bodies is not None:
-            target.append_many(TOPIC, bodies)
+            pending.append(target.append_many(TOPIC, bodies))
+        while pending and pending[0].done():
+            pending.popleft().result()
+    for future in pending:
+        future.result()
 
 
 def _longest_gap_s(seconds: float) -> float:

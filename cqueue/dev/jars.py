@@ -117,11 +117,16 @@ def _run_maven(target: Path, progress: Progress) -> None:
         text=True,
         errors="replace",
     ) as process:
-        for line in process.stdout or ():
-            output.append(line.rstrip())
-            if "Downloaded from" in line:
-                count = sum("Downloaded from" in each for each in output)
-                progress(f"Fetching Apache Cassandra {cassandra_version()}: {count} files")
+        try:
+            for line in process.stdout or ():
+                output.append(line.rstrip())
+                if "Downloaded from" in line:
+                    count = sum("Downloaded from" in each for each in output)
+                    progress(f"Fetching Apache Cassandra {cassandra_version()}: {count} files")
+        except BaseException:  # a SIGTERM, say: unlike Ctrl-C, Maven does not hear it
+            process.kill()
+            process.wait()
+            raise
     if process.returncode != 0:
         raise DevError(_maven_error(output))
 

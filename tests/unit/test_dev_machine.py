@@ -280,6 +280,20 @@ def test_failed_download_looks_incomplete(maven):
     assert len(jars.ensure_jars()) == 1
 
 
+def test_an_interrupted_download_leaves_neither_maven_nor_half_of_it(maven, tmp_path):
+    """A SIGTERM reaches this process alone."""
+
+    def interrupted(line):
+        if "files" in line:
+            raise KeyboardInterrupt
+
+    maven(f"echo $$ > {tmp_path}/pid; echo one > $d/a.jar; echo Downloaded from central; exec sleep 60")
+    with pytest.raises(KeyboardInterrupt):
+        jars.ensure_jars(interrupted)
+    assert processes.is_gone(int((tmp_path / "pid").read_text()))
+    assert not list(jars.jars_directory().parent.iterdir())
+
+
 def test_a_cache_that_takes_no_more_has_a_remedy(maven):
     maven(f"mkdir $d/{jars.MANIFEST}; echo one > $d/a.jar")  # no file can be written there
     with pytest.raises(DevError, match="XDG_CACHE_HOME"):

@@ -45,7 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Workers of pytest-xdist, and runs within this run, find that chosen.
     """
     if DIRECTORY not in os.environ:
-        os.environ[DIRECTORY] = str(Path(tempfile.gettempdir()) / f"cqueue-pytest-{secrets.token_hex(6)}")
+        name = f"cqueue-pytest-{secrets.token_hex(6)}-{os.getpid()}"
+        os.environ[DIRECTORY] = str(Path(tempfile.gettempdir()) / name)
         config.add_cleanup(_end)
 
 
@@ -81,9 +82,10 @@ def cqueue_cassandra() -> Iterator[str]:
 
 def _started() -> str:
     """Start the server of this run, or find it started by another worker. Return its URL."""
-    from cqueue.dev import DevCluster, own_network  # noqa: PLC0415 - see above
+    from cqueue.dev import DevCluster, guard, own_network  # noqa: PLC0415 - see above
 
     directory = Path(os.environ[DIRECTORY])
+    guard.start(directory)  # a run that is killed comes to no `_end`
     return DevCluster(directory, first_address=own_network(directory)).start().url or ""
 
 

@@ -58,7 +58,7 @@ def pytest_configure(config):
     if config.getoption("--cassandra") == "docker":
         _set(stack, URL_VARIABLE, _start_container(stack))
         return
-    directory = Path(tempfile.mkdtemp(prefix="cqueue-test-"))
+    directory = Path(tempfile.mkdtemp(prefix="cqueue-test-", suffix=f"-{os.getpid()}"))
     stack.callback(_remove_node, directory)
     _set(stack, DIRECTORY_VARIABLE, str(directory))
 
@@ -95,9 +95,10 @@ def cassandra_url():
 
 def _started():
     """The URL of a development node. Every worker calls this; the first starts it, the others wait for it."""
-    from cqueue.dev import DevCluster, own_network
+    from cqueue.dev import DevCluster, guard, own_network
 
     directory = Path(os.environ[DIRECTORY_VARIABLE])
+    guard.start(directory)  # a run that is killed removes no node
     return DevCluster(directory, first_address=own_network(directory), jvm_options=BRIEF).start().url
 
 

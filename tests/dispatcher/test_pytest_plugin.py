@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import fcntl
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cqueue.dev import DevCluster, guard, processes
 from tests.unit import markdown_pages
 
 pytestmark = pytest.mark.slow
@@ -178,3 +180,23 @@ def test_the_plugin_starts_a_server_once_a_run(project, monkeypatch, tmp_path):
     code, output = run_pytest(project, "-W", "error", "--cqueue-cassandra", "-n", "2", limit_s=280)
     assert (code, "4 passed" in output) == (0, True), output
     assert list(tmp_path.glob("cqueue-pytest-*")) == []
+
+
+@pytest.mark.acceptance
+def test_a_run_that_is_killed_leaves_no_server(project, monkeypatch, tmp_path):
+    """As where a job of a build server is cancelled: it gets a SIGTERM, on which pytest cleans nothing up."""
+    (project / "test_hooks.py").write_text(
+        "import signal\n\ndef test(cqueue_url):\n    print('there', flush=True)\n    signal.pause()\n"
+    )
+    monkeypatch.delenv("CQUEUE_TEST_URL", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "--cqueue-cassandra"]
+    with subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, text=True) as run:
+        assert any("there" in line for line in run.stdout)
+        (directory,) = tmp_path.glob("cqueue-pytest-*")
+        (node,) = DevCluster(directory).status().nodes
+        with (directory / guard.LOCK).open("a") as held:
+            run.terminate()
+            fcntl.flock(held, fcntl.LOCK_EX)  # until the guard ends
+    assert processes.is_gone(node.pid)
+    assert not directory.exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -31,6 +32,7 @@ from cqueue.dev import (
     NodeState,
     NodeStatus,
     Status,
+    guard,
     probe,
     processes,
     record,
@@ -150,6 +152,42 @@ def stand_in_for_a_node(directory):
     finally:
         DevCluster(directory).wipe()
     assert not home.exists()
+
+
+@pytest.fixture
+def run():
+    """A process in place of a run of tests."""
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as run:
+        yield run
+        run.kill()
+
+
+def test_a_run_of_tests_that_is_killed_leaves_no_node(tmp_path, run):
+    """Neither a process nor its data; until then nothing happens, and one process guards it."""
+    directory = tmp_path / f"run-{run.pid}"
+    directory.mkdir()
+    record.save(directory, RECORD)
+    with stand_in_for_a_node(directory):
+        node = processes.find(node_home(directory.resolve(), 1))
+        guards = [guard.start(directory) for _ in range(2)]
+        while not any(map(processes.is_gone, guards)):
+            assert not processes.is_gone(node)
+        assert not all(map(processes.is_gone, guards))
+        run.kill()
+        assert processes.wait_gone([node, *guards], timedelta(seconds=60)) == []
+        assert not directory.exists()
+
+
+def test_a_guard_has_nothing_to_do_where_the_run_has_cleaned_up(tmp_path, run):
+    directory = tmp_path / f"run-{run.pid}"
+    guard.main(directory)  # which is gone before the guard looks
+    pid = guard.start(directory)
+    while not (directory / guard.LOCK).exists():
+        assert not processes.is_gone(pid)
+    shutil.rmtree(directory)
+    run.kill()
+    assert processes.wait_gone([pid], timedelta(seconds=60)) == []
+    assert not directory.exists()
 
 
 def test_wrong_options_fail_before_anything_starts(tmp_path):

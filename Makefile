@@ -197,11 +197,11 @@ bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an em
 performance: setup  ## All benchmarks on an embedded Cassandra, and docs/reference/performance.md with plots (an hour).
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.9'
 	@$(BIN)/cqueue dev start --heap 2048m
-	@export CQUEUE_URL="$$($(BIN)/cqueue dev status --json | \
+	@trap '$(BIN)/cqueue dev stop' EXIT; \
+	export CQUEUE_URL="$$($(BIN)/cqueue dev status --json | \
 		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["url"])')"; \
 	$(BIN)/cqueue schema apply; \
 	$(BIN)/python -m benchmarks.report --page docs/reference/performance.md --plots docs/images
-	@$(BIN)/cqueue dev stop
 
 bench-peers: setup $(PEERS)/.venv/.installed $(PEERS)/dyno/target/.built  ## Our figures beside those of other queues: make bench-peers MESSAGES=2000 ONLY=celery,rq
 	@$(PEERS)/.venv/bin/python -m benchmarks.peers --messages $(MESSAGES) --rounds $(ROUNDS) --only '$(ONLY)' \

@@ -23,6 +23,7 @@ from cqueue.bench.options import Options
 from cqueue.bench.setup import open_bench, silent
 from cqueue.bench.throughput import Bare, bare_rows, drain_all, send_all
 from cqueue.dev.jars import complete_jars, jars_directory
+from cqueue.dev.java import find_java
 from cqueue.settings import load
 from cqueue.store.connection import open_session
 
@@ -34,8 +35,8 @@ class Node:
 
     def __init__(self, pid: int, keyspace: str) -> None:
         jars = complete_jars(jars_directory()) or []
-        self._command = ["java", "-cp", os.pathsep.join(map(str, jars)), "org.gridkit.jvmtool.SJK", "mx"]
-        self._command += ["-p", str(pid)]
+        self._command = [str(find_java()), "-cp", os.pathsep.join(map(str, jars))]
+        self._command += ["org.gridkit.jvmtool.SJK", "mx", "-p", str(pid)]
         self._tables = [
             (keyspace if owner == "own" else owner, table) for owner, some in TABLES.items() for table in some
         ]

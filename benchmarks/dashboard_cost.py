@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 
 import cqueue
 from cqueue.bench.children import Signals, children
+from cqueue.bench.options import Options
 from cqueue.bench.setup import Bench, open_bench
 from cqueue.settings import load
 from cqueue.web.site import REFRESH_S
@@ -170,16 +171,18 @@ def windows(url: str, queue: str, rounds: int, view: Any) -> list[tuple[bool, fl
 
 def main(url: str, rounds: int, view: Any) -> None:
     """Print the rate of each window, the medians, and the ratio of with to without."""
-    name = f"cost-{time.time_ns():x}"
-    with open_bench(load(url)) as bench, multiprocessing.Manager() as manager:
-        bench.client.create_queue(name, cqueue.QueueConfig(visibility=timedelta(minutes=1)))
-        room = manager.Semaphore(AHEAD)
+    config = cqueue.QueueConfig(visibility=timedelta(minutes=1))
+    with (
+        open_bench(load(url)) as bench,
+        bench.queue(Options(), config) as queue,
+        multiprocessing.Manager() as manager,
+    ):
+        name, room = queue.name, manager.Semaphore(AHEAD)
         with children(bench, [partial(produce, name, room), partial(consume, name, room)]) as started:
             started.begin()
             time.sleep(WARM_UP_S)
             found = windows(url, name, rounds, view)
             _, marks = started.results()
-        bench.client.delete_queue(name)
     rates: dict[bool, list[float]] = {True: [], False: []}
     for is_open, begin_s in found:
         rates[is_open].append(rate(marks, begin_s))

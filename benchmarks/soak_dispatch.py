@@ -20,8 +20,8 @@ from tests.acceptance.daemons import Site, cpu_s
 
 ROOM = 1.1
 """Growth up to a tenth is no leak: allocators and pools come and go."""
-
-
+FEWEST = 4
+"""Lines, of which the first quarter is compared with the last."""
 PATIENCE_S = 120
 
 
@@ -60,7 +60,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--rate", type=float, default=100, help="messages a second")
     parser.add_argument("--every", type=float, default=60, help="seconds between two lines")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.minutes * 60 <= FEWEST * options.every:
+        parser.error(f"--minutes are too few for {FEWEST} lines, which it takes to see what grows")
+    return options
 
 
 def _watch(site: Site, pid: int, options: argparse.Namespace) -> list[Sample]:

@@ -1,7 +1,10 @@
-"""What other machines of the host took away, from the kernel's counters."""
+"""What other machines of the host took away, from the kernel's counters; how long a soak has to be."""
+
+from contextlib import nullcontext
 
 import pytest
 
+from benchmarks import soak_dispatch
 from cqueue.bench.host import CpuTime, cpu_time, stolen_percent
 
 #       user nice system idle iowait irq softirq steal guest guest_nice
@@ -31,3 +34,14 @@ def test_the_share_of_what_was_wanted():
     assert stolen_percent(CpuTime(100, 10), CpuTime(100, 10)) == 0.0
     assert stolen_percent(None, CpuTime(100, 10)) is None
     assert stolen_percent(CpuTime(100, 10), None) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"), [("--minutes 5", True), ("--minutes 4", False), ("--every 1", True)]
+)
+def test_a_soak_that_shows_too_little_to_judge_is_refused(monkeypatch, capsys, words, fits):
+    """Before it has run, and not by an error at its end."""
+    monkeypatch.setattr("sys.argv", ["soak_dispatch", *words.split()])
+    with nullcontext() if fits else pytest.raises(SystemExit):
+        soak_dispatch._options()
+    assert ("too few for 4 lines" in capsys.readouterr().err) is not fits

@@ -74,6 +74,8 @@ class Demo(Middleware):
         self._input = Input.of_size(options.messages)
         self._ledger = Ledger(options.messages)
         self._stop = Event()
+        # The longest time between two batches of a producer, in which nothing has to happen.
+        self._pause_s = SEND_BATCH * options.producers / options.rate if options.rate else 0.0
         self._stuck_since = time.monotonic()
 
     def run(self, watch: Watch) -> bool:
@@ -140,7 +142,7 @@ class Demo(Middleware):
     def _is_stuck(self, snapshot: Snapshot) -> bool:
         if snapshot.per_second:
             self._stuck_since = time.monotonic()
-        return time.monotonic() - self._stuck_since > STUCK_AFTER_S
+        return time.monotonic() - self._stuck_since > STUCK_AFTER_S + self._pause_s
 
     # ── producers ──
 

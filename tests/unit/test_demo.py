@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -297,6 +298,19 @@ def test_a_standstill_ends_with_an_account(demo, monkeypatch):
     said = demo(*QUICK)
     assert said.code == ExitCode.CHECK_FAILED
     assert (said.json["left"], said.json["lost"]) == (5, 0), "the dead letters were not drained"
+
+
+@pytest.mark.parametrize(
+    ("rate", "producers", "stuck"), [(500, 2, True), (0, 64, True), (50, 64, False), (1.5, 2, False)]
+)
+def test_producers_that_wait_for_their_time_are_no_standstill(ledger, monkeypatch, rate, producers, stuck):
+    """64 producers of 50 messages a second send 3,200 at once, and then nothing for a minute."""
+    with connect("memory://") as client:
+        queues = [client.create_queue(name, runner.CONFIG) for name in ("lines", "ticks")]
+        demo = runner.Demo(client, *queues, runner.Options(rate=rate, producers=producers))
+    later_s = runner.time.monotonic() + runner.STUCK_AFTER_S + 1
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: later_s))
+    assert demo._is_stuck(ledger.snapshot()) is stuck
 
 
 def test_ctrl_c_prints_the_account_so_far(demo, cli_url, monkeypatch):

@@ -78,8 +78,8 @@ class Demo(Middleware):
         self._pause_s = SEND_BATCH * options.producers / options.rate if options.rate else 0.0
         self._stuck_since = time.monotonic()
 
-    def run(self, watch: Watch) -> bool:
-        """Send, consume, and drain the dead letters; False if it came to a standstill.
+    def run(self, watch: Watch) -> None:
+        """Send, consume, and drain the dead letters, or as far as it goes before a standstill.
 
         Ends early by an exception in any of its threads, or by KeyboardInterrupt; all threads have
         ended then, each after what it had under way.
@@ -91,7 +91,8 @@ class Demo(Middleware):
                 finished = self._await(producers, watch)
             finally:
                 self._stop.set()
-        return finished and self._drain_dead(watch)
+        if finished:
+            self._drain_dead(watch)
 
     def report(self, *, interrupted: bool) -> Report:
         """Return the account, with an exact count of what is left."""
@@ -221,8 +222,8 @@ class Demo(Middleware):
 
     # ── the end ──
 
-    def _drain_dead(self, watch: Watch) -> bool:
-        """Take everything out of the dead-letter queue; False if that came to a standstill."""
+    def _drain_dead(self, watch: Watch) -> None:
+        """Take everything out of the dead-letter queue, unless that comes to a standstill."""
         with self._dead.consumer(max_poll_interval=LONGEST_POLL) as consumer:
             while not self._is_empty(self._dead):
                 try:
@@ -233,8 +234,7 @@ class Demo(Middleware):
                     self._ledger.error()
                     time.sleep(REPEAT_AFTER_S)
                 if self._is_stuck(self._look(watch)):
-                    return False
-        return True
+                    return
 
     def _is_empty(self, queue: Queue) -> bool:
         try:

@@ -17,7 +17,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import ENDS, Interrupts, held_back
 from cqueue.cli.options import number
-from cqueue.errors import BadInput, QueueNotFound
+from cqueue.errors import BadInput, NotDone, OutcomeUnknown, QueueNotFound
 
 if TYPE_CHECKING:
     from cqueue.client import Client
@@ -84,7 +84,10 @@ def _run(cli: CliContext, client: Client, options: Options, interrupts: Interrup
     interrupted = False
     # Refusals are what the account is about; as log lines they would only hide it.
     logging.getLogger("cqueue").addHandler(logging.NullHandler())
-    with _fresh_queue(client, interrupts) as (queue, kept), _fresh_queue(client, interrupts) as (ticks, _):
+    with (
+        _fresh_queue(cli, client, interrupts) as (queue, kept),
+        _fresh_queue(cli, client, interrupts) as (ticks, _),
+    ):
         demo = Demo(client, queue, ticks, options)
         try:
             with display.live(cli.err_console, silent=cli.json) as watch:
@@ -103,18 +106,23 @@ def _run(cli: CliContext, client: Client, options: Options, interrupts: Interrup
 
 
 @contextmanager
-def _fresh_queue(client: Client, interrupts: Interrupts) -> Iterator[tuple[Queue, ExitStack]]:
+def _fresh_queue(
+    cli: CliContext, client: Client, interrupts: Interrupts
+) -> Iterator[tuple[Queue, ExitStack]]:
     """Make a queue that is deleted at the end, unless the stack that comes with it is emptied."""
     from cqueue.demo.runner import CONFIG  # noqa: PLC0415 - as above
 
     name = f"demo-{secrets.token_hex(4)}"
     with ExitStack() as stack:
-        stack.callback(_delete, client, name, interrupts)
+        stack.callback(_delete, cli, client, name, interrupts)
         with interrupts.step():
             queue = client.create_queue(name, CONFIG)
         yield queue, stack
 
 
-def _delete(client: Client, name: str, interrupts: Interrupts) -> None:
-    with interrupts.step(), suppress(QueueNotFound):
-        client.delete_queue(name)
+def _delete(cli: CliContext, client: Client, name: str, interrupts: Interrupts) -> None:
+    try:
+        with interrupts.step(), suppress(QueueNotFound):
+            client.delete_queue(name)
+    except (NotDone, OutcomeUnknown) as exc:
+        cli.warn(f"Queue {name} could not be deleted: {exc}. `cqueue queue delete {name}` does that later.")

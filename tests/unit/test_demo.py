@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from cqueue import AckUnknown, Consumer, Queue, QueueNotFound, Unavailable, connect, dev
+from cqueue import AckUnknown, Client, Consumer, Queue, QueueNotFound, Unavailable, connect, dev
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import Interrupts
 from cqueue.demo import Input, Ledger, accounting, cassandra, display, runner
@@ -336,6 +336,21 @@ def test_ctrl_c_prints_the_account_so_far(demo, cli_url, monkeypatch):
     assert report["lost"] == 0
     with connect(cli_url) as client:
         assert client.queues() == []
+
+
+def test_in_an_outage_it_says_which_queues_are_left(demo, cli_url, monkeypatch):
+    """The account stands; two queues that nobody knows of would stay for good."""
+
+    def away(_self, _name):
+        raise Unavailable("no host is up")
+
+    monkeypatch.setattr(Client, "delete_queue", away)
+    said = demo(*QUICK)
+    assert (said.code, said.json["balanced"]) == (0, True)
+    with connect(cli_url) as client:
+        left = [name for name in client.queues() if not name.endswith(".dead")]
+    assert len(left) == 2
+    assert all(f"`cqueue queue delete {name}`" in said.err for name in left)
 
 
 def test_keep_keeps_the_queue(demo, cli_url):

@@ -38,6 +38,7 @@ _REMEDIES = (
     ),
 )
 _LAST_RESORT = "{logs} shows the whole log; {wipe} starts afresh (and deletes the data)."
+_LATE = "The machine may have too much to do: start it again later. {logs} shows the whole log."
 
 
 def await_answers(
@@ -75,11 +76,14 @@ def await_ring(nodes: Sequence[Node], launched: Mapping[int, int], limit: timede
         waiting = [node for node in waiting if not node.sees_ring()]
 
 
-def remedy(log: Sequence[str], directory: Path) -> str:
-    """One line on what to do about a start that left this log, of the cluster of this directory."""
+def remedy(log: Sequence[str], directory: Path, otherwise: str = _LAST_RESORT) -> str:
+    """One line on what to do about a start that left this log, of the cluster of this directory.
+
+    otherwise: what helps where the log does not say it.
+    """
     text = "\n".join(log)
     known = (advice for marks, advice in _REMEDIES if any(mark in text for mark in marks))
-    return next(known, _LAST_RESORT).format(logs=command("logs", directory), wipe=command("wipe", directory))
+    return next(known, otherwise).format(logs=command("logs", directory), wipe=command("wipe", directory))
 
 
 def telling(log: Sequence[str]) -> Sequence[str]:
@@ -96,7 +100,7 @@ def _check(
         if _is_gone(node, launched):
             raise _failure(node, "ended while it was starting")
     if time.monotonic() >= deadline:
-        raise _failure(nodes[0], f"{failing} within {limit.total_seconds():.0f} s")
+        raise _failure(nodes[0], f"{failing} within {limit.total_seconds():.0f} s", _LATE)
 
 
 def _is_gone(node: Node, launched: Mapping[int, int]) -> bool:
@@ -109,9 +113,8 @@ def _is_gone(node: Node, launched: Mapping[int, int]) -> bool:
     return node.pid() is None and (pid is None or processes.is_gone(pid))
 
 
-def _failure(node: Node, what: str) -> DevError:
+def _failure(node: Node, what: str, otherwise: str = _LAST_RESORT) -> DevError:
     log = node.log_tail(200)
     shown = "\n".join(f"  {line}" for line in telling(log)) or "  (empty)"
-    return DevError(
-        f"Node {node.number} ({node.address}) {what}. From its log:\n{shown}\n{remedy(log, node.directory)}"
-    )
+    advice = remedy(log, node.directory, otherwise)
+    return DevError(f"Node {node.number} ({node.address}) {what}. From its log:\n{shown}\n{advice}")

@@ -411,6 +411,8 @@ def test_start_that_takes_too_long_leaves_nothing(monkeypatch, tmp_path):
     message = failing_start(monkeypatch, tmp_path, "echo hanging; while :; do sleep 0.1; done")
     assert "did not answer CQL within 1 s" in message
     assert "hanging" in message
+    assert "start it again later" in message
+    assert "wipe" not in message, "nothing says that the data of a slow node is damaged"
 
 
 def test_a_process_without_a_command_line_has_not_ended(monkeypatch, tmp_path):

@@ -10,6 +10,7 @@ from typing import Any, Final
 from cqueue.errors import BadInput
 from cqueue.message import MAX_DELAY, MAX_PRIORITY, check_duration, check_headers
 from cqueue.protocol.inspection import Found
+from cqueue.runtime.durations import show_duration
 
 STATES: Final = ("ready", "claimed", "waiting", "delayed", "expired", "quarantined")
 """States of a stored message, as `StoredMessage.state` has them."""
@@ -29,7 +30,8 @@ class Where:
         younger_than: sent less than this long ago, 0 to 10 years.
 
     Raises:
-        BadInput: a value is out of its range, or a name or type is wrong.
+        BadInput: a value is out of its range, a name or type is wrong, or the two ages leave no time between
+            them.
 
     Example:
         Where(task="shop:pay", headers={"tenant": "7"}, state=("waiting", "claimed"))
@@ -54,6 +56,12 @@ class Where:
         for name, age in (("older_than", self.older_than), ("younger_than", self.younger_than)):
             if age is not None:
                 check_duration(name, age, timedelta(), MAX_DELAY)
+        older, younger = self.older_than, self.younger_than
+        if older is not None and younger is not None and older >= younger:
+            raise BadInput(
+                f"older_than is {show_duration(older)} and younger_than {show_duration(younger)}: no message "
+                "is older than the one and younger than the other"
+            )
 
 
 def as_where(given: Where | Mapping[str, Any] | None) -> Where:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cqueue import ids
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import accounted
 from cqueue.cli.opening import open_log
@@ -20,8 +21,9 @@ from cqueue.cli.outage import Outage
 from cqueue.cli.render import BodyPrinter
 from cqueue.cli.values import body_text, counted, parse_since, show_moment
 from cqueue.errors import BadInput, InvalidLogId
-from cqueue.log.positions import EARLIEST, LATEST
+from cqueue.log.positions import EARLIEST, LATEST, Point
 from cqueue.log.records import LogId
+from cqueue.message import datetime_us
 
 if TYPE_CHECKING:
     from cqueue.log.records import LogRecord
@@ -50,6 +52,26 @@ def parse_position(text: str) -> str | datetime:
             "a duration before now such as 10m, or a record's id."
         ) from exc
     return stripped
+
+
+def check_window(start: Point | None, end: Point | None) -> None:
+    """Refuse a start that comes after the end: nothing can stand between them.
+
+    From a record to the same one is no mistake: so goes on who has read all.
+
+    Raises:
+        BadInput: it does.
+    """
+    if start is not None and start != EARLIEST and end is not None and _id_at(start) > _id_at(end):
+        raise BadInput("--from comes after --to; change one of them. --reverse begins at --to.")
+
+
+def _id_at(point: Point) -> int:
+    if isinstance(point, datetime):
+        return ids.lowest_at(datetime_us(point)) - 1
+    if point == LATEST:
+        return _id_at(datetime.now(UTC))
+    return LogId(point).locate()[2]
 
 
 Topics = Annotated[list[str] | None, "--topic TOPIC", "Of this topic only; may be repeated."]
@@ -120,6 +142,7 @@ def scan(
     """
     if arrow is not None and parquet is not None:
         raise BadInput("Give --arrow or --parquet, not both.")
+    check_window(start, end)
     with (
         open_log(cli, name) as log,
         log.scan(

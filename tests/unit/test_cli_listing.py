@@ -84,6 +84,7 @@ def test_a_token_goes_on(cli, monkeypatch):
         (("--priority", 12), "from 0 to 9"),
         (("--header", "x"), "NAME=VALUE"),
         (("--older-than", "soon"), "not a duration"),
+        (("--older-than", "1h", "--younger-than", "1h"), "older_than"),
         (("--limit", 0), "from 1 to 1,000"),
         (("--token", "x"), "begin without a token"),
     ],

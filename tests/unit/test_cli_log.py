@@ -283,8 +283,12 @@ def test_scan_is_bounded(cli, args, expected):
 
 
 def test_scan_goes_from_one_record_to_another(cli, filled):
-    """Without the first, with the last."""
+    """Without the first, with the last; from a record to itself there is none, and back is a mistake."""
     assert cli("log", "scan", "events", "--from", filled[3], "--to", filled[5]).out.split() == ["4", "5"]
+    said = cli("log", "scan", "events", "--from", filled[5], "--to", filled[5])
+    assert (said.code, said.out) == (0, "")
+    said = cli("log", "scan", "events", "--from", filled[5], "--to", filled[3])
+    assert (said.code, "--from comes after --to" in said.err) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -294,6 +298,9 @@ def test_scan_goes_from_one_record_to_another(cli, filled):
         (("--from", "2030-01-31T08:00"), "no time zone"),
         (("--to", "2030-13-31T08:00Z"), "not a time"),
         (("--from", "5x"), "not a duration"),
+        (("--from", "1h", "--to", "2h"), "--from comes after --to"),
+        (("--from", "latest", "--to", "10m", "--reverse"), "--from comes after --to"),
+        (("--from", "2030-01-31T08:00Z", "--to", "2030-01-31T07:59Z"), "--from comes after --to"),
         (("--limit", "0"), "--limit"),
         (("--partition", "4"), "the log has 0 to 3"),
         (("--topic", ""), "topic is ''"),

@@ -171,10 +171,15 @@ def check_key(named: str | Sequence[str] | None, key: str | None, queue: str | N
     """Return the key and the queue of a command that takes ids, or a key with a queue.
 
     Raises:
-        BadInput: ids are named, or no key, or no queue.
+        BadInput: ids are named, or no key, or no queue, or a dead-letter queue.
     """
     if named or key is None or queue is None:
         raise BadInput("Give an ID, or --key with --queue.")
+    if queue.endswith(DEAD_SUFFIX):
+        own = queue.removesuffix(DEAD_SUFFIX)
+        raise BadInput(
+            f"{queue} has no keys of its own: `cqueue find --key {key} --queue {own}` shows its letters."
+        )
     return key, queue
 
 

@@ -726,6 +726,8 @@ def test_a_key_needs_a_keyed_queue_and_no_id(cli, command):
         said = cli(*command, *wrong)
         assert said.code == 2
         assert "Give an ID, or --key with --queue" in said.err
+    said = cli(*command, "--key", "k", "--queue", "q.dead")
+    assert (said.code, "`cqueue find --key k --queue q` shows its letters" in said.err) == (2, True)
 
 
 def test_a_drop_of_damaged_rows_that_stops_half_way_says_how_far_it_came(cli, monkeypatch):

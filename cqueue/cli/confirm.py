@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.errors import BadInput
+
+
+def _check_prompt(ctx: typer.Context, yes: bool) -> bool:  # noqa: FBT001 - called by typer
+    """Refuse a command that would have to ask and cannot, before it connects.
+
+    Raises:
+        BadInput: there is nobody to ask.
+    """
+    cli = ctx.ensure_object(CliContext)
+    if not yes and (cli.json or sys.stdin is None or not sys.stdin.isatty()):
+        why = "with --json there is no prompt" if cli.json else "without a terminal there is no prompt"
+        raise BadInput(f"This command asks before it acts, and {why}. Add --yes to confirm.")
+    return yes
+
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", callback=_check_prompt)]
 
 
 def confirm(
@@ -18,17 +35,12 @@ def confirm(
     yes: bool,
     otherwise: str = "Nothing was deleted.",
 ) -> None:
-    """Ask on the terminal; leave if the answer is no, or if there is nobody to ask.
+    """Ask on the terminal; leave if the answer is no.
 
     What the question names has been found before: nobody should have to agree to a name that is mistyped.
-
-    Raises:
-        BadInput: there is nobody to ask.
     """
     if yes:
         return
-    if cli.json or sys.stdin is None or not sys.stdin.isatty():
-        raise BadInput(f"{question} This is not a terminal, so there is no prompt. Add --yes to confirm.")
     left: Exception = typer.Exit(ExitCode.CHECK_FAILED)
     try:
         if typer.confirm(question, err=True):

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.commands import command
-from cqueue.cli.confirm import confirm
+from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
 from cqueue.cli.opening import audited, find_queue, open_client, open_queue, say_left_out
-from cqueue.cli.options import MaxRedrives, QueueName, Rate, Yes, given
+from cqueue.cli.options import MaxRedrives, QueueName, Rate, given
 from cqueue.cli.render import emit_one, header_pairs, print_list
 from cqueue.cli.short_ids import grouped, letter_ids
 from cqueue.cli.values import body_text, counted

@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 import typer
 
 from cqueue.cli.commands import command
-from cqueue.cli.confirm import confirm
+from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import ENDS, held_back
-from cqueue.cli.options import Yes, number
+from cqueue.cli.options import number
 from cqueue.cli.table import print_table
 from cqueue.dev import ClusterState, DevCluster, Status, ensure_jars
 from cqueue.settings import DEFAULT_URL

@@ -12,11 +12,11 @@ import typer
 from cqueue.cli import log_read
 from cqueue.cli.bodies import check_source, open_source, read_body
 from cqueue.cli.commands import command
-from cqueue.cli.confirm import confirm
+from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import worst
 from cqueue.cli.opening import audited, check_deletable, find_log, open_client, open_log, say_left_out
-from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, Yes, given
+from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.send_lines import Target, send_each
 from cqueue.cli.values import parse_duration, parse_pairs

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.commands import command
-from cqueue.cli.confirm import confirm
+from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import accounted
 from cqueue.cli.opening import audited, find_log, find_queue, open_client
-from cqueue.cli.options import Yes
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.commands import command
-from cqueue.cli.confirm import confirm
+from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import (
     NO_QUEUE,
@@ -20,7 +20,7 @@ from cqueue.cli.opening import (
     open_queue,
     say_left_out,
 )
-from cqueue.cli.options import ExistOk, QueueName, Yes, given
+from cqueue.cli.options import ExistOk, QueueName, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.values import counted
 from cqueue.config import FIXED, QueueConfig, with_other_settings

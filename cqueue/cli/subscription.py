@@ -13,13 +13,13 @@ import typer
 
 from cqueue.cli import log_lines
 from cqueue.cli.commands import command
-from cqueue.cli.confirm import confirm
+from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import held_back
 from cqueue.cli.log_lines import LogFormat
 from cqueue.cli.log_read import Partitions, Topics, parse_position
 from cqueue.cli.opening import audited, find_log, open_client, say_left_out
-from cqueue.cli.options import AppDir, LogName, Yes, given
+from cqueue.cli.options import AppDir, LogName, given
 from cqueue.cli.table import print_table
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, Closed

@@ -182,7 +182,7 @@ def test_a_short_id_of_several_is_refused(cli, bury, monkeypatch):
         (("redrive", "q", "--kind", "x", "--reason", "x"), "not both"),
         (("list", "q", "--kind", "x", "--reason", "x"), "not both"),
         (("redrive", "q", "aaaa"), "no dead letter aaaa"),
-        (("drop", "q"), "--all"),
+        (("drop", "q", "--yes"), "--all"),
         (("drop", "q", "--all"), "--yes"),
     ],
 )
@@ -348,7 +348,7 @@ def test_a_letter_that_goes_while_drop_asks_keeps_no_other(cli, bury, client, mo
         bury("late")
 
     monkeypatch.setattr(dead, "confirm", meanwhile)
-    said = cli("dead", "drop", "q", "--all")
+    said = cli("dead", "drop", "q", "--all", "--yes")
     assert (said.code, said.out) == (0, "2 dead letters of q dropped.\n")
     assert "1 dead letter had gone meanwhile." in said.err
     assert len(ids(cli)) == 1

@@ -97,7 +97,7 @@ def test_delete_asks(cli):
     [
         ("show", "evnts"),
         ("alter", "evnts", "--ttl", "1d"),
-        ("delete", "evnts"),  # nobody is asked about it
+        ("delete", "evnts", "--yes"),
         ("append", "evnts", "t", "x"),
         ("append", "evnts", "t", "--lines"),
         ("tail", "evnts"),

@@ -185,14 +185,26 @@ def test_delete_deletes_messages_and_the_dead_letter_queue(cli):
     assert cli("queue", "delete", "q", "--yes").code == 2
 
 
-@pytest.mark.parametrize("command", ["delete", "purge"])
-def test_without_anybody_to_ask_it_needs_yes(cli, command):
-    """A script that forgot --yes deletes nothing, whatever stands in its standard input."""
-    cli("queue", "create", "q")
-    said = cli("queue", command, "q", stdin=b"y\n")
-    assert said.code == 2
-    assert "--yes" in said.err
-    assert cli("queue", "show", "q").code == 0
+@pytest.mark.parametrize(
+    "line",
+    [
+        "queue delete q",
+        "queue purge q",
+        "log delete events",
+        "subscription delete events billing",
+        "dead drop q --all",
+        "quarantine drop messages:00:0:0",
+        "dc switch dc2",
+        "dc resume-retiring --repaired",
+        "dev wipe",
+    ],
+)
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=str)
+def test_without_anybody_to_ask_it_needs_yes(cli_on, line, options):
+    """A script that forgot --yes hears so, whatever stands in its standard input, also of no cluster."""
+    said = cli_on("cassandra://127.0.0.1:1/k?local_dc=dc1")(*line.split(), *options, stdin=b"y\n")
+    assert (said.code, said.out) == (2, "")
+    assert "Add --yes" in said.err
 
 
 @pytest.mark.parametrize(
@@ -231,6 +243,7 @@ def test_the_answer_decides(cli, monkeypatch, answer, code):
     monkeypatch.setattr(typer, "confirm", confirm)
     on_terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
     monkeypatch.setattr(asking, "sys", on_terminal)
+    assert cli("queue", "delete", "qq").err.endswith("Did you mean 'q'?\n"), "nobody is asked about it"
     said = cli("queue", "delete", "q")
     assert (said.code, said.err.endswith("Nothing was deleted.\n")) == (code, answer is not True)
     assert cli("queue", "show", "q").code == (2 if answer is True else 0)
@@ -248,8 +261,8 @@ def test_a_dead_letter_queue_is_not_deleted_alone(cli):
     [
         ("queue", "show", "oders"),
         ("queue", "alter", "oders", "--shards", "2"),
-        ("queue", "delete", "oders"),  # nobody is asked about it
-        ("queue", "purge", "oders"),
+        ("queue", "delete", "oders", "--yes"),
+        ("queue", "purge", "oders", "--yes"),
         ("queue", "pause", "oders"),
         ("queue", "resume", "oders"),
         ("send", "oders", "x"),

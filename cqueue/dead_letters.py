@@ -269,7 +269,7 @@ class DeadLetters:
         chosen = self._chosen(letter_ids, reason, task, kind, everything=everything)
         if dry_run or not chosen:
             return self._each(chosen, partial(self._would_send, max_redrives))
-        return self._each(chosen, self._sending(max_redrives), rate)
+        return self._redrive_those_left(chosen, rate=rate, max_redrives=max_redrives)
 
     def drop(
         self,
@@ -284,6 +284,12 @@ class DeadLetters:
         """Delete letters for good. Arguments, result and errors are as for `redrive`."""
         chosen = self._chosen(letter_ids, reason, task, kind, everything=everything)
         return self._each(chosen, _would_drop if dry_run else self._drop)
+
+    def _redrive_those_left(
+        self, letter_ids: Sequence[MessageId], *, rate: float | None, max_redrives: int | None
+    ) -> LettersResult:
+        """Send back those of these letters that still exist. The result leaves out the others."""
+        return self._each(letter_ids, self._sending(max_redrives), rate)
 
     def _drop_those_left(self, letter_ids: Sequence[MessageId]) -> LettersResult:
         """Delete those of these letters that still exist. The result leaves out the others."""

@@ -152,11 +152,19 @@ def redrive(
     After an error or an interrupt the same command goes on, without the ids of letters that are gone;
     repeated within hours it makes no copies. A letter that a consumer of the dead-letter queue holds stays.
     """
+    from cqueue.dead_letters import LettersResult  # noqa: PLC0415 - not needed for --help
+    from cqueue.sending.redriving import check_limits  # noqa: PLC0415 - as above
+
+    limits: dict[str, Any] = {"rate": rate, "max_redrives": max_redrives}
+    check_limits(**limits)
     with _choosing(cli, name, chosen) as (client, dead, which), _going_on(cli), cli.status("Sending back…"):
-        redrive = partial(dead.redrive, **which, rate=rate, max_redrives=max_redrives)
-        result = redrive(dry_run=True)
-        if result.done and not dry_run:  # what changes nothing is not written down
-            result = _audited(cli, client, "redrive_letters", name, chosen, redrive)
+        if dry_run:
+            result = dead.redrive(**which, **limits, dry_run=True)
+        elif found := dead._chosen(**which):  # noqa: SLF001 - a public redrive would read them once more
+            send = partial(dead._redrive_those_left, found, **limits)  # noqa: SLF001 - as above
+            result = _audited(cli, client, "redrive_letters", name, chosen, send)
+        else:  # what changes nothing is not written down
+            result = LettersResult((), (), (), ())
     done = "would be sent back" if dry_run else "sent back"
     _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
 

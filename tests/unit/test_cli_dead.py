@@ -223,6 +223,22 @@ def test_redrive_as_json_has_a_fixed_shape(cli, bury):
     }
 
 
+def test_redrive_looks_for_its_letters_once(cli, bury, monkeypatch):
+    """There may be a million."""
+    bury(*SEND)
+    bury(*SEND)
+    passes, originally = [], DeadLetters.__iter__
+    monkeypatch.setattr(DeadLetters, "__iter__", lambda self: passes.append(self.queue) or originally(self))
+    assert cli("dead", "redrive", "q", "--all").out == "2 dead letters sent back to q.\n"
+    assert passes == ["q"]
+
+
+@pytest.mark.parametrize("options", [("--rate", "0"), ("--max-redrives", "0")])
+def test_a_limit_out_of_range_is_refused_before_anything_is_looked_for(cli, monkeypatch, options):
+    monkeypatch.setattr("cqueue.client.connect", None)
+    assert cli("dead", "redrive", "q", "--all", *options).code == 2
+
+
 def test_groups_show_what_dies_most(cli, bury):
     """A line a group; as JSON an object a line. The reason and task of a line pick its letters."""
     for number in range(2):
@@ -313,11 +329,17 @@ def failing(monkeypatch, errors):
     """A redrive that ends so, with one letter that was sent."""
     failed = tuple((f"id{number}", error) for number, error in enumerate(errors))
     result = LettersResult(done=("x",), sent=("y",), held=(), failed=failed)
-    monkeypatch.setattr(DeadLetters, "redrive", lambda *_args, **_options: result)
+    redriving(monkeypatch, lambda *_args, **_limits: result)
+
+
+def redriving(monkeypatch, act):
+    """A queue with a letter, whose redrive is this function."""
+    monkeypatch.setattr(DeadLetters, "_chosen", lambda *_args, **_options: ["x"])
+    monkeypatch.setattr(DeadLetters, "_redrive_those_left", act)
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on(cli, monkeypatch):
-    monkeypatch.setattr(DeadLetters, "redrive", lambda *_args, **_options: signal.raise_signal(signal.SIGINT))
+    redriving(monkeypatch, lambda *_args, **_limits: signal.raise_signal(signal.SIGINT))
     said = cli("dead", "redrive", "q", "--all")
     assert (said.code, "the same command goes on" in said.err) == (130, True)
 

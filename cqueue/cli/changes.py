@@ -117,7 +117,9 @@ def change(
         Exit: a message was not there, or not changed.
     """
     with open_client(cli) as client, cli.status("Looking…"):
-        found = {text: _alive(one) for text, one in look(client, texts, queue).items()}
+        looked = {text: _alive(one) for text, one in look(client, texts, queue).items()}
+        # Both forms of an id may be given.
+        found = {text if message is None else message.id: message for text, message in looked.items()}
         there = {message.id: message for message in found.values() if message is not None}
         names = dict.fromkeys(map(queue_of, there))
         results = [act(find_queue(client, name), [i for i in there if queue_of(i) == name]) for name in names]

@@ -12,7 +12,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.log_lines import LogFormat
-from cqueue.cli.options import number
+from cqueue.cli.options import each_once, number
 
 app = typer.Typer()
 
@@ -41,7 +41,7 @@ def metrics(
     log_lines.configure(cli, log)
     inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
     with connect(cli.url, lazy=True) as client, daemon.signals_to(inbox):
-        exporter = Exporter(client, names or (), subscriptions=subscriptions)
+        exporter = Exporter(client, each_once(names), subscriptions=subscriptions)
         with health.serving((host, port), exporter.health, exporter.exposition, life=exporter.known_health):
             inbox.get()
             daemon.leave(ExitCode.DONE)  # a read that nodes keep waiting would keep the process

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +40,11 @@ def new_file(text: str) -> Any:
 
 
 AppDir = Annotated[Path | None, directory("Look for MODULE there; by default in the current directory.")]
+
+
+def each_once(names: Iterable[str] | None) -> list[str]:
+    """Return the names of an argument that takes several, each once, in their order."""
+    return list(dict.fromkeys(names or ()))
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import accounted
 from cqueue.cli.opening import audited, find_log, find_queue, open_client
+from cqueue.cli.options import each_once
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput
 
@@ -45,7 +46,7 @@ def list_damaged(
     from cqueue.store.quarantine import REMEMBERED  # noqa: PLC0415 - keeps `--help` quick
 
     with open_client(cli) as client, cli.status("Reading…") as show:
-        looks = list(_looks(client, names or [], log or [], show))
+        looks = list(_looks(client, each_once(names), each_once(log), show))
     found = list(dict.fromkeys(chain.from_iterable(looks)))
     if found or cli.json:
         # Each address is alone on its line, so that it can be copied.
@@ -106,7 +107,7 @@ def drop(
     from cqueue import quarantine  # noqa: PLC0415 - as above
 
     with open_client(cli) as client:
-        found = [quarantine.find(client, address) for address in addresses]
+        found = [quarantine.find(client, address) for address in each_once(addresses)]
         confirm(cli, f"Drop {counted(len(found), 'row')} for good?", yes=yes)
         dropped: list[Damage] = []
         with (

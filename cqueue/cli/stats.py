@@ -12,6 +12,7 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.opening import NO_QUEUE, find_queue, open_client, say_left_out
+from cqueue.cli.options import each_once
 from cqueue.cli.render import columns_of, print_list
 from cqueue.cli.values import NONE
 from cqueue.errors import QueueNotFound
@@ -42,7 +43,7 @@ def stats(
     (10,000+), miss those that landed late, and take messages acked a moment ago for claimed ones.
     """
     with open_client(cli) as client:
-        rows = _all(cli, client, names or [], exact=exact)
+        rows = _all(cli, client, each_once(names), exact=exact)
         say_left_out(cli, client, "messages")
     counts = _EXACT_COLUMNS if exact else _COLUMNS
     columns: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -488,7 +488,7 @@ def test_many_short_ids_are_looked_for_in_one_pass(cli, queue, monkeypatch):
     ids_ = [cli("send", "q", str(number)).out.strip() for number in range(5)]
     read, originally = [], Queue.ids
     monkeypatch.setattr(Queue, "ids", lambda self: read.append(self.name) or originally(self))
-    texts = [short(ids_[0]), short(ids_[1])[:7], short(ids_[2]), short(ids_[2]), ids_[3]]
+    texts = [short(ids_[0]), short(ids_[1])[:7], short(ids_[2]), short(ids_[2]), ids_[3], short(ids_[3])]
     said = cli("cancel", *texts)
     assert (said.code, len(said.out.splitlines())) == (0, 4)
     assert sorted(read) == ["q", "q.dead"]

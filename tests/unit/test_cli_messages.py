@@ -636,6 +636,12 @@ def test_stats_count_exactly_when_asked(cli):
     assert line.split()[:8] == ["q", "active", "1", "1", "1", "0", "0", "3"]
 
 
+def test_a_queue_that_is_named_twice_is_shown_once(cli):
+    cli("queue", "create", "other")
+    rows = cli("--json", "stats", "q", "other", "q").json
+    assert [row["queue"] for row in rows] == ["q", "other"]
+
+
 def test_stats_are_estimates_and_say_so(cli, cli_url, monkeypatch):
     """Ready, delayed, in flight, dead and the oldest age, without reading everything; more is `+`."""
     cli("send", "q", "late", "--delay", "1h")
@@ -739,5 +745,5 @@ def test_a_drop_of_damaged_rows_that_stops_half_way_says_how_far_it_came(cli, mo
 
     monkeypatch.setattr(quarantine, "find", lambda _client, address: rows["abc".index(address)])
     monkeypatch.setattr(quarantine, "drop", drop)
-    said = cli("quarantine", "drop", "a", "b", "c", "--yes")
+    said = cli("quarantine", "drop", "a", "b", "a", "c", "--yes")
     assert (said.code, "2 of 3 rows are dropped." in said.err) == (2, True)

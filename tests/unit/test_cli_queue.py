@@ -363,6 +363,14 @@ def test_a_change_that_cannot_be_shown_is_not_said_to_be_not_done(cli, cli_url, 
     assert stored
 
 
+def test_damaged_rows_of_a_queue_that_is_named_twice_are_looked_for_once(cli, monkeypatch):
+    looks = []
+    monkeypatch.setattr("cqueue.quarantine.look_at_queue", lambda _client, name: looks.append(name) or [])
+    cli("queue", "create", "q")
+    assert cli("quarantine", "list", "q", "q").code == 0
+    assert looks == ["q"]
+
+
 @pytest.mark.parametrize("rows", [2, 3])
 def test_a_list_of_damaged_rows_that_is_full_says_so(cli, monkeypatch, rows):
     """An operator who drops all that is listed looks again."""

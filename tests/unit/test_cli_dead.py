@@ -585,6 +585,8 @@ def test_a_task_is_called_as_enqueue_calls_it(cli, queue, options, args, kwargs)
         (("--task", "x", "body"), "leave the body"),
         (("--task", "x", "--lines"), "leave the body"),
         (("--task", "x", "--args", "[1"), "JSON such as"),
+        (("--task", "x", "--args", '{"to": "a", "to": "b"}'), '"to" comes twice'),
+        (("--task", "x", "--kwargs", '{"a": [{"b": 1, "c": 2, "b": 1}]}'), '"b" comes twice'),
         (("--task", "x", "--args", "7"), "JSON array"),
         (("--task", "x", "--kwargs", "[]"), "JSON object"),
         (("--task", "x", "--args", '{"a": 1}', "--kwargs", "{}"), "not in both"),

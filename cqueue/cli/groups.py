@@ -138,6 +138,8 @@ def _in_json(ctx: Any) -> Iterator[None]:
         option = getattr(exc, "option_name", None)
         if option in GLOBAL_OPTIONS and ctx.invoked_subcommand:
             exc.message = f"{option} goes before the command: cqueue {option} … {ctx.invoked_subcommand} …"
+        elif option and not option.startswith("--"):
+            exc.message += ". Write -- before an argument that begins with a dash."
         message, cli = exc.format_message(), ctx.ensure_object(CliContext)
         cli.json = cli.json or ctx.meta[_JSON]
         if not cli.json or not message:  # without a message, help was printed

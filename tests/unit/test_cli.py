@@ -48,6 +48,8 @@ def test_version(capsys):
         (["queue", "list", "-v"], "-v goes before the command: cqueue -v … queue …"),
         (["queue", "list", "--url=x"], "--url goes before the command"),
         (["schema", "plan", "--gc-grace", "x"], "--gc-grace"),
+        (["set-priority", "-1", "aaaa"], "No such option: -1. Write -- before an argument"),
+        (["set-priority", "--", "-1", "aaaa"], "from 0 (most urgent) to 9"),
     ],
 )
 def test_wrong_usage_is_2_and_says_what_was_meant(capsys, args, hint):

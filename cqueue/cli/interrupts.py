@@ -82,11 +82,11 @@ def handled_by(handler: Callable[[int, FrameType | None], Any], *numbers: signal
 
 @contextmanager
 def accounted(cli: CliContext, account: Callable[[], str]) -> Iterator[Interrupts]:
-    """Hold Ctrl-C back; where an interrupt, a closed pipe or an error ends the command, say what is done."""
+    """Hold Ctrl-C back; where that, an error, a closed pipe or a full disk ends it, say what is done."""
     try:
         with held_back() as interrupts:
             yield interrupts
-    except (KeyboardInterrupt, BrokenPipeError, CqueueError) as exc:
+    except (KeyboardInterrupt, OSError, CqueueError) as exc:
         if isinstance(exc, KeyboardInterrupt):
             cli.after_ctrl_c()
         cli.remark(account())

@@ -131,8 +131,9 @@ class BodyPrinter(Generic[Content]):
         """Print some, and flush: what was not printed must not be taken for it."""
         for content in contents:
             self.print(content)
-            self.printed, self.last = self.printed + 1, content
+            self.printed += 1
         output().flush()
+        self.last = contents[-1] if contents else self.last
 
     def print(self, content: Content) -> None:
         """Print one; on a terminal after a dim line of what is known about it."""

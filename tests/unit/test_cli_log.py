@@ -1,6 +1,7 @@
 """`cqueue log`: each command, its JSON, what it says to mistakes, and how a tail ends."""
 
 import base64
+import io
 import os
 import signal
 from dataclasses import fields
@@ -393,6 +394,20 @@ def test_a_scan_that_is_cut_off_says_how_to_go_on_unless_it_goes_back(cli, monke
     interrupt_after(monkeypatch, 1)
     said = cli("log", "scan", "events", *args)
     assert (said.code, "12 records printed." in said.err, "--from" in said.err) == (130, True, hint)
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_scan_onto_a_full_disk_does_not_go_on_behind_what_the_disk_lacks(cli, monkeypatch):
+    """Records in a buffer are not printed: who went on behind them would lose them."""
+
+    class Full(io.StringIO):
+        def flush(self):
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("sys.stdout", Full())
+        said = cli("log", "scan", "events")
+    assert (said.code, "12 records printed." in said.err, "--from" in said.err) == (1, True, False)
 
 
 def test_tail_outlives_an_outage(cli, filled, monkeypatch):

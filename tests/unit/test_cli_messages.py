@@ -554,6 +554,7 @@ def test_output_that_cannot_be_written_is_no_bug(cli, monkeypatch, options, outp
             assert f"The output cannot be written: {why}." in said.err
         said = cli(*options, "receive", "q")
         assert (said.code, f"The output cannot be written: {why}." in said.err) == (1, True)
+        assert ("0 messages printed, 0 of them acked." in said.err) == (not options)
     assert cli("receive", "q").out == "x\n"
 
 

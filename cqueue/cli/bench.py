@@ -14,7 +14,7 @@ from cqueue.bench.options import Options, Rows
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.interrupts import ENDS, held_back
+from cqueue.cli.interrupts import held_back
 from cqueue.cli.options import directory, number
 from cqueue.cli.table import print_sheet, print_table
 from cqueue.cli.values import parse_pairs
@@ -228,7 +228,7 @@ def spool(
     from cqueue.bench import spool as module  # noqa: PLC0415 - as above
 
     asked = module.Asked(messages=messages, size=size, rounds=rounds, directory=parent)
-    with held_back(*ENDS), cli.bar("measuring") as progress:
+    with held_back(), cli.bar("measuring") as progress:
         result = module.spool(asked, progress)
     cli.emit(result, lambda: _print(cli, result))
 
@@ -295,7 +295,7 @@ def _run(cli: CliContext, measure: str, load: Rows, **more: Any) -> dict[str, An
     process.settle_garbage()  # as the daemon does
     module, _, name = measure.partition(".")
     work: Callable[..., dict[str, Any]] = getattr(importlib.import_module(f"cqueue.bench.{module}"), name)
-    with held_back(*ENDS), open_bench(cli.settings()) as bench, cli.bar("measuring") as progress:
+    with held_back(), open_bench(cli.settings()) as bench, cli.bar("measuring") as progress:
         result = work(bench, load, progress=progress, **more)
     cli.emit(result, lambda: _print(cli, result))
     return result

@@ -15,7 +15,7 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode
-from cqueue.cli.interrupts import ENDS, Interrupts, held_back
+from cqueue.cli.interrupts import Interrupts, held_back
 from cqueue.cli.options import number
 from cqueue.errors import BadInput, NotDone, OutcomeUnknown, QueueNotFound
 
@@ -50,7 +50,7 @@ def demo(
     from cqueue.demo import Options  # noqa: PLC0415 - keeps `cqueue --help` quick
 
     options = Options(messages=messages, consumers=consumers, producers=producers, rate=rate)
-    with held_back(*ENDS) as interrupts:
+    with held_back() as interrupts:
         report = _run_somewhere(cli, options, directory, interrupts, keep=keep)
     if report.interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

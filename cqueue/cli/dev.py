@@ -10,7 +10,7 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
-from cqueue.cli.interrupts import ENDS, held_back
+from cqueue.cli.interrupts import held_back
 from cqueue.cli.options import number
 from cqueue.cli.table import print_table
 from cqueue.dev import ClusterState, DevCluster, Status, ensure_jars
@@ -65,7 +65,7 @@ def start(
         tls=tls,
         client_certificates=client_certificates,
     )
-    with held_back(*ENDS), cli.status("Starting Cassandra") as progress:
+    with held_back(), cli.status("Starting Cassandra") as progress:
         status = cluster.start(progress)
     _show(cli, status)
 

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits: a step which has begun is finished, so that a command can say what is done.
+"""Ctrl-C and SIGTERM that wait: a step which has begun is finished, so that a command can say what is done.
 
 Between printing a message and storing its ack, an interrupt at the wrong moment would leave nobody able to
 tell whether the message comes again.
@@ -52,8 +52,8 @@ class Interrupts:
 
 
 @contextmanager
-def held_back(*numbers: signal.Signals) -> Iterator[Interrupts]:
-    """Handle these signals (SIGINT if none is named) by an `Interrupts` while this lasts.
+def held_back() -> Iterator[Interrupts]:
+    """Handle the signals of `ENDS` by an `Interrupts` while this lasts.
 
     Signals belong to the main thread; on any other this changes nothing.
     """
@@ -62,7 +62,7 @@ def held_back(*numbers: signal.Signals) -> Iterator[Interrupts]:
         yield interrupts
         return
     # A shell's background job ignores SIGINT.
-    heard = [one for one in numbers or (signal.SIGINT,) if signal.getsignal(one) is not signal.SIG_IGN]
+    heard = [one for one in ENDS if signal.getsignal(one) is not signal.SIG_IGN]
     with handled_by(interrupts.on_signal, *heard):
         yield interrupts
 

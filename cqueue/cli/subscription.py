@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -176,7 +175,7 @@ def _run(cli: CliContext, subscription: Subscription) -> None:
             ended.set()
 
     thread, stopped = Thread(target=work, name="cqueue-subscription", daemon=True), False
-    with held_back(signal.SIGINT, signal.SIGTERM) as interrupts:
+    with held_back() as interrupts:
         try:
             with interrupts.step():  # a listener's first call may already be the one that ends it
                 thread.start()

@@ -266,9 +266,10 @@ def fail_entries(monkeypatch, errors):
     monkeypatch.setattr(Queue, "send_many", failing)
 
 
-def test_ctrl_c_lets_the_batch_end_and_says_how_far_it_came(cli, monkeypatch):
-    """What the remark says is what the queue holds."""
-    interrupt_in(monkeypatch, Queue, "send_many", times=1)
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_lets_the_batch_end_and_says_how_far_it_came(cli, monkeypatch, sent):
+    """What the remark says is what the queue holds, also after `timeout` and where a terminal is closed."""
+    interrupt_in(monkeypatch, Queue, "send_many", times=1, sent=sent)
     monkeypatch.setattr(send_lines, "BATCH", 2)
     said = cli("send", "q", "--lines", stdin=b"1\n2\n3\n4\n")
     assert said.code == 130
@@ -283,13 +284,13 @@ def test_a_second_ctrl_c_does_not_wait_and_names_the_lines_in_doubt(cli, monkeyp
     assert "Lines 1 to 2 may be sent or not." in said.err
 
 
-def interrupt_in(monkeypatch, kind, name, *, times):
-    """Raise Ctrl-C some times before the method does its work."""
+def interrupt_in(monkeypatch, kind, name, *, times, sent=signal.SIGINT):
+    """Raise Ctrl-C, or another signal, some times before the method does its work."""
     original = getattr(kind, name)
 
     def interrupted(self, *args):
         for _ in range(times):
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(sent)
         return original(self, *args)
 
     monkeypatch.setattr(kind, name, interrupted)
@@ -409,14 +410,15 @@ def test_a_wrong_combination_receives_nothing(cli, args, hint):
     assert hint in said.err
 
 
-def test_follow_goes_on_until_ctrl_c(cli, monkeypatch):
-    """It ends with 130 and says that what was printed is acked."""
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_follow_goes_on_until_a_signal(cli, monkeypatch, sent):
+    """It ends with 130 and says that what was printed is acked; a script ends it by SIGTERM."""
     receive = Consumer.receive
 
     def receive_then_interrupt(self, *_args, **_options):
         messages = receive(self, 1)
         if not messages:
-            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(sent)
         return messages
 
     cli("send", "q", "--lines", stdin=b"1\n2\n3\n")

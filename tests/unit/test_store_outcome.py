@@ -339,6 +339,13 @@ def test_a_timeout_is_told_in_the_server_s_words_alone(kind):
     assert str(outcome.error(several, kind)).endswith(f": a: {said[:-1]}; b: defunct")
 
 
+def test_a_node_that_does_not_answer_is_told_in_plain_words():
+    """The driver's own text sends the reader to a method of the driver."""
+    why = "Client request timeout. See Session.execute[_async](timeout)"
+    exc = cassandra.OperationTimedOut({"10.0.0.1:9042": why}, "10.0.0.1:9042")
+    assert str(outcome.error(exc, Kind.READ)) == "The read failed: no answer in time from 10.0.0.1:9042"
+
+
 def test_too_few_replicas_are_told_in_plain_words():
     """Without the codes of the protocol: who is on call reads it first."""
     few = cassandra.Unavailable("code=1000", ConsistencyLevel.LOCAL_SERIAL, 2, 1)

@@ -15,6 +15,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
+from cqueue.cli.interrupts import going_on
 from cqueue.cli.opening import audited, find_queue, open_client, open_queue, say_left_out
 from cqueue.cli.options import MaxRedrives, QueueName, Rate, given
 from cqueue.cli.render import emit_one, header_pairs, print_list
@@ -157,7 +158,7 @@ def redrive(
 
     limits: dict[str, Any] = {"rate": rate, "max_redrives": max_redrives}
     check_limits(**limits)
-    with _choosing(cli, name, chosen) as (client, dead, which), _going_on(cli), cli.status("Sending back…"):
+    with _choosing(cli, name, chosen) as (client, dead, which), going_on(cli), cli.status("Sending back…"):
         if dry_run:
             result = dead.redrive(**which, **limits, dry_run=True)
         elif found := dead._chosen(**which):  # noqa: SLF001 - a public redrive would read them once more
@@ -179,7 +180,7 @@ def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) 
         if result.done:  # as in `redrive`
             confirm(cli, f"Delete {counted(len(result.done), 'dead letter')} of {name} for good?", yes=yes)
             drop = partial(dead._drop_those_left, found)  # noqa: SLF001 - a public drop refuses letters that are gone
-            with _going_on(cli), cli.status("Dropping…"):
+            with going_on(cli), cli.status("Dropping…"):
                 result = _audited(cli, client, "drop_letters", name, chosen, drop)
     gone = len(found) - len(result.done) - len(result.held) - len(result.failed)
     if gone:
@@ -212,16 +213,6 @@ def _audited(
         result = act()
         more.update(of_letters(result))
     return result
-
-
-@contextmanager
-def _going_on(cli: CliContext) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        cli.after_ctrl_c()
-        cli.remark("What is done stays done; the same command goes on.")
-        raise
 
 
 def _tell(cli: CliContext, about: dict[str, Any], result: LettersResult, done: str) -> None:

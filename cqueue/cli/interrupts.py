@@ -91,3 +91,15 @@ def accounted(cli: CliContext, account: Callable[[], str]) -> Iterator[Interrupt
             cli.after_ctrl_c()
         cli.remark(account())
         raise
+
+
+@contextmanager
+def going_on(cli: CliContext) -> Iterator[None]:
+    """Say where an interrupt ends the block that it can be repeated to finish what it has begun."""
+    try:
+        with held_back():
+            yield
+    except KeyboardInterrupt:
+        cli.after_ctrl_c()
+        cli.remark("What is done stays done; the same command goes on.")
+        raise

@@ -15,6 +15,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import worst
+from cqueue.cli.interrupts import going_on
 from cqueue.cli.opening import audited, check_deletable, find_log, open_client, open_log, say_left_out
 from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
@@ -137,7 +138,7 @@ def delete(cli: CliContext, name: LogName, *, yes: Yes = False) -> None:
     with open_client(cli) as client:
         check_deletable(client, "log", name)
         confirm(cli, f"Delete log {name} and all its records?", yes=yes)
-        with cli.status("Deleting…"), audited(cli, client, "delete_log", log=name):
+        with going_on(cli), cli.status("Deleting…"), audited(cli, client, "delete_log", log=name):
             client.delete_log(name)
     cli.emit({"log": name, "deleted": True}, f"Log {name} is deleted.")
 

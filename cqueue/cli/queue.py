@@ -11,6 +11,7 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
+from cqueue.cli.interrupts import going_on
 from cqueue.cli.opening import (
     NO_QUEUE,
     audited,
@@ -174,7 +175,7 @@ def delete(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
     with open_client(cli) as client:
         check_deletable(client, "queue", name)
         confirm(cli, f"Delete queue {name}, its dead-letter queue and all their messages?", yes=yes)
-        with cli.status("Deleting…"), audited(cli, client, "delete_queue", queue=name):
+        with going_on(cli), cli.status("Deleting…"), audited(cli, client, "delete_queue", queue=name):
             count = client.delete_queue(name)
     cli.emit(
         {"queue": name, "deleted": count},
@@ -211,7 +212,11 @@ def purge(cli: CliContext, name: QueueName, *, yes: Yes = False) -> None:
     with open_client(cli) as client:
         queue = find_queue(client, name)
         confirm(cli, f"Delete all messages of queue {name}?", yes=yes)
-        with cli.status("Purging…"), audited(cli, client, "purge_queue", queue=name) as more:
+        with (
+            going_on(cli),
+            cli.status("Purging…"),
+            audited(cli, client, "purge_queue", queue=name) as more,
+        ):
             more["deleted"] = count = queue.purge()
         say_left_out(cli, client, "messages", "message_keys")
     cli.emit({"queue": name, "deleted": count}, f"{counted(count, 'message')} of {name} deleted.")

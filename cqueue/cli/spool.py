@@ -15,6 +15,7 @@ import typer
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, exit_code, report_failure, worst
+from cqueue.cli.interrupts import going_on
 from cqueue.cli.opening import open_client
 from cqueue.cli.options import number
 from cqueue.cli.render import print_list
@@ -192,7 +193,7 @@ def forward(
 
     end_s = None if wait is None else time.monotonic() + wait.total_seconds()
     failed: list[CqueueError] = []
-    with Spool(path) as spool, open_client(cli) as client:
+    with going_on(cli), Spool(path) as spool, open_client(cli) as client:
         chosen = list(_chosen(spool, topic))
         for one in chosen:
             try:

@@ -1,6 +1,7 @@
 """`cqueue queue`: each command, its JSON, and what it says to mistakes."""
 
 import json
+import signal
 import sys
 from dataclasses import fields
 from datetime import timedelta
@@ -12,6 +13,7 @@ import typer
 from cqueue import QueueConfig, connect
 from cqueue.cli import confirm as asking
 from cqueue.cli import queue as commands
+from cqueue.cli.interrupts import handled_by
 from cqueue.cli.main import main
 from cqueue.client import _shared_stores, inside
 from cqueue.config import FIXED
@@ -205,6 +207,24 @@ def test_without_anybody_to_ask_it_needs_yes(cli_on, line, options):
     said = cli_on("cassandra://127.0.0.1:1/k?local_dc=dc1")(*line.split(), *options, stdin=b"y\n")
     assert (said.code, said.out) == (2, "")
     assert "Add --yes" in said.err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("line", "method"),
+    [
+        ("queue delete q", "cqueue.Client.delete_queue"),
+        ("queue purge q", "cqueue.Queue.purge"),
+        ("log delete events", "cqueue.Client.delete_log"),
+    ],
+)
+def test_a_deletion_that_is_cut_off_says_that_the_same_command_goes_on(cli, monkeypatch, line, method, sent):
+    cli("queue", "create", "q")
+    cli("log", "create", "events")
+    monkeypatch.setattr(method, lambda *_: signal.raise_signal(sent))
+    with handled_by(lambda *_: None, sent):
+        said = cli(*line.split(), "--yes")
+    assert (said.code, said.err) == (130, "What is done stays done; the same command goes on.\n")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import cqueue
 from cqueue.cli.failures import ExitCode
+from cqueue.cli.interrupts import handled_by
 from cqueue.cli.main import main
 from cqueue.spool import Spool
 from cqueue.spool.segment import Segment
@@ -155,6 +157,20 @@ def test_forward_gives_up_when_its_time_is_over(url, path, capsys):
     assert "3 records of queue.mail are still in the spool: away" in " ".join(capsys.readouterr().err.split())
     run("spool", "status", path, "--json")
     assert lines(capsys)[0][0]["waiting"] == 3
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_forward_says_that_it_can_be_repeated(client, url, path, capsys, sent):
+    """After Ctrl-C, and where `timeout` ends it: the spool is closed, and the next run sends what is left."""
+
+    def interrupted(*_):
+        signal.raise_signal(sent)
+
+    with mock.patch("cqueue.cli.spool._chosen", interrupted), handled_by(lambda *_: None, sent):
+        run("--url", url, "spool", "forward", path, expect=ExitCode.INTERRUPTED)
+    assert "the same command goes on" in capsys.readouterr().err
+    run("--url", url, "spool", "forward", path)
+    assert len(client.queue("mail").peek()) == 3
 
 
 def test_forward_says_that_the_queue_is_gone(client, url, path):

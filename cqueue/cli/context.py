@@ -40,6 +40,15 @@ def output() -> TextIO:
     return sys.stdout
 
 
+@contextmanager
+def on_stderr() -> Iterator[None]:
+    """Do without what standard error does not take: a full disk there must not change what a command does."""
+    try:
+        yield
+    except OSError:
+        sys.stderr = None  # at its end Python would try again, and change the exit code
+
+
 @dataclass
 class CliContext:
     """The global options of one invocation; `typer.Context.obj` of every command.
@@ -141,17 +150,20 @@ class CliContext:
     def after_ctrl_c(self) -> None:
         """Begin a new line behind the `^C` that the terminal shows, for what is said of it."""
         self.is_interrupt_told = True
-        if self.err_console.is_terminal:
-            self.err_console.print()
+        with on_stderr():
+            if self.err_console.is_terminal:
+                self.err_console.print()
 
     def remark(self, text: str) -> None:
         """Print a remark beside the result, on standard error; not with --json."""
-        if not self.json:
-            self.err_console.print(safe_for_terminal(text), style="dim")
+        with on_stderr():
+            if not self.json:
+                self.err_console.print(safe_for_terminal(text), style="dim")
 
     def warn(self, text: str) -> None:
         """Print a warning beside the result, on standard error; with --json as well."""
-        self.err_console.print(safe_for_terminal(text), style="yellow")
+        with on_stderr():
+            self.err_console.print(safe_for_terminal(text), style="yellow")
 
     @contextmanager
     def status(self, text: str) -> Iterator[Callable[[str], None]]:

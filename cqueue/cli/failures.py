@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any, Final
 
-from cqueue.cli.context import CliContext, safe_for_terminal
+from cqueue.cli.context import CliContext, on_stderr, safe_for_terminal
 from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, OwnershipLost
 
 
@@ -46,11 +46,17 @@ _WORST: Final = (ExitCode.UNKNOWN, ExitCode.NOT_DONE, ExitCode.USAGE, ExitCode.L
 def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
     """Print an error, with a traceback only for --verbose or a bug of ours, and return its exit code."""
     code = exit_code(exc)
+    with on_stderr():
+        _report(exc, context, code)
+    return code
+
+
+def _report(exc: BaseException, context: CliContext, code: ExitCode) -> None:
     if code is ExitCode.INTERRUPTED and not context.json:
         if not context.is_interrupt_told:
             context.after_ctrl_c()
             _write("Interrupted.")
-        return code
+        return
     if context.verbose or code is ExitCode.BUG:
         traceback.print_exception(exc)
     if context.json:
@@ -60,7 +66,6 @@ def report_failure(exc: BaseException, context: CliContext) -> ExitCode:
     else:
         context.err_console.print("Error:", style="bold red", end=" ")
         context.err_console.print(safe_for_terminal(_text(exc)))
-    return code
 
 
 def exit_code(exc: BaseException) -> ExitCode:
@@ -87,4 +92,5 @@ def _text(error: BaseException) -> str:
 
 
 def _write(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    if sys.stderr is not None:
+        sys.stderr.write(text + "\n")

@@ -560,6 +560,16 @@ def test_output_that_cannot_be_written_is_no_bug(cli, monkeypatch, options, outp
     assert cli("receive", "q").out == "x\n"
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=str)
+@pytest.mark.parametrize("output", [Full(), None], ids=["full", "closed"])
+def test_a_standard_error_that_takes_nothing_changes_no_exit_code(cli, monkeypatch, options, output):
+    """A script that collects errors on a full disk goes by the code."""
+    for line, code in (("stats nosuch", 2), ("receive q", 0), ("stats q", 0)):
+        with monkeypatch.context() as full:
+            full.setattr("sys.stderr", output)
+            assert cli(*options, *line.split()).code == code
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_an_output_of_another_encoding_shows_characters_that_it_lacks_escaped(cli, monkeypatch, encoding):
     """A terminal in Latin-1 made every emoji a traceback. JSON is valid in every encoding."""

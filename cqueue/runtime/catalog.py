@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
-from threading import Lock, RLock
+from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
 from cqueue.config import EXISTS, QueueConfig, named_settings, with_other_settings
@@ -115,8 +115,8 @@ class Catalog:
         self._deployment: DeploymentRow | None = None
         self._polled_s = float("-inf")  # when the last successful poll began
         self._failed_s = float("-inf")  # when the last poll failed
-        self._polling = RLock()  # held by the thread that polls; others wait for it
-        self._is_polling = False
+        self._polling = waiting.rlock()  # held by who polls; others wait for it, and hold no thread of a loop
+        self._poller: int | None = None  # the thread that polls, whose own runs need no other poll
         self._background = Lock()  # held while a background thread polls
         self._generation = 0  # counts changes: a read that began before a change must not enter `_entries`
         driver.watch(self._watch)
@@ -185,9 +185,9 @@ class Catalog:
         """
         if self._driver.is_forked:
             self._driver.check_open()  # a thread of the parent may poll for good
-        if self._refusal is None:
+        if self._refusal is None and self._poller != get_ident():
             if self._is_too_old():
-                waiting.in_thread(partial(self._poll_if, self._is_too_old))
+                self._poll_if(self._is_too_old)
             elif self._is_aging() and not self._background.locked():
                 with suppress(RuntimeError):  # too many threads, or Python exits: a later call polls
                     Thread(target=self._poll_in_background, name="cqueue-catalog", daemon=True).start()
@@ -219,14 +219,10 @@ class Catalog:
             self._background.release()
 
     def _poll_if(self, is_due: Callable[[], bool]) -> None:
-        """Poll, unless another thread just has. The poll is itself a run, and needs no other one."""
+        """Poll, unless another caller just has."""
         with self._polling:
-            if not self._is_polling and is_due():
-                self._is_polling = True
-                try:
-                    self._poll()
-                finally:
-                    self._is_polling = False
+            if is_due():
+                waiting.in_thread(self._poll)
 
     def _watch(self) -> None:
         """Before a run. A deployment row that is damaged keeps nobody from acking."""
@@ -237,6 +233,7 @@ class Catalog:
         """Forget all configurations if any was changed; keep them while Cassandra does not answer."""
         began_s = time.monotonic()
         try:
+            self._poller = get_ident()
             with self._driver.limited(POLL_LIMIT_S):
                 stored = self._driver.ask(ReadDeployment())
         except SchemaMismatch:
@@ -245,6 +242,8 @@ class Catalog:
         except NotDone:
             self._failed_s = time.monotonic()
             return
+        finally:
+            self._poller = None
         with self._mutex:
             if stored is not None:
                 self._check_home(stored)

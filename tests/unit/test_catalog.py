@@ -14,7 +14,7 @@ from cqueue import quarantine
 from cqueue.client import Client
 from cqueue.errors import DamagedRow
 from cqueue.history import PREFIX
-from cqueue.runtime import catalog
+from cqueue.runtime import catalog, waiting
 from cqueue.store.log_operations import (
     ChangeDefinition,
     ChangeLog,
@@ -156,6 +156,25 @@ def test_a_client_that_stood_still_looks_before_it_does_anything(client, store):
     second.join(SOON_S)
     assert len(refused) == 2
     assert not any(store.store._partitions.values())
+
+
+def test_calls_that_wait_for_the_look_of_another_one_hold_no_thread(client, store, monkeypatch):
+    """An event loop has four for all its clients. Trap: in an outage each call took one for a second."""
+    threads = []
+    monkeypatch.setattr(waiting, "in_thread", lambda call: (threads.append(call), call())[1])
+    polling = client._catalog._polling = Wanted(client._catalog._polling)
+    store.hold()
+    age(client, 3600.0)
+    first, *others = (threading.Thread(target=client._catalog.refresh) for _ in range(4))
+    first.start()
+    assert store.begun.acquire(timeout=SOON_S)
+    for other in others:
+        other.start()
+    until(lambda: set(polling.by) >= set(others))
+    store.open.set()
+    for each in (first, *others):
+        each.join(SOON_S)
+    assert len(threads) == 1
 
 
 def test_queues_that_were_listed_are_not_read_again_one_by_one():

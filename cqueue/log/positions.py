@@ -46,10 +46,10 @@ def starts(
                     f"{forgotten}; start at 'earliest', or give on_expired='earliest'"
                 )
             position = earliest
-        found[partition] = max(position, spec.earliest(now_us))
+        found[partition] = spec.going_on(position, now_us)
     # Where another reader was, the log may have gained partitions since.
     beginning = min(earliest, spec.beginning_beside(found.values(), now_us))
-    return dict.fromkeys(partitions, max(beginning, spec.earliest(now_us))) | found
+    return dict.fromkeys(partitions, spec.going_on(beginning, now_us)) | found
 
 
 def check_on_expired(on_expired: str) -> str:

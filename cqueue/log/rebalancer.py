@@ -108,4 +108,4 @@ class Rebalancer:
                 f"partition {partition} of log {spec.name!r}: the subscription's position is older than "
                 "what the log remembers; seek, or give on_expired='earliest'"
             )
-        return max(position, spec.earliest(now_us))
+        return spec.going_on(position, now_us)

@@ -83,8 +83,7 @@ def lags(driver: BlockingDriver, key: SubscriptionKey, spec: LogSpec) -> dict[in
     for partition in sorted(set(range(spec.partitions)) - rows.lost.keys()):
         row = rows.positions.get(partition)
         position = origin.of(partition) if row is None else row.position
-        earliest = spec.earliest(now_us)
-        at = earliest if position is None else max(position, earliest)
+        at = spec.earliest(now_us) if position is None else spec.going_on(position, now_us)
         count, first_us = driver.run(behind(spec, partition, at, known))
         found[partition] = Lag(count, 0.0 if first_us is None else max(0, now_us - first_us) / 1e6)
     return found

@@ -194,6 +194,31 @@ def test_what_was_to_be_kept_for_ever_is_not_forgotten_under_a_later_ttl(client,
     assert list(log.scan(id_)) == []  # and no `PositionExpired`
 
 
+@pytest.mark.parametrize("ttl", [timedelta(days=7), None])
+def test_a_ttl_that_became_shorter_takes_nothing_that_a_reader_has_yet_to_read(client, store, ttl):
+    """Until records may have expired under it. One that begins with the earliest leaves out more, at once.
+
+    Trap: a position of a quiet log that was older than the new ttl counted as forgotten in that moment.
+    """
+    log = client.create_log("events", LogConfig(partitions=1, ttl=ttl, time_shard=timedelta(minutes=10)))
+    read = log.append("t", b"read")
+    store.pass_time(minutes=10)
+    log.append("t", b"unread")
+    store.pass_time(minutes=10)
+    log.alter(ttl=timedelta(minutes=5))
+    store.pass_time(minutes=1)
+    young = log.append("t", b"young")
+    store.pass_time(minutes=3, seconds=50)
+    assert bodies(log.scan()) == [b"young"]
+    assert bodies(log.scan(read)) == [b"unread", b"young"]
+    with log.follow(read) as follower:
+        assert drained(follower) == [b"unread", b"young"]
+    store.pass_time(seconds=15)
+    with pytest.raises(PositionExpired):
+        log.scan(read)
+    assert bodies(log.scan(young)) == []
+
+
 def test_a_deleted_log_leaves_nothing_in_the_registry(client, log, store):
     fill(log, store, 5)
     listing = ListLogShards(log._catalog.entry("events").spec.partition)

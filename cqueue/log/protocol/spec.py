@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -65,7 +65,7 @@ class LogSpec:
         return range(first, now_us // 1000 + self.width_ms, self.width_ms)
 
     def oldest_us(self, now_us: int) -> int:
-        """Return the time (µs since 1970) before which no record can be read."""
+        """Return the time (µs since 1970) before which no reader begins: a shorter ttl holds at once."""
         oldest_us = self.created_ms * 1000 - self.skew_us
         if self.ttl_s:
             oldest_us = max(oldest_us, now_us - self.ttl_s * 1_000_000)
@@ -108,9 +108,39 @@ class LogSpec:
         return min(beginning, ids.lowest_at(ids.time_us(last) - UNSEEN_US))
 
     def has_forgotten(self, position: int, now_us: int) -> bool:
-        """Return whether records behind a position may have expired by now."""
-        oldest_us = self.oldest_us(now_us + EXPIRES_EARLY_US + self.skew_us)
-        return oldest_us > self.created_ms * 1000 and position < ids.lowest_at(oldest_us) - 1
+        """Return whether records behind a position may have expired by now.
+
+        A ttl that became shorter takes nothing of what was appended before, and its first record only later.
+        """
+        now_us += EXPIRES_EARLY_US + self.skew_us
+        if position >= ids.lowest_at(self.oldest_us(now_us)) - 1:
+            return False
+        expired_us = (
+            min(until_us, now_us - ttl_s * 1_000_000)
+            for since_us, until_us, ttl_s in self._ttls(now_us)
+            if ttl_s and since_us < now_us - ttl_s * 1_000_000
+        )
+        return any(position < ids.lowest_at(each) - 1 for each in expired_us)
+
+    def going_on(self, position: int, now_us: int) -> int:
+        """Return the id behind which a reader goes on from a position: not where nothing is left."""
+        return max(position, ids.lowest_at(self.left_us(now_us)) - 1)
+
+    def left_us(self, now_us: int) -> int:
+        """Return the time (µs since 1970) before which no record is left, under whatever ttl it came."""
+        return min(
+            max(since_us - self.skew_us, now_us - ttl_s * 1_000_000 if ttl_s else 0)
+            for since_us, until_us, ttl_s in self._ttls(now_us)
+            if not ttl_s or until_us > now_us - ttl_s * 1_000_000
+        )
+
+    def _ttls(self, now_us: int) -> Iterator[tuple[int, int, int]]:
+        """Yield since when and until when (µs since 1970) each ttl (s) held, the present one last."""
+        since_ms = self.created_ms  # of the first one that is remembered, too
+        for one in self.earlier:
+            yield since_ms * 1000, one.until_ms * 1000, one.ttl_s
+            since_ms = one.until_ms
+        yield since_ms * 1000, now_us, self.ttl_s
 
     def horizon(self, began_us: int) -> int:
         """Return the id up to which a read that began at `began_us` sees all acknowledged records."""

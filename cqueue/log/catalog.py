@@ -18,9 +18,9 @@ from cqueue.errors import (
     looking_again,
     unknown_if_not_done,
 )
-from cqueue.log.config import LogConfig, earlier_ttls, with_earlier_ttl
+from cqueue.log.config import LogConfig, earlier_ttls, growths, with_earlier_ttl, with_growth
 from cqueue.log.protocol.shards import existing
-from cqueue.log.protocol.spec import EarlierTtl, LogSpec
+from cqueue.log.protocol.spec import EarlierTtl, Growth, LogSpec
 from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol.spec import Proto
@@ -114,14 +114,22 @@ class LogCatalog:
             report(_place(row, decode.NO_NAME))
             raise decode.error(_place(row, decode.NO_NAME))
         decode.not_ahead(_place(row, "created"), row.created * 1000, now_us, report)
-        earlier = decode.parsed(_place(row, "config"), lambda: earlier_ttls(row.config), report)
-        return self._entry_as(row, self._config_of(row), earlier)
+        earlier, grown = decode.parsed(
+            _place(row, "config"), lambda: (earlier_ttls(row.config), growths(row.config)), report
+        )
+        return self._entry_as(row, self._config_of(row), earlier, grown)
 
     def _config_of(self, row: LogRow) -> LogConfig:
         report = self._driver.report
         return decode.parsed(_place(row, "config"), lambda: LogConfig.from_json(row.config), report)
 
-    def _entry_as(self, row: LogRow, config: LogConfig, earlier: tuple[EarlierTtl, ...] = ()) -> LogEntry:
+    def _entry_as(
+        self,
+        row: LogRow,
+        config: LogConfig,
+        earlier: tuple[EarlierTtl, ...] = (),
+        grown: tuple[Growth, ...] = (),
+    ) -> LogEntry:
         deployment = self._deployment()
         spec = LogSpec(
             name=row.name,
@@ -133,6 +141,7 @@ class LogCatalog:
             settle_us=deployment.settle_ms * 1000,
             skew_us=deployment.skew_ms * 1000,
             earlier=earlier,
+            growths=grown,
         )
         return LogEntry(row, config, spec)
 
@@ -198,6 +207,8 @@ class LogCatalog:
             stored = config.to_json(row.config)
             if config.ttl_s != before.ttl_s:
                 stored = with_earlier_ttl(stored, row.created, now_ms, before.ttl_s)
+            if config.partitions != before.partitions:
+                stored = with_growth(stored, now_ms, before.partitions)
             return row._replace(config=stored)
 
         return self._remember(self._change(name, altered))

@@ -19,7 +19,7 @@ from cqueue.config import (
     to_ms,
 )
 from cqueue.errors import ConfigError
-from cqueue.log.protocol.spec import EarlierTtl
+from cqueue.log.protocol.spec import EarlierTtl, Growth
 from cqueue.runtime.durations import given
 
 MAX_PARTITIONS = 32_767
@@ -35,6 +35,8 @@ EARLIER_TTLS = "earlier_ttls"
 """Name of the earlier ttls in the stored form; no setting."""
 MOST_EARLIER = 20
 """Earlier ttls that are remembered: more changes than are made while the first of them matters."""
+GROWTHS = "growths"
+"""Name of the changes of partitions in the stored form; no setting. All but the last few matter no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +117,23 @@ def earlier_ttls(text: str) -> tuple[EarlierTtl, ...]:
     stored = stored_values(text).get(EARLIER_TTLS, [])
     with readable(text):
         return tuple(EarlierTtl(*map(index, each)) for each in stored)
+
+
+def growths(text: str) -> tuple[Growth, ...]:
+    """Read the changes of partitions of a stored configuration.
+
+    Raises:
+        DamagedRow: the text holds something else in their place.
+    """
+    stored = stored_values(text).get(GROWTHS, [])
+    with readable(text):
+        return tuple(Growth(*map(index, each)) for each in stored)
+
+
+def with_growth(text: str, now_ms: int, before: int) -> str:
+    """Return a stored configuration that says, too, that the log had `before` partitions until now."""
+    grown = [*growths(text), Growth(now_ms, before)][-MOST_EARLIER:]
+    return json.dumps(stored_values(text) | {GROWTHS: grown}, sort_keys=True)
 
 
 def with_earlier_ttl(text: str, created_ms: int, now_ms: int, ttl_s: int) -> str:

@@ -187,9 +187,9 @@ class Follower(Reader):
         """Add partitions that the log has gained, from their beginning."""
         if not self._all or spec.partitions - 1 in self._following:
             return
-        known = self._following.positions().values()
-        beginning = spec.beginning_beside(known, self._driver.clock.now_us())
+        known, now_us = [*self._following.positions().values()], self._driver.clock.now_us()
         for partition in range(spec.partitions):
             if partition not in self._following:
+                beginning = spec.beginning_beside(partition, known, now_us)
                 self._following.open(spec, partition, beginning)
                 self._round.reached[partition] = beginning

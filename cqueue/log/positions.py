@@ -48,8 +48,12 @@ def starts(
             position = earliest
         found[partition] = spec.going_on(position, now_us)
     # Where another reader was, the log may have gained partitions since.
-    beginning = min(earliest, spec.beginning_beside(found.values(), now_us))
-    return dict.fromkeys(partitions, spec.going_on(beginning, now_us)) | found
+    known = [*found.values()]
+    for partition in partitions:
+        if partition not in found:
+            beginning = min(earliest, spec.beginning_beside(partition, known, now_us))
+            found[partition] = spec.going_on(beginning, now_us)
+    return found
 
 
 def check_on_expired(on_expired: str) -> str:

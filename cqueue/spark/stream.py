@@ -206,14 +206,16 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         partitions = range(spec.partitions)
         texts = {partition: start[str(partition)] for partition in partitions if str(partition) in start}
         known = {partition: self._position(spec, text) for partition, text in texts.items()}
-        oldest, is_strict = spec.earliest(now_us), self._options.fail_on_data_loss
-        added = spec.beginning_beside(known.values(), now_us) if is_strict else oldest
-        found = {}
+        found, is_strict = {}, self._options.fail_on_data_loss
         for partition in partitions:
-            position = known.get(partition, added)
+            position = known.get(partition)
+            if position is None and is_strict:
+                position = spec.beginning_beside(partition, known.values(), now_us)
+            elif position is None:
+                position = spec.earliest(now_us)
             if is_strict:
                 records.check_remembered(spec, partition, position, now_us)
-            found[partition] = max(position, oldest)
+            found[partition] = spec.going_on(position, now_us)
         return found
 
     def _position(self, spec: LogSpec, text: str) -> int:

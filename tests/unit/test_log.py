@@ -27,7 +27,7 @@ from cqueue.errors import (
 )
 from cqueue.log import LogConfig, LogId, Record, catalog
 from cqueue.log.catalog import LogCatalog
-from cqueue.log.config import earlier_ttls
+from cqueue.log.config import earlier_ttls, growths
 from cqueue.log.log import Log
 from cqueue.runtime import waiting
 from cqueue.store.log_operations import AppendRecords, ListLogShards, ReadLog
@@ -227,10 +227,27 @@ def test_a_deleted_log_leaves_nothing_in_the_registry(client, log, store):
     assert not store.execute(listing)
 
 
-@pytest.mark.parametrize("earlier", ["7", "[7]", "[[1, 2]]", '[["a", 1, 2]]'])
-def test_damaged_earlier_ttls_are_a_damaged_row(earlier):
+@pytest.mark.parametrize("earlier", ["7", "[7]", "[[1]]", '[["a", 1]]'])
+def test_damaged_notes_of_changes_are_a_damaged_row(earlier):
     with pytest.raises(DamagedRow):
-        earlier_ttls(json.dumps({"earlier_ttls": earlier}))
+        earlier_ttls(json.dumps({"earlier_ttls": json.loads(earlier)}))
+    with pytest.raises(DamagedRow):
+        growths(json.dumps({"growths": json.loads(earlier)}))
+
+
+def test_who_does_not_know_the_notes_of_changes_keeps_them(client, store, log, monkeypatch):
+    """As a client of an earlier version, which alters the log meanwhile."""
+    store.pass_time(days=1)
+    log.alter(partitions=5, ttl=timedelta(days=1))
+    before = client._logs.entry("events")
+    monkeypatch.setattr(catalog, "with_growth", lambda stored, *_: stored)
+    monkeypatch.setattr(catalog, "with_earlier_ttl", lambda stored, *_: stored)
+    store.pass_time(days=1)
+    with Client(store) as earlier:
+        assert earlier.log("events").alter(partitions=6, ttl=timedelta(days=2)).partitions == 6
+    spec = client._logs.entry("events", fresh_s=0).spec
+    assert (spec.growths, spec.earlier) == (before.spec.growths, before.spec.earlier)
+    assert len(spec.growths) == len(spec.earlier) == 1
 
 
 def test_twenty_changes_of_the_ttl_are_remembered(client, store, log):
@@ -648,14 +665,25 @@ def test_a_partition_that_is_added_while_a_follower_is_away_is_read_whole(client
     assert drained(follower) == [b"new"]
 
 
-def test_a_follower_says_that_it_may_have_missed_the_first_records_of_an_added_partition(client, store):
-    """It may not have known of it for some seconds when it was last there."""
+@pytest.mark.parametrize("knows_when", [True, False])
+def test_a_follower_says_that_it_may_have_missed_the_first_records_of_an_added_partition(
+    client, store, monkeypatch, *, knows_when
+):
+    """It may not have known of it for some seconds when it was last there. Where the log notes the time, a
+    follower that is not late has missed nothing; an earlier version of the library notes none.
+    """
+    if not knows_when:
+        monkeypatch.setattr(catalog, "with_growth", lambda stored, *_: stored)
     log = client.create_log("short", LogConfig(partitions=4, ttl=timedelta(minutes=10), time_shard=SHARD))
     store.pass_time(minutes=20)
     follower = log.follow("latest")
     follower.poll()
     log.alter(partitions=6)
+    log.append("t", b"new", partition=5)
     store.pass_time(minutes=9, seconds=45)
+    if knows_when:
+        assert drained(follower) == [b"new"]
+        return
     for _ in range(2):
         with pytest.raises(PositionExpired):
             follower.poll()

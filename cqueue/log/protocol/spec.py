@@ -15,7 +15,7 @@ MARGIN_US = 600_000_000
 its first reads have this time, before they are overtaken by what expires."""
 UNSEEN_US = 20_000_000
 """µs (20 s) for which a reader may not know that its log has gained a partition: above the 15 s for which a
-member of a subscription keeps a configuration."""
+member of a subscription keeps a configuration. For logs that a version altered which does not store when."""
 EXPIRES_EARLY_US = 1_000_000
 """µs by which a record may expire before its ttl is over: Cassandra counts from a write's whole second on."""
 
@@ -28,11 +28,18 @@ class EarlierTtl(NamedTuple):
     ttl_s: int
 
 
+class Growth(NamedTuple):
+    """A change of a log's partitions. at_ms: ms since 1970; before: how many there were until then."""
+
+    at_ms: int
+    before: int
+
+
 @dataclass(frozen=True, slots=True)
 class LogSpec:
     """A log as the protocol sees it. ttl_s: 0 for ever; created_ms: no record is older.
 
-    earlier: ttls before the present one, the oldest first.
+    earlier: ttls before the present one, the oldest first. growths: as far as they are known.
     """
 
     name: str
@@ -44,6 +51,7 @@ class LogSpec:
     settle_us: int  # W
     skew_us: int  # ε
     earlier: tuple[EarlierTtl, ...] = ()
+    growths: tuple[Growth, ...] = ()
 
     @property
     def partition(self) -> str:
@@ -96,16 +104,20 @@ class LogSpec:
         ttls_s = [self.ttl_s, *(one.ttl_s for one in self.earlier if one.until_ms * 1000 > oldest_us)]
         return min((ttl_s for ttl_s in ttls_s if ttl_s), default=0)
 
-    def beginning_beside(self, positions: Collection[int], now_us: int) -> int:
+    def beginning_beside(self, partition: int, positions: Collection[int], now_us: int) -> int:
         """Return the id behind which a reader begins a partition that the log may have gained meanwhile.
 
         positions: where the reader is in those that it knows. If it has not read for long, it may have missed
-            the first records of the new one, too.
+            the first records of the new one, too. Where it is known since when the partition is there, none
+            are older than that.
         """
         beginning, last = self.beginning(now_us), min(positions, default=None)
         if last is None or self.has_forgotten(last, now_us):
             return beginning
-        return min(beginning, ids.lowest_at(ids.time_us(last) - UNSEEN_US))
+        beside = min(beginning, ids.lowest_at(ids.time_us(last) - UNSEEN_US))
+        added = [at_ms * 1000 for at_ms, before in self.growths if before <= partition]
+        added_us = max((at_us for at_us in added if at_us <= now_us), default=self.created_ms * 1000)
+        return max(beside, ids.lowest_at(added_us - self.skew_us) - 1)
 
     def has_forgotten(self, position: int, now_us: int) -> bool:
         """Return whether records behind a position may have expired by now.

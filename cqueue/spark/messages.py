@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import InputPartition
 
 from cqueue import ids
+from cqueue.log.protocol.source import next_limit
 from cqueue.protocol import registry
 from cqueue.protocol.dead import (
     HEADER_ABANDONED,
@@ -31,7 +32,7 @@ from cqueue.sending.redriving import count_in
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide, patient
-from cqueue.spark.split import Piece, Probe, ahead, limited, next_limit, tasks
+from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
 from cqueue.spark.views import DEAD, arrow_schema
 from cqueue.store import arrow_columns
 from cqueue.store.operations import MessageRow, ReadBodies, ReadIds, WideRow

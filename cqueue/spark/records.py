@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -13,18 +12,16 @@ from cqueue import ids
 from cqueue.errors import PositionExpired
 from cqueue.log.arrow import Columns, of_topics
 from cqueue.log.protocol import shards
-from cqueue.log.protocol.source import Stretch
+from cqueue.log.protocol.merge import FIRST_ROWS
+from cqueue.log.protocol.source import Stretch, next_limit
 from cqueue.log.protocol.spec import LogSpec
 from cqueue.spark import makers
 from cqueue.spark.options import ReadOptions
 from cqueue.spark.session import SparkSide, patient
-from cqueue.spark.split import Piece, Probe, ahead, limited, next_limit, tasks
+from cqueue.spark.split import Piece, Probe, ahead, limited, tasks
 from cqueue.spark.views import LOG, arrow_schema
 from cqueue.store.log_operations import LogShard, ReadRecordIds
 from cqueue.store.record_page import ReadRecordPage
-
-FIRST_ROWS: Final = 64
-"""Rows of the first read: few, because bodies may be 1 MiB large."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,7 @@ def read(side: SparkSide, part: LogPart, columns: tuple[str, ...]) -> Iterator[p
 def pages(
     side: SparkSide, pieces: Iterable[Piece[LogShard]], complete: LogSpec | None = None
 ) -> Iterator[Stretch]:
-    """Read pieces one after the other, a page of about `split.PAGE_BYTES` at a time.
+    """Read pieces one after the other, a page of about `source.SLICE_BYTES` at a time.
 
     complete: the log, of which no record may have expired before its page was read; None: any may.
 
@@ -119,7 +116,7 @@ def pages(
             if page:
                 yield Stretch(piece.place.partition, page, 0, len(page))
                 after = page.id_at(len(page) - 1)
-                limit = max(8, next_limit(limit, len(page), len(page.data)))
+                limit = next_limit(limit, len(page), len(page.data))
 
 
 def check_remembered(spec: LogSpec, partition: int, position: int, now_us: int) -> None:

@@ -28,10 +28,6 @@ MOST_PROBED: Final = 512
 SAMPLES: Final = 128
 SHORTEST_US: Final = 1_000
 PROBES_AT_ONCE: Final = 8
-MOST_ROWS: Final = 5000
-"""Rows of one read at most, however small the last ones were."""
-PAGE_BYTES: Final = 2 << 20
-"""Bytes that one read aims at, by the size of the last rows."""
 
 T = TypeVar("T")
 
@@ -110,11 +106,6 @@ def _grouped(pieces: Iterable[Piece[T]], target: int) -> list[tuple[Piece[T], ..
         group.append(piece)
         rows += piece.rows
     return [*groups, tuple(group)] if group else groups
-
-
-def next_limit(limit: int, rows: int, size: int) -> int:
-    """Return how many rows to read after a page of `rows` with `size` bytes, whose limit was `limit`."""
-    return min(MOST_ROWS, limit * 4, PAGE_BYTES * rows // size)
 
 
 def ahead(pages: Iterable[Any]) -> Iterable[Any]:

@@ -85,6 +85,11 @@ def passed_upto(stretch: Stretch, watermark: int, *, reverse: bool) -> int:
     return stretch.start + found
 
 
+def next_limit(limit: int, rows: int, size: int, slice_bytes: int = SLICE_BYTES) -> int:
+    """Return how many rows a read asks for after one of `rows` with `size` bytes, whose limit was `limit`."""
+    return max(FEWEST_ROWS, min(MOST_ROWS, limit * 4, slice_bytes * rows // size))
+
+
 class Source:
     """One partition, read up to `position`: forwards, or with `reverse` backwards.
 
@@ -166,7 +171,7 @@ class Source:
             self._leave_shard(end)
         if count:
             size = len(page.data) if isinstance(page, RecordPage) else count * ROW_BYTES
-            self.limit = max(FEWEST_ROWS, min(MOST_ROWS, self.limit * 4, slice_bytes * count // size))
+            self.limit = next_limit(self.limit, count, size, slice_bytes)
 
     def peeked(self, first: int | None, end: int) -> None:
         """Note the first id in the current time shard; None if it has none up to `end`."""

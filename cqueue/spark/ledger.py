@@ -136,7 +136,7 @@ def settle(side: SparkSide, spec: LogSpec, since_us: int) -> int:
 def marks(side: SparkSide, spec: LogSpec, since_us: int, until_us: int, prefix: str) -> set[bytes]:
     """Return digests of the marks with this prefix, of all records between two times."""
     found: set[bytes] = set()
-    since_us = max(since_us, spec.oldest_us(side.driver.clock.now_us()))
+    since_us = max(since_us, spec.left_us(side.driver.clock.now_us()))
     after, upto = ids.lowest_at(since_us) - 1, ids.highest_at(until_us)
     shards = existing(side, spec, since_us, until_us)
     for stretch in pages(side, [piece for shard in shards for piece in within(spec, shard, after, upto)]):

@@ -46,7 +46,7 @@ def plan(side: SparkSide, spec: LogSpec, options: ReadOptions, as_of_us: int) ->
         last = min(last, ids.lowest_at(options.until_us) - 1)
     since_us = spec.oldest_us(now_us)
     if options.since_us is not None:
-        since_us = max(since_us, options.since_us)
+        since_us = max(options.since_us, spec.left_us(now_us))
     whole = [
         piece
         for shard in existing(side, spec, since_us, ids.time_us(last))

@@ -389,6 +389,35 @@ def test_offsets_of_a_quiet_log_do_not_expire(client, age):
         client.advance(10 * S)
 
 
+def test_a_quiet_stream_goes_on_after_the_logs_ttl_became_shorter(client, log):
+    """Trap: its offsets may be ten minutes old, which a ttl of five minutes called forgotten at once."""
+    one = reader(log)
+    fill(client, log, 0)
+    client.advance(5 * S)
+    at = one.latestOffset(one.initialOffset(), ReadAllAvailable())
+    client.advance(timedelta(minutes=9))
+    log.append("t", b"1")
+    client.advance(5 * S)
+    log.alter(ttl=timedelta(minutes=5))
+    end = one.latestOffset(at, ReadAllAvailable())
+    assert bodies(one, at, end) == [b"1"]
+    for _ in range(10):
+        at = end
+        client.advance(timedelta(minutes=1))
+        end = one.latestOffset(at, ReadAllAvailable())
+        assert bodies(one, at, end) == []
+
+
+def test_a_repeat_finds_marks_from_before_the_logs_ttl_became_shorter(client, side, log):
+    """Trap: they were older than the new ttl, so what they mark was stored again. Readers may have both."""
+    log.append("t", b"x", headers={ledger.MARK: "m"})
+    client.advance(timedelta(hours=2))
+    log.alter(ttl=timedelta(minutes=5))
+    client.advance(timedelta(hours=2))
+    spec = side.logs.entry(log.name).spec
+    assert ledger.marks(side, spec, 0, client.clock.now_us(), "") == {ledger.digest_of("m")}
+
+
 def test_a_checkpoint_of_another_log_says_which(client, log):
     """Also where that log had more partitions, and the caller wants what is left."""
     other = client.create_log("other", LogConfig(partitions=3))

@@ -60,6 +60,24 @@ def first_try(side: SparkSide, target: str, work: str, run: str) -> FirstTry:
     return FirstTry(ids.time_us(known.id), repeated=known.topic != run)
 
 
+def due_us(side: SparkSide, target: str, work: str, task: str, run: str) -> int:
+    """Return when `work` was tried first (µs since 1970): for a task of it the same at each attempt.
+
+    Tasks begin together. One may take its note for the first, and an earlier one is stored a moment later. So
+    each task notes what it took, before it stores anything by that.
+
+    Raises:
+        NotDone, OutcomeUnknown: as `first_try`.
+    """
+    shard = hidden(target, f"{target} {task} due")
+    taken = _earliest(side, shard)
+    if taken is not None:
+        return int(taken.topic)
+    begun = first_try(side, target, work, run)
+    note(side, shard, str(begun.at_us), REMEMBERED_S)
+    return begun.at_us
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """One attempt of a task, noted so that it can tell others of the same task. repeated: one was before it.

@@ -81,7 +81,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def _queue_sink(self, side: SparkSide, work: str, task: str) -> Sink:
         """Make a sink of messages whose times and ids follow from when the batch was tried first."""
         spec = side.queues.entry(self._options.name).spec
-        due_us = ledger.first_try(side, spec.partition, work, self._run).at_us
+        due_us = ledger.due_us(side, spec.partition, work, task, self._run)
         now_us = side.driver.clock.now_us()
         stale = now_us + 4 * spec.settle_us > due_us + spec.gc_grace_us
         if stale and self._options.stale_batch == RESEND:

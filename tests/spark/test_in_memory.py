@@ -23,7 +23,7 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import cqueue
-from cqueue import LogConfig, QueueConfig
+from cqueue import LogConfig, QueueConfig, ids
 from cqueue.log import Record
 from cqueue.message import datetime_us
 from cqueue.spark import ledger, pace, split, stream
@@ -38,6 +38,7 @@ from cqueue.spark.rows import JOB_ID, check_schema
 from cqueue.spark.sink import PART, STEP_US, LogSink, QueueSink, Written, write
 from cqueue.spark.source import DefaultSource
 from cqueue.spark.views import LOG, spark_schema
+from cqueue.store.log_operations import AppendRecords, RecordRow
 from cqueue.store.record_page import ReadRecordPage
 from cqueue.testing import MemoryClient
 
@@ -495,6 +496,23 @@ def test_a_batch_that_broke_off_long_ago_says_what_to_do(client, queue, monkeypa
     with pytest.raises(cqueue.DelayOutOfRange, match=r"a batch that was first tried .*\(--resend-stale\)"):
         write()
     assert write(staleBatch="resend").stored == 1
+
+
+def test_rows_keep_their_time_though_an_earlier_note_is_stored_late(client, queue, side, monkeypatch):
+    """Trap: tasks of a batch begin together. One took its own note for the first, and stored rows by it;
+    an earlier one of another task was stored only then. A repeat of the batch gave the rows other ids.
+    """
+    monkeypatch.setattr(TaskContext, "get", partial(Context, 0))
+    source = DefaultSource(CaseInsensitiveDict({"url": URL, "queue": queue.name}))
+    target, early_us = side.queues.entry(queue.name).spec.partition, client.clock.now_us()
+    client.advance(S)
+    for _ in range(2):
+        writer = source.streamWriter(T.StructType().add("body", "string"), overwrite=False)
+        assert writer.write(iter([pa.RecordBatch.from_pydict({"body": ["x"]})])).stored == 1
+        late = RecordRow(ids.lowest_at(early_us), "of another task", None, None, b"")
+        side.driver.ask(AppendRecords(ledger.hidden(target, f"{target} q/1"), (late,), 1000))
+    client.advance(S)
+    assert queue.stats(exact=True).live == 1
 
 
 def test_a_rerun_waits_for_what_tasks_of_the_run_before_have_sent(client, log, monkeypatch):

@@ -52,7 +52,7 @@ class DefaultSource(DataSource):
             ConfigError: an option is wrong, or the schema has other columns than the view.
         """
         options = read_options(self.options)
-        return Reader(options, columns_of(options.view, schema))
+        return Reader(options, columns_of(options.view, schema, options.columns))
 
     @brief
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's

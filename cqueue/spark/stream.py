@@ -70,7 +70,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # Not sooner: of what making a reader raises, Spark 4.3 reports a bug of its own instead.
         options = read_options(self._given)
         check_stream(options)
-        columns_of(LOG, self._schema)
+        columns_of(LOG, self._schema, options.columns)
         return options
 
     @property

@@ -73,18 +73,25 @@ def spark_schema(view: str, columns: Sequence[str] | None = None) -> StructType:
     return StructType([StructField(name, _type(view, name)) for name in names])
 
 
-def columns_of(view: str, schema: StructType) -> tuple[str, ...]:
-    """Return the names of the columns that a reader is to give.
+def columns_of(view: str, schema: StructType, columns: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the names of the columns that a reader is to give. columns: those that the option names, if any.
 
     Raises:
-        ConfigError: the schema asks for what the view has not, or as another type.
+        ConfigError: the schema asks for what the view has not, or as another type, or for other columns than
+            the option.
     """
     for field in schema.fields:
         type_ = _type(view, field.name)
         if field.dataType != type_:
             wanted, given = type_.simpleString(), field.dataType.simpleString()
             raise ConfigError(f"column {field.name!r} of view {view!r} is {wanted}, not {given}")
-    return tuple(field.name for field in schema.fields)
+    names = tuple(field.name for field in schema.fields)
+    if columns is not None and names != tuple(columns):
+        raise ConfigError(
+            f".schema(…) names {', '.join(names) or 'no columns'}, and option columns {', '.join(columns)}; "
+            "leave one of them out"
+        )
+    return names
 
 
 def arrow_schema(view: str, columns: Sequence[str]) -> pa.Schema:

@@ -217,6 +217,18 @@ def test_a_column_of_another_type_is_told_what_it_takes(columns, options, said):
         check_schema(schema, write_options({"url": URL, "queue": "work", **options}, overwrite=False))
 
 
+def test_a_schema_beside_option_columns_names_the_same_ones(log):
+    """Trap: the schema won, and nothing was said of the option."""
+    schema = T.StructType().add("id", "string")
+    for columns, refused in (("topic", True), ("id,topic", True), ("id", False)):
+        source = DefaultSource(CaseInsensitiveDict({"url": URL, "log": log.name, "columns": columns}))
+        says = pytest.raises(cqueue.ConfigError, match=f"names id, and option columns {columns[:2]}")
+        with says if refused else nullcontext():
+            source.reader(schema)
+        with says if refused else nullcontext():
+            source.streamReader(schema).initialOffset()
+
+
 def test_a_schema_of_others_is_refused_where_a_stream_plans(log):
     """Trap: raised sooner, Spark told of a variable `reader` of its own that has no value."""
     for given, schema, said in (

@@ -1115,3 +1115,18 @@ def test_dedup_knows_the_keys_of_a_run_before_it(client, log, spark, monkeypatch
     client.advance(timedelta(milliseconds=1))
     found = dedup.known_keys(spark, dedup.Dedup(target=Target(log=log.name, url=URL)))
     assert [row[0] for row in found.collect()] == ["new"]
+
+
+def test_dedup_knows_the_keys_of_a_queue_whose_senders_clock_was_ahead(client, queue, spark, monkeypatch):
+    """Trap: a read of a queue shows what was sent until its own time. Where the clock of the process that
+    plans it was behind the sender's, a run repeated at once did not find what the first had written.
+    """
+    now_us = client.clock.now_us
+    queue.send(b"x", key="new")
+
+    def lag():
+        monkeypatch.setattr(client.clock, "now_us", lambda **_: now_us() - 500_000)
+
+    monkeypatch.setattr(dedup, "source", lambda _, **options: read_here(spark, lag, **options))
+    found = dedup.known_keys(spark, dedup.Dedup(target=Target(queue=queue.name, url=URL)))
+    assert [row[0] for row in found.collect()] == ["new"]

@@ -7,8 +7,8 @@ queue remembers. Keys of a log are those of all records that it still has, or of
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
@@ -100,7 +100,8 @@ def run(spark: SparkSession, rows: DataFrame, job: Dedup, *, dry_run: bool = Fal
 def known_keys(spark: SparkSession, job: Dedup) -> DataFrame:
     """Return the keys that the queues and logs have now, each once.
 
-    Waits until what a log has now can be read: a run that is repeated at once has to find its keys.
+    A run that is repeated at once has to find its keys. So this waits until what a log has now can be read,
+    and asks a queue for what writers whose clock is ahead have sent, too.
     """
     side = session(load_settings(job.target.url))
     now_us = side.driver.clock.now_us()
@@ -116,6 +117,9 @@ def known_keys(spark: SparkSession, job: Dedup) -> DataFrame:
 
 
 def _keys(spark: SparkSession, job: Dedup, kind: str, name: str) -> DataFrame:
-    since = None if job.since is None or kind == "queue" else job.since.isoformat()
-    rows = source(spark, **{kind: name}, columns="key", url=job.target.url, since=since)
-    return rows.select(F.col("key").alias(KEY))
+    options: dict[str, Any] = {kind: name, "columns": "key", "url": job.target.url}
+    if kind == "queue":
+        options["asOf"] = datetime.max.replace(tzinfo=UTC).isoformat()  # whatever the sender's clock said
+    elif job.since is not None:
+        options["since"] = job.since.isoformat()
+    return source(spark, **options).select(F.col("key").alias(KEY))

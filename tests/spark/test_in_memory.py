@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from threading import Event, Thread
 from types import SimpleNamespace
 
@@ -1103,6 +1104,98 @@ def test_what_expires_while_an_archive_reads_is_a_gap(client, log, spark, tmp_pa
     wait = 10 * S
     assert archive.run(spark, job).details["gap"]
     assert [one.gap for one in manifest.load(Files(spark, job.path))] == [False, True]
+
+
+@pytest.fixture
+def place(tmp_path):
+    """The directory of an archive."""
+    return str(tmp_path / "archive")
+
+
+@pytest.fixture
+def archiving(log, spark, place, monkeypatch):
+    """A function that archives the log. before: called where the read is planned. Others are options."""
+
+    def run(*, before=lambda: None, place=place, **options):
+        monkeypatch.setattr(archive, "source", lambda _, **given: read_here(spark, before, **given))
+        return archive.run(spark, archive.Archive(log=log.name, path=place, url=URL), **options)
+
+    return run
+
+
+def test_an_archive_has_all_from_before_the_logs_ttl_became_shorter(client, log, spark, place, archiving):
+    """Trap: what was older than the new ttl was left out at once, and told as a gap."""
+    fill(client, log, 0)
+    client.advance(5 * S)
+    archiving()
+    fill(client, log, 1)
+    client.advance(timedelta(hours=2))
+    fill(client, log, 2)
+    client.advance(5 * S)
+    log.alter(ttl=timedelta(minutes=5))
+    assert not archiving().details["gap"]
+    rows = archive.load(spark, place).collect()
+    assert sorted(bytes(row.body) for row in rows) == [b"0", b"1", b"2"]
+    fill(client, log, 3)
+    client.advance(timedelta(minutes=6))
+    assert archiving().details["gap"]
+
+
+@pytest.mark.parametrize("name", ["of [a] {b,c}", "*", r"\d?"])
+def test_a_directory_may_have_any_name(client, log, spark, tmp_path, archiving, *, name):
+    """Trap: Spark's readers took it for a pattern, which found nothing, or what another archive holds."""
+    place = str(tmp_path / name)
+    fill(client, log, 0)
+    client.advance(5 * S)
+    found = archiving(place=place, check=True)
+    assert (found.written, found.details["damaged"]) == (1, [])
+    assert archive.load(spark, place).count() == 1
+
+
+def test_a_run_that_another_one_outran_leaves_no_files(client, log, spark, place, archiving):
+    """Trap: they stayed until the next run that added something, which a quiet log may never have."""
+    fill(client, log, 0)
+    client.advance(5 * S)
+    with pytest.raises(cqueue.NotDone, match="another run"):
+        archiving(before=archiving)
+    assert not [*Path(place, manifest.STAGING).glob("*")]
+    assert archive.load(spark, place).count() == 1
+
+
+@pytest.mark.parametrize("is_own", [True, False])
+def test_a_commit_whose_outcome_is_unknown_deletes_nothing(log, spark, place, archiving, *, is_own):
+    """A file system may repeat a rename whose first try was done: it finds a manifest there, its own."""
+    create = Files.create
+
+    def unreadable(*_):
+        raise cqueue.BadInput("as if")
+
+    def repeated(files, path, text):
+        assert create(files, path, text)
+        if not is_own:
+            patch.setattr(Files, "read", unreadable)
+        return False
+
+    log.append("t", b"x")
+    log._driver.clock.pause(5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Files, "create", repeated)
+        with nullcontext() if is_own else pytest.raises(cqueue.OutcomeUnknown, match="Run it again"):
+            archiving()
+    assert archive.load(spark, place).count() == 1
+
+
+def test_a_file_system_that_fails_is_told_in_errors_of_ours(spark, tmp_path):
+    """Trap: Java's own came through, of which nobody could say whether something was written."""
+    (tmp_path / "file").write_text("x")
+    files = Files(spark, str(tmp_path / "file"))
+    with pytest.raises(cqueue.NotDone, match="cannot be written"):
+        files.create("a/b", "x")
+    with pytest.raises(cqueue.NotDone, match="cannot be written"):
+        files.move("a", "b/c")
+    files.delete("a")
+    with pytest.raises(cqueue.BadInput, match="cannot be used"):
+        Files(spark, "nowhere:/a")
 
 
 def test_dedup_knows_the_keys_of_a_run_before_it(client, log, spark, monkeypatch):

@@ -16,7 +16,7 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue import ids
-from cqueue.errors import BadInput, NotDone
+from cqueue.errors import BadInput, CqueueError, NotDone, unknown_if_not_done
 from cqueue.message import datetime_at, datetime_us
 from cqueue.settings import load as load_settings
 from cqueue.spark import session
@@ -79,6 +79,7 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
         LogNotFound: there is no such log.
         BadInput: the directory holds another log's archive, or is damaged.
         NotDone: it could not be read or written, or another run was quicker; nothing was added.
+        OutcomeUnknown: it may be added, or in part have its name; the next run finishes that.
     """
     side = session.session(load_settings(job.url))
     spec, now_us = side.logs.entry(job.log).spec, side.driver.clock.now_us()
@@ -90,11 +91,13 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
     rows = _read(spark, job, stretch)
     parts = _count(rows) if dry_run else _stage(spark, files, rows, stretch, job.file_rows)
     # Only now: what expires while the job reads is missing, too.
-    stretch = replace(stretch, parts=parts, gap=_has_gap(stretch, spec, side.driver.clock.now_us()))
-    if not dry_run and (parts or _is_long(stretch, spec)):
+    spec, now_us = side.logs.entry(job.log).spec, side.driver.clock.now_us()
+    stretch = replace(stretch, parts=parts, gap=_has_gap(stretch, spec, now_us))
+    if adds := not dry_run and (bool(parts) or _is_long(stretch, spec)):
         manifests.commit(files, stretch)
         manifests.clear_staging(files, stretch.number)
-    damaged = verify(spark, job.path).details["damaged"] if check and (known or parts) else None
+    with unknown_if_not_done(f"what is new was added to {files.root}, and nothing is checked"):
+        damaged = verify(spark, job.path).details["damaged"] if check and (known or adds) else None
     days: dict[str, int] = {}
     for part in parts:
         days[part.day] = days.get(part.day, 0) + part.rows
@@ -128,7 +131,7 @@ def load(spark: SparkSession, path: str) -> DataFrame:
     schema = spark_schema(LOG)
     if not parts:
         return spark.createDataFrame([], schema)
-    return spark.read.schema(schema).parquet(*(files.full(part.path) for part in parts))
+    return spark.read.schema(schema).parquet(*(files.pattern(part.path) for part in parts))
 
 
 @timed
@@ -221,8 +224,8 @@ def _stage(
     try:
         _write(files, staging, rows, file_rows)
         parts = _staged(spark, files, staging, stretch.number)
-    except NotDone:
-        files.delete(staging)
+    except CqueueError:
+        files.delete(staging)  # no manifest names what is there
         raise
     if not parts:
         files.delete(staging)
@@ -240,15 +243,15 @@ def _write(files: Files, staging: str, rows: DataFrame, file_rows: int) -> None:
     with reading("the archive cannot be written", NotDone):
         writer = counted.write.partitionBy("day").option("maxRecordsPerFile", file_rows)
         writer.parquet(files.full(staging))
-        there = rows.sparkSession.read.schema(spark_schema(LOG)).parquet(files.full(staging)).count()
+        there = rows.sparkSession.read.schema(spark_schema(LOG)).parquet(files.pattern(staging)).count()
     if there != observed.get["rows"]:
         raise NotDone(f"{observed.get['rows']:,} rows were read, and {there:,} written; nothing was added")
 
 
 def _staged(spark: SparkSession, files: Files, staging: str, number: int) -> tuple[Part, ...]:
     """Return the files that were written, counted and summed by reading them."""
-    written = spark.read.schema(spark_schema(LOG)).parquet(files.full(staging))
     with reading("what was written cannot be read", NotDone):
+        written = spark.read.schema(spark_schema(LOG)).parquet(files.pattern(staging))
         counts = written.groupBy("_metadata.file_path").count().collect()
         rows = {files.relative(row[0]): int(row[1]) for row in counts}
         sums = files.sha256(rows)

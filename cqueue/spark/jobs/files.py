@@ -6,15 +6,17 @@ directory, with slashes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
-from cqueue.errors import BadInput
-from cqueue.spark.jobs.failures import reading
+from cqueue.errors import BadInput, NotDone, OutcomeUnknown
+from cqueue.spark.jobs.failures import SPARK_ERRORS, gist, reading
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 TAKEN = ("FileAlreadyExistsException", "FileNotFoundException")
 CONTROL = "_cqueue"
 """The directory of the jobs' own files; Spark and others leave out names that begin with `_`."""
+_PATTERN = re.compile(r"[\\*?\[\]{}]")
+"""Characters that stand for others where Spark's readers take a path."""
 
 
 class Files:
@@ -47,22 +51,36 @@ class Files:
             self._system = base.getFileSystem(conf)
             self.root = str(self._system.makeQualified(base).toString())
             self._context = self._hadoop.FileContext.getFileContext(self._system.getUri(), conf)
-        except Py4JJavaError as exc:
-            raise BadInput(f"{root} cannot be used: {exc.java_exception.getMessage()}") from exc
+        except SPARK_ERRORS as exc:
+            raise BadInput(f"{root} cannot be used: {gist(exc)}") from exc
 
     def full(self, path: str) -> str:
-        """Return the path as Spark takes it."""
+        """Return the path as Spark's writers take it."""
         return f"{self.root.rstrip('/')}/{path}" if path else self.root
 
+    def pattern(self, path: str) -> str:
+        """Return the path as Spark's readers take it: a pattern that only this file or directory matches."""
+        return _PATTERN.sub(r"\\\g<0>", self.full(path))
+
     def exists(self, path: str) -> bool:
-        """Return whether there is a file or directory."""
-        return bool(self._system.exists(self._path(path)))
+        """Return whether there is a file or directory.
+
+        Raises:
+            NotDone: the file system does not say.
+        """
+        with reading(f"{self.full(path)} cannot be looked for", NotDone):
+            return bool(self._system.exists(self._path(path)))
 
     def names(self, path: str) -> list[str]:
-        """Return the names in a directory, in order; none if it does not exist."""
+        """Return the names in a directory, in order; none if it does not exist.
+
+        Raises:
+            NotDone: the file system does not say.
+        """
         if not self.exists(path):
             return []
-        return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._path(path)))
+        with reading(f"{self.full(path)} cannot be listed", NotDone):
+            return sorted(str(each.getPath().getName()) for each in self._system.listStatus(self._path(path)))
 
     def read(self, path: str) -> str:
         """Read a text file, whole.
@@ -78,25 +96,36 @@ class Files:
                 stream.close()
 
     def create(self, path: str, text: str) -> bool:
-        """Write a text file that is there whole or not at all; False if there is one already."""
+        """Write a text file that is there whole or not at all; False if there is one already.
+
+        Raises:
+            NotDone: it cannot be written.
+            OutcomeUnknown: it may be there.
+        """
         part = f"{path}.{self._jvm.java.util.UUID.randomUUID()}.part"
-        stream = self._system.create(self._path(part), True)
         try:
-            stream.write(bytearray(text.encode()))
-        finally:
-            stream.close()
-        try:
+            with reading(f"{self.full(path)} cannot be written", NotDone):
+                stream = self._system.create(self._path(part), True)
+                try:
+                    stream.write(bytearray(text.encode()))
+                finally:
+                    stream.close()
             return self._rename(part, path)
         finally:
-            self._system.delete(self._path(part), False)  # what was not moved
+            self.delete(part)  # what was not moved
 
     def move(self, source: str, target: str) -> bool:
         """Move a file or directory, which makes the directories above; False if another run was quicker.
 
         Then the target is there, or the source is not. HDFS renames without overwriting in one step; where a
         file system looks first by itself, two runs at the same moment may still meet.
+
+        Raises:
+            NotDone: it is where it was.
+            OutcomeUnknown: it is in one of the two places.
         """
-        self._system.mkdirs(self._path(target).getParent())
+        with reading(f"{self.full(target)} cannot be written", NotDone):
+            self._system.mkdirs(self._path(target).getParent())
         return self._rename(source, target)
 
     def _rename(self, source: str, target: str) -> bool:
@@ -104,25 +133,27 @@ class Files:
         options = self._jvm.java.lang.reflect.Array.newInstance(kind, 0)  # without OVERWRITE
         try:
             self._context.rename(self._path(source), self._path(target), options)
-        except Py4JJavaError as exc:
-            if exc.java_exception.getClass().getSimpleName() in TAKEN:
+        except SPARK_ERRORS as exc:
+            if isinstance(exc, Py4JJavaError) and exc.java_exception.getClass().getSimpleName() in TAKEN:
                 return False
-            raise
+            raise OutcomeUnknown(f"{self.full(target)} may be there or not: {gist(exc)}") from exc
         return True
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory with all in it; nothing if it is not there."""
-        self._system.delete(self._path(path), True)
+        """Delete a file, or a directory with all in it. What cannot be deleted stays."""
+        with suppress(*SPARK_ERRORS):
+            self._system.delete(self._path(path), True)
 
     def sha256(self, paths: Iterable[str]) -> dict[str, tuple[int, str]]:
         """Return (bytes, SHA-256 in hex) of files below 2 GiB, computed by tasks; without unreadable ones."""
         found = {self.full(path): path for path in paths}
+        patterns = [self.pattern(path) for path in found.values()]
         if not found:
             return {}
         rows = (
             self._spark.read.format("binaryFile")
             .option("ignoreCorruptFiles", "true")
-            .load(list(found))
+            .load(patterns)
             .select("path", "length", F.sha2("content", 256).alias("digest"))
             .collect()
         )

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
-from cqueue.errors import BadInput, NotDone
+from cqueue.errors import BadInput, NotDone, OutcomeUnknown, unknown_if_not_done
 from cqueue.spark.jobs.files import CONTROL, Files
 
 FORMAT = 1
@@ -105,11 +106,23 @@ def commit(files: Files, manifest: Manifest) -> None:
     """Make the run count, and give its files their names.
 
     Raises:
-        NotDone: another run has committed meanwhile; what this one wrote is left out.
+        NotDone: another run has committed meanwhile; what this one wrote is deleted.
+        OutcomeUnknown: the run may count; the next one finishes it, or begins where it began.
     """
-    if not files.create(_path(manifest.number), manifest.to_json()):
+    path, text = _path(manifest.number), manifest.to_json()
+    if not files.create(path, text) and _stored(files, path) != text:  # else a repeat met its own first try
+        for staging in {part.staged.rpartition("/day=")[0] for part in manifest.parts}:
+            files.delete(staging)
         raise NotDone(f"another run added to {files.root} meanwhile; this one added nothing. Run it again.")
-    finish(files, manifest)
+    with unknown_if_not_done(f"the run is added to {files.root}, and the next one names its files"):
+        finish(files, manifest)
+
+
+def _stored(files: Files, path: str) -> str:
+    try:
+        return files.read(path)
+    except BadInput as exc:
+        raise OutcomeUnknown(f"this run or another one added to {files.root}: {exc}. Run it again.") from exc
 
 
 def finish(files: Files, manifest: Manifest, *, strict: bool = True) -> int:
@@ -130,11 +143,15 @@ def finish(files: Files, manifest: Manifest, *, strict: bool = True) -> int:
 
 
 def clear_staging(files: Files, last: int) -> None:
-    """Delete the staged files of runs up to this number: those are moved, or will never count."""
-    for name in files.names(STAGING):
-        number = name.partition("-")[0]
-        if number.isdigit() and int(number) <= last:
-            files.delete(f"{STAGING}/{name}")
+    """Delete the staged files of runs up to this number: those are moved, or will never count.
+
+    What cannot be deleted is left to the next run.
+    """
+    with suppress(NotDone):
+        for name in files.names(STAGING):
+            number = name.partition("-")[0]
+            if number.isdigit() and int(number) <= last:
+                files.delete(f"{STAGING}/{name}")
 
 
 def _path(number: int) -> str:

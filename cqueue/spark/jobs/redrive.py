@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.client import connect
-from cqueue.errors import BadInput
+from cqueue.errors import BadInput, NotDone
 from cqueue.protocol.spec import DEAD_SUFFIX
 from cqueue.sending import redriving
 from cqueue.settings import load as load_settings
@@ -87,13 +87,14 @@ def run(spark: SparkSession, job: Redrive, *, dry_run: bool = False) -> Summary:
     """
     to = job.to or job.queue
     _ready(job, to, dry_run=dry_run)
-    with kept(_wanted(spark, job)) as wanted:
+    with kept(_judged(spark, job)) as letters:
+        wanted = letters.where("wanted")
         held = source(spark, queue=job.queue + DEAD_SUFFIX, view="inflight", url=job.url)
         held = held.select("id").distinct()
         free = wanted.join(F.broadcast(held), "id", "left_anti")
         picked = (free if job.limit is None else free.orderBy("due").limit(job.limit)).select("id")
         with reading("dead letters cannot be read"):
-            total, matching = _letters(spark, job, columns="id").count(), wanted.count()
+            total, matching = letters.count(), wanted.count()
             staying = held.count()
         paced = picked if job.rate is None else picked.coalesce(1)
         done = {None: picked.count()} if dry_run else _redrive(paced, _redriver(job, to))
@@ -116,11 +117,13 @@ def _ready(job: Redrive, to: str, *, dry_run: bool) -> None:
             take_derived(queue)
 
 
-def _wanted(spark: SparkSession, job: Redrive) -> DataFrame:
-    """Return ids and times of the letters that the predicate picks; only a predicate needs the rest."""
+def _judged(spark: SparkSession, job: Redrive) -> DataFrame:
+    """Return ids and times of all letters, and whether each is wanted; only a predicate needs the rest."""
     if job.where is None:
-        return _letters(spark, job, columns="id,due")
-    return filtered(_letters(spark, job), job.where).select("id", "due")
+        return _letters(spark, job, columns="id,due").withColumn("wanted", F.lit(True))
+    letters = _letters(spark, job)
+    filtered(letters, job.where)  # refuses what is no predicate
+    return letters.select("id", "due", F.coalesce(F.expr(job.where), F.lit(False)).alias("wanted"))
 
 
 def _letters(spark: SparkSession, job: Redrive, columns: str | None = None) -> DataFrame:
@@ -131,7 +134,7 @@ def _redriver(job: Redrive, to: str) -> Redriver:
     settings = load_settings(job.url)
     side = session.session(settings)
     now_us, period_us = side.driver.clock.now_us(), side.queues.entry(to).spec.gc_grace_us // 2
-    return Redriver(settings, to, now_us, period_us, job.rate, job.max_redrives)
+    return Redriver(settings, to, now_us, period_us, job.rate, job.max_redrives, job.queue)
 
 
 def _redrive(picked: DataFrame, redriver: Redriver) -> dict[str | None, int]:
@@ -148,8 +151,9 @@ def _redrive(picked: DataFrame, redriver: Redriver) -> dict[str | None, int]:
 class Redriver:
     """Redrives letters by their ids, in a task. Goes to other processes, so it holds values only.
 
-    now_us: when the job began, µs since 1970. period_us: half of gc_grace; see `redriving.due_us`. rate:
-        letters a second in this task. max_redrives: see `DeadLetters.redrive`.
+    queue: where to. now_us: when the job began, µs since 1970. period_us: half of gc_grace; see
+        `redriving.due_us`. rate: letters a second in this task. max_redrives: see `DeadLetters.redrive`.
+        source: the queue whose letters they are, if it is another one.
     """
 
     settings: Settings
@@ -158,6 +162,7 @@ class Redriver:
     period_us: int
     rate: float | None = None
     max_redrives: int | None = None
+    source: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Redrive the letters whose ids stand in the first column; count the outcomes, by error."""
@@ -171,13 +176,18 @@ class Redriver:
 
     def redrive(self, side: SparkSide, wanted: Sequence[str]) -> list[redriving.LetterOutcome]:
         """Redrive those letters that are still there; return their outcomes."""
+        dead = side.queues.entry((self.source or self.queue) + DEAD_SUFFIX).spec
         found = redriving.look(side.driver, wanted)
-        return redriving.send_back(
+        now_us = side.driver.clock.now_us()  # a consumer may have received some since the job began
+        held = [one for one in found if redriving.is_held(one, now_us, dead.skew_us)]
+        stays = NotDone("a consumer of the dead-letter queue holds it; it stays")
+        sent = redriving.send_back(
             side.driver,
             side.producer(self.queue),
-            found,
-            dead=side.queues.entry(self.queue + DEAD_SUFFIX).spec,
+            [one for one in found if one not in held],
+            dead=dead,
             now_us=self.now_us,
             period_us=self.period_us,
             max_redrives=self.max_redrives,
         )
+        return [redriving.LetterOutcome(redriving.id_of(one), None, stays) for one in held] + sent

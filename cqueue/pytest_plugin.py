@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,10 +53,9 @@ def _end() -> None:
     """Stop the server of this run, and delete its data."""
     directory = Path(os.environ.pop(DIRECTORY))
     if directory.exists():
-        from cqueue.dev import DevCluster  # noqa: PLC0415 - see above
+        from cqueue.dev import guard  # noqa: PLC0415 - see above
 
-        DevCluster(directory).wipe()
-        shutil.rmtree(directory, ignore_errors=True)
+        guard.remove(directory)
 
 
 @pytest.fixture(scope="session")

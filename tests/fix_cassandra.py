@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import platform
 import secrets
-import shutil
 import tempfile
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -185,13 +184,9 @@ def _set(stack, name, value):
 
 
 def _remove_node(directory):
-    from cqueue.dev import DevCluster
+    from cqueue.dev import guard
 
-    try:
-        if any(directory.iterdir()):
-            DevCluster(directory).wipe()
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
+    guard.remove(directory)
 
 
 def _start_container(stack):

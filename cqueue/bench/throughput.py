@@ -18,12 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cassandra import DriverException
+from cassandra.cluster import NoHostAvailable
 from cassandra.query import BatchStatement, BatchType
 from cassandra.util import uuid_from_time
 
 from cqueue.bench.options import Options, Rows
 from cqueue.bench.setup import Bench, Progress, in_turn, medians_of, rates, ratios_of, silent
-from cqueue.errors import NotDone
+from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.message import Message
 from cqueue.producer import SendResult
 from cqueue.queue import Queue
@@ -54,13 +56,20 @@ _LOWEST = uuid_from_time(0, 0, 0)
 
 @contextmanager
 def bare_rows(session: Any) -> Iterator[str]:
-    """A name for rows of no queue, which nobody else would ever delete; they are deleted at the end."""
+    """A name for rows of no queue, which nobody else would ever delete; they are deleted at the end.
+
+    Raises:
+        OutcomeUnknown: they may not be, as Cassandra does not answer.
+    """
     name = f"bench-floor@{time.time_ns():x}"
     try:
         yield name
     finally:
-        for shard in range(PARTITIONS):
-            session.execute(_DELETE_ALL, (name, shard))
+        try:
+            for shard in range(PARTITIONS):
+                session.execute(_DELETE_ALL, (name, shard))
+        except (DriverException, NoHostAvailable) as exc:
+            raise OutcomeUnknown(f"rows of {name!r} may be left in the table messages: {exc}") from exc
 
 
 def floor(bench: Bench, options: Rows, progress: Progress = silent) -> dict[str, Any]:

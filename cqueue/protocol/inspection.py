@@ -1,4 +1,4 @@
-"""Inspect a whole queue for operators: list, count, look up, purge.
+"""Inspect a whole queue for operators: list, count, look up, purge, and delete what is left of it.
 
 These functions walk all wide rows in the registry, present and future. They neither lock nor claim.
 """
@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 from cqueue import ids
 from cqueue.errors import NotDone, OutcomeUnknown
-from cqueue.protocol import keys, policy, registry
+from cqueue.protocol import keys, lock, policy, registry
 from cqueue.protocol.budget import TARGET_TOMBSTONES
+from cqueue.protocol.row_memory import fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
@@ -55,6 +56,9 @@ MAX_PIECES = 128
 """Pieces in which a wide row with few messages is read, about, at most: it bounds the cost of long rows."""
 EPOCHS_AT_ONCE = 32
 """Epochs that are read side by side."""
+DROP_TRIES = 8
+"""Tries to drop what consumers wrote into a wide row. Each one that fails needs a claim in that moment, by a
+consumer that does not know of the queue's deletion for up to 2 s."""
 END = (1 << 124) - 1
 """The highest id: a TimeUUID holds 60 bits of time, and one more would wrap around to the lowest."""
 
@@ -364,10 +368,9 @@ def forget(spec: QueueSpec) -> Proto[None]:
     for epoch, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
         wide_row = WideRow(spec.partition, row.time_shard, row.shard)
         yield from _drop_head(wide_row)
-        yield from together(
-            DropBodies(wide_row, policy.bodies_dropped_at_us(registry.end_us(spec, wide_row))),
-            UnregisterShard(spec.partition, epoch, row.time_shard, row.shard),
-        )
+        now_us = yield from Now()
+        yield from DropBodies(wide_row, min(now_us, registry.end_us(spec, wide_row)))
+        yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)  # a repeat looks here
     for row in (yield from ReadShards(spec.partition, registry.EPOCH_INDEX, 0)):
         yield from UnregisterShard(spec.partition, registry.EPOCH_INDEX, row.time_shard, row.shard)
     if spec.keyed:
@@ -377,10 +380,16 @@ def forget(spec: QueueSpec) -> Proto[None]:
 def _drop_head(wide_row: WideRow) -> Proto[None]:
     """Delete the cursors, the slots and the lock of a wide row, as its retirement would have done.
 
-    A consumer that does not know of the deletion yet may claim meanwhile. So it is tried until it is done.
+    A consumer that does not know of the deletion yet may claim meanwhile, so it is tried again. What stays
+    after that, as where the lock is damaged, harms nobody.
     """
-    while (lock := (yield from ReadHead(wide_row)).lock) is not None and lock.state is not LockState.RETIRED:
-        fence = policy.next_fence(lock.fence, (yield from Now()))
-        retired = LockRow(LockState.RETIRED, b"", 0, fence)
-        if (yield from Mutate(wide_row, lock=retired, expect_fence=lock.fence, retire=True)):
+    owner = yield from lock.new_owner()
+    for _ in range(DROP_TRIES):
+        head = yield from ReadHead(wide_row)
+        is_bare = head.lock is None and not head.cursors and not head.slots
+        if is_bare or (head.lock is not None and head.lock.state is LockState.RETIRED):
+            return
+        stored = fence_of(head)
+        retired = LockRow(LockState.RETIRED, owner, 0, policy.next_fence(stored, (yield from Now())))
+        if (yield from lock.mutate_once(Mutate(wide_row, lock=retired, expect_fence=stored, retire=True))):
             return

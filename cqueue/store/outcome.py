@@ -198,7 +198,10 @@ def server_text(exc: BaseException) -> str:
         told = (f"{host}: {server_text(cause)}" for host, cause in causes.items())
         return "; ".join(told) or "no host is up"
     if isinstance(exc, cassandra.OperationTimedOut) and isinstance(causes, dict) and causes:
-        return f"no answer in time from {', '.join(map(str, causes))}"
+        others = (
+            f"; {host}: {server_text(why)}" for host, why in causes.items() if isinstance(why, Exception)
+        )
+        return f"no answer in time from {exc.last_host}{''.join(others)}"
     if isinstance(exc, cassandra.Unavailable):
         return f"too few replicas are alive: {exc.alive_replicas}, and it takes {exc.required_replicas}"
     found = _TEXT.search(str(exc))

@@ -8,6 +8,7 @@ from functools import partial
 from types import SimpleNamespace
 
 import pytest
+from cassandra import OperationTimedOut
 from rich.console import Console
 
 from cqueue.bench import bare, children, followers, growth, latency, sends, throughput
@@ -17,7 +18,7 @@ from cqueue.bench.setup import open_bench, silent, times_ms
 from cqueue.cli import bench as command
 from cqueue.cli.context import AS_IT_IS, CliContext
 from cqueue.cli.main import main
-from cqueue.errors import NotDone
+from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.settings import load
 
 SOON = Pace(1000, 0.003)
@@ -276,6 +277,19 @@ def test_bare_rows_are_deleted_also_after_ctrl_c():
     with pytest.raises(KeyboardInterrupt), throughput.bare_rows(session) as name:
         raise KeyboardInterrupt
     assert deleted == [(name, shard) for shard in range(throughput.PARTITIONS)]
+
+
+def test_bare_rows_that_cannot_be_deleted_are_named():
+    """Ctrl-C in an outage is no bug of cqueue."""
+
+    def execute(*_):
+        raise OperationTimedOut
+
+    with (
+        pytest.raises(OutcomeUnknown, match=r"rows of 'bench-floor@.* may be left"),
+        throughput.bare_rows(SimpleNamespace(execute=execute)),
+    ):
+        raise KeyboardInterrupt
 
 
 def test_messages_that_did_not_come_back_are_told():

@@ -29,7 +29,10 @@ from cqueue.store.operations import (
     BumpDeployment,
     ChangeQueue,
     CreateQueue,
+    Head,
+    Mutate,
     ReadDeployment,
+    ReadHead,
     ReadQueue,
     RemoveQueue,
 )
@@ -379,6 +382,28 @@ def test_a_creation_without_an_answer_does_not_count_as_that_of_another_client(m
             with pytest.raises(cqueue.BadInput, match="exists"):
                 make(client, "new")
             make(client, "new", exist_ok=True)
+
+
+def test_a_deletion_finds_out_what_became_of_a_wide_row_it_drops():
+    """One answer that is lost, as Cassandra's own timeout of a conditional write, is no failure."""
+    lost = []
+
+    def lose(operation, do):
+        found = do()
+        if isinstance(operation, Mutate) and operation.retire and not lost:
+            lost.append(operation)
+            raise cqueue.OutcomeUnknown("no answer")
+        return found
+
+    store = MemoryStore()
+    with Client(FaultyStore(store, around=lose)) as client:
+        queue = client.create_queue("q")
+        queue.send(b"x")
+        with queue.consumer() as consumer:
+            assert consumer.receive()
+        assert client.delete_queue("q") == 1
+    (dropped,) = lost
+    assert store.execute(ReadHead(dropped.wide_row)) == Head(lock=dropped.lock)
 
 
 def test_a_creation_beside_a_deletion_is_not_done():

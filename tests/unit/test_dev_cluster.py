@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -47,6 +48,7 @@ from cqueue.dev.settings import Settings
 from cqueue.dev.status import cluster_url, known_server, summarize
 from cqueue.errors import BadInput, ConfigError, DevError
 from cqueue.settings import DEFAULT_URL, load
+from tests.fix_dispatcher import until
 
 RECORD = Record("cqueue-dev-test", ("127.99.0.1",), Settings(), formed=True)
 
@@ -164,29 +166,37 @@ def run():
 
 def test_a_run_of_tests_that_is_killed_leaves_no_node(tmp_path, run):
     """Neither a process nor its data; until then nothing happens, and one process guards it."""
-    directory = tmp_path / f"run-{run.pid}"
+    directory = tmp_path / f"cqueue-test-run-{run.pid}"
     directory.mkdir()
     record.save(directory, RECORD)
     with stand_in_for_a_node(directory):
         node = processes.find(node_home(directory.resolve(), 1))
         guards = [guard.start(directory) for _ in range(2)]
-        while not any(map(processes.is_gone, guards)):
-            assert not processes.is_gone(node)
+        until(lambda: any(map(processes.is_gone, guards)))
         assert not all(map(processes.is_gone, guards))
+        assert not processes.is_gone(node)
         run.kill()
         assert processes.wait_gone([node, *guards], timedelta(seconds=60)) == []
         assert not directory.exists()
 
 
 def test_a_guard_has_nothing_to_do_where_the_run_has_cleaned_up(tmp_path, run):
-    directory = tmp_path / f"run-{run.pid}"
-    guard.main(directory)  # which is gone before the guard looks
-    pid = guard.start(directory)
-    while not (directory / guard.LOCK).exists():
-        assert not processes.is_gone(pid)
-    shutil.rmtree(directory)
-    run.kill()
-    assert processes.wait_gone([pid], timedelta(seconds=60)) == []
+    directory = tmp_path / f"cqueue-test-run-{run.pid}"
+    guard.main(directory, run.pid)  # which is gone before the guard looks
+    directory.mkdir()
+    with ThreadPoolExecutor(1) as pool:
+        ended = pool.submit(guard.main, directory, run.pid)
+        until((directory / guard.LOCK).exists)
+        shutil.rmtree(directory)
+        run.kill()
+        ended.result(60)
+    assert not directory.exists()
+
+
+def test_a_directory_that_no_run_has_made_is_not_guarded(tmp_path):
+    """Whoever names one ends the cluster there, and may keep other things in it."""
+    directory = tmp_path / f"cassandra-{os.getpid()}"
+    assert guard.start(directory) is None
     assert not directory.exists()
 
 
@@ -540,6 +550,6 @@ def test_a_wipe_asks_first(tmp_path, monkeypatch):
     """A script that forgot --yes deletes nothing. Where other commands connect to does not matter."""
     monkeypatch.setenv("CQUEUE_URL", "nonsense")
     record.save(tmp_path, RECORD)
-    with pytest.raises(BadInput, match="asks before it acts.*--yes"):
+    with pytest.raises(BadInput, match=r"asks before it acts.*--yes"):
         CliRunner().invoke(app, ["wipe", "--dir", str(tmp_path)], catch_exceptions=False)
     assert record.load(tmp_path) == RECORD

@@ -342,8 +342,13 @@ def test_a_timeout_is_told_in_the_server_s_words_alone(kind):
 def test_a_node_that_does_not_answer_is_told_in_plain_words():
     """The driver's own text sends the reader to a method of the driver."""
     why = "Client request timeout. See Session.execute[_async](timeout)"
-    exc = cassandra.OperationTimedOut({"10.0.0.1:9042": why}, "10.0.0.1:9042")
-    assert str(outcome.error(exc, Kind.READ)) == "The read failed: no answer in time from 10.0.0.1:9042"
+    for where in ("10.0.0.1:9042", "Connection defunct by heartbeat"):  # what the driver gives in its place
+        exc = cassandra.OperationTimedOut({where: why}, "10.0.0.1:9042")
+        assert str(outcome.error(exc, Kind.READ)) == "The read failed: no answer in time from 10.0.0.1:9042"
+    refused = cassandra.OperationTimedOut({"10.0.0.2": ConnectionError("refused")}, "10.0.0.1")
+    assert str(outcome.error(refused, Kind.READ)).endswith(
+        "no answer in time from 10.0.0.1; 10.0.0.2: refused"
+    )
 
 
 def test_too_few_replicas_are_told_in_plain_words():

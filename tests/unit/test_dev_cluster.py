@@ -194,7 +194,7 @@ def test_a_guard_has_nothing_to_do_where_the_run_has_cleaned_up(tmp_path, run):
 
 
 def test_a_directory_that_no_run_has_made_is_not_guarded(tmp_path):
-    """Whoever names one ends the cluster there, and may keep other things in it."""
+    """Its user ends the cluster there, and may keep other things in it."""
     directory = tmp_path / f"cassandra-{os.getpid()}"
     assert guard.start(directory) is None
     assert not directory.exists()

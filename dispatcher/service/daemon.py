@@ -57,6 +57,8 @@ METRICS_PART: Final = 0.05
 """Part of its time that a child may spend on metrics for its parent: of 20,000 queues they take seconds."""
 NAMED: Final = 20
 """Queues that a line of the log names: the names of thousands would be a line of a megabyte."""
+LAST_CALLS_S: Final = 3.0
+"""Seconds for what the application has registered with `atexit`: a child says nothing to its parent then."""
 BUG: Final = 70
 """Exit code after an error of this library or the application: EX_SOFTWARE of sysexits.h."""
 
@@ -456,10 +458,14 @@ def leave(code: int) -> NoReturn:
 def end_child(code: int) -> NoReturn:
     """End a child; one that has drained calls first what the application has registered for its end.
 
-    The usual end of Python would wait for threads that nobody can end, too.
+    The usual end of Python would wait for threads that nobody can end, too. What is registered may wait as
+    well, such as multiprocessing for the processes of a pool: a timer leaves then.
     """
     try:
         if code == Exit.DRAINED:
+            timer = threading.Timer(LAST_CALLS_S, leave, [code])
+            timer.daemon = True
+            timer.start()
             atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing ends its children
     finally:
         leave(code)

@@ -704,6 +704,20 @@ def test_a_child_that_has_drained_calls_what_its_application_has_registered(tmp_
     assert (tmp_path / "tidied").exists()
 
 
+def test_a_child_ends_though_what_its_application_has_registered_does_not():
+    """Its parent would kill it as silent, and start another one, though all was drained."""
+    script = """
+        import atexit, threading
+        from cqueue.dispatcher.service import daemon
+
+        daemon.LAST_CALLS_S = 0.01
+        atexit.register(threading.Event().wait)
+        daemon.end_child(0)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    assert subprocess.run(command, timeout=20, check=False).returncode == 0
+
+
 def test_an_attempt_that_gets_no_answer_does_not_keep_the_process(tmp_path):
     """As the driver does: the end of Python waits for the lock of a cluster that is connecting."""
     (tmp_path / "stuck_shop.py").write_text(

@@ -75,13 +75,15 @@ class EventLoop:
             self._trouble.failed("loop", error, running=len(self._tasks))
 
     def overdue_s(self, now_s: float) -> float:
-        """Return for how many seconds a blocked loop has kept a handler from being ended whose time limit has
-        passed; 0 if no handler has passed its own.
+        """Return for how many seconds a handler has blocked the loop whose time limit has passed; 0 if it may
+        go on, whatever the limits of handlers that wait beside it.
         """
         asked_s = self._asked_s
-        if asked_s is None or not any(one.is_over(now_s) for one in self._backlog.coroutines.called()):
+        if asked_s is None or (task := asyncio.current_task(self._loop)) is None:
             return 0.0
-        return now_s - asked_s
+        blocking = self._tasks.get(task)
+        is_over = blocking is not None and blocking.is_called and blocking.is_over(now_s)
+        return now_s - asked_s if is_over else 0.0
 
     def interrupt_all(self) -> None:
         """Cancel all coroutines, because the dispatcher stops."""

@@ -71,7 +71,7 @@ def of(dispatcher: Dispatcher) -> Health:
         state,
         dead_threads=dispatcher.dead_threads() if state == "running" else (),
         stalled_s=engine.poll_schedule.stalled_s(),
-        blocked_s=engine.loop.overdue_s(time.monotonic()),
+        blocked_s=engine.loop.overdue_s(time.monotonic()) if state == "running" else 0.0,
         failing=all(poller.name in failing for poller in engine.poll_schedule.pollers),
         stuck=engine.fetchers.trouble.stuck,
         unsettled=engine.settlement_writer.stuck if engine.is_full else NOTHING,
@@ -94,7 +94,7 @@ def judge(
         state: new, running, stopping or stopped.
         dead_threads: names of threads that have ended though they should not.
         stalled_s: for how many seconds the slowest poll has been under way.
-        blocked_s: for how many seconds a blocked event loop has kept a time limit from being enforced.
+        blocked_s: for how many seconds a handler past its time limit has blocked the event loop.
         failing: the last poll of every queue has failed.
         stuck: queues whose polls have all failed for some seconds, with the last error.
         unsettled: verbs that could not be stored for some seconds, with the last error, if nothing is

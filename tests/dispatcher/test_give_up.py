@@ -229,14 +229,14 @@ class Gate:
 
 @pytest.fixture
 def start_loop():
-    """Start an event loop that runs one coroutine at a time; return it and its backlog."""
+    """Start an event loop that runs `size` coroutines at a time; return it and its backlog."""
     loops = []
 
     def wake():
         loops[0].wake()
 
-    def start(runner):
-        backlog = Backlog(RunQueue(1, 10), RunQueue(1, 10), wake_loop=wake, room_freed=lambda: None)
+    def start(runner, size=1):
+        backlog = Backlog(RunQueue(1, 10), RunQueue(size, 10), wake_loop=wake, room_freed=lambda: None)
         loops.append(EventLoop(backlog, runner))
         loops[0].start()
         return loops[0], backlog
@@ -405,25 +405,36 @@ def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop,
     inside.call_soon_threadsafe(ended.set)
 
 
-@pytest.mark.parametrize(("limit_s", "overdue"), [(10, True), (None, False)])
-def test_a_loop_that_is_blocked_by_a_handler_past_its_time_limit_is_overdue(
-    start_loop, runner, limit_s, overdue
+@pytest.mark.parametrize(
+    ("limit_s", "beside_s", "overdue"), [(10, None, True), (None, 10, False), (3600, 10, False)]
+)
+def test_a_loop_is_overdue_that_is_blocked_by_a_handler_past_its_own_time_limit(
+    start_loop, runner, limit_s, beside_s, overdue
 ):
-    """Nothing can end the handler: its messages, and those of all coroutines here, would be held for ever."""
-    begun, go_on = threading.Event(), threading.Event()
+    """Nothing can end the handler: its messages, and those of all coroutines here, would be held for ever.
+
+    One that may go on would be killed again and again, if it were for the limits of those beside it.
+    """
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    async def wait(*_):
+        begun.release()
+        await asyncio.Event().wait()
 
     async def block(*_):
-        begun.set()
+        begun.release()
         assert go_on.wait(SOON_S)
 
-    loop, backlog = start_loop(runner)
-    delivery = make_coroutine(block)
-    delivery.binding = replace(delivery.binding, timeout=limit_s and timedelta(seconds=limit_s))
-    backlog.put([delivery])
-    assert begun.wait(SOON_S)
+    loop, backlog = start_loop(runner, size=2)
+    for call, seconds in (wait, beside_s), (block, limit_s):
+        delivery = make_coroutine(call)
+        delivery.binding = replace(delivery.binding, timeout=seconds and timedelta(seconds=seconds))
+        backlog.put([delivery])
+        assert begun.acquire(timeout=SOON_S)
     now_s = time.monotonic()
     loop.watch(now_s)
     assert loop.overdue_s(now_s + 5) == 0
     assert loop.overdue_s(now_s + 100) == (pytest.approx(100) if overdue else 0)
     go_on.set()
     until(lambda: loop.overdue_s(now_s + 100) == 0)
+    stop(loop, backlog)

@@ -48,6 +48,16 @@ def test_health_is_asked_for_without_counting_the_messages_of_each_queue(work, d
     assert of(dispatcher) == Health(alive=True, ready=True, reason="running")
 
 
+def test_a_blocked_loop_cuts_no_grace_short(work, dispatch, monkeypatch):
+    """Handlers on threads have it as well, and the stop ends what the loop runs in any case."""
+    dispatcher = dispatch(work, print)
+    monkeypatch.setattr(dispatcher.engine.loop, "overdue_s", lambda _: 100.0)
+    assert not of(dispatcher).alive
+    with monkeypatch.context() as patch:
+        patch.setattr(dispatcher, "_state", "stopping")
+        assert of(dispatcher) == Health(alive=True, ready=False, reason="stopping")
+
+
 def test_who_receives_nothing_as_no_ack_is_stored_is_not_ready(shop, troubled, dispatch, monkeypatch):
     """Polls do not fail then: none is made. Here the results cannot be kept, and acks wait for them."""
     monkeypatch.setattr(engine, "UNSETTLED", 3)

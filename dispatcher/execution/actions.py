@@ -116,13 +116,13 @@ Answer = Action | bool | None
 
 
 def misuse(value: Any) -> str:
-    """Return why a returned value shows that the handler did no work; empty for all other values."""
+    """Return why a returned value shows that the handler's work is not done; empty for all other values."""
     if isinstance(value, type) and issubclass(value, Retry | Snooze | Cancel | Dead):
         return f"the class {value.__name__}; return an object: {value.__name__}(…)"
     if inspect.isawaitable(value) or isinstance(value, Generator | AsyncGenerator | map | filter):
         if inspect.iscoroutine(value):
             value.close()  # the error says it all: Python need not warn that nobody awaited it
         return f"a {type(value).__name__} that has not run; run it, and return what comes of it"
-    if isinstance(value, Future):
-        return "a Future, whose work may still run or fail; return its result()"
+    if isinstance(value, Future) and (not value.done() or value.cancelled() or value.exception() is not None):
+        return "a Future whose work is not done, or has failed; return its result()"
     return ""

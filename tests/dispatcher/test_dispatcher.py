@@ -189,6 +189,18 @@ async def _coroutine():
     raise AssertionError("this never runs")
 
 
+def _future(end, *args):
+    future = Future()
+    end(future, *args)
+    return future
+
+
+def test_a_future_whose_work_is_done_is_a_success(work):
+    """The work would be done again, and its message would die in the end."""
+    work.send(b"x")
+    assert run_all(work, lambda *_: _future(Future.set_result, None)).succeeded == 1
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -197,7 +209,9 @@ async def _coroutine():
         (_coroutine, "a coroutine that has not run"),
         (lambda: (number for number in ()), "a generator that has not run"),
         (lambda: map(print, ()), "a map that has not run"),
-        (Future, "a Future, whose work may still run or fail"),
+        (Future, "a Future whose work is not done, or has failed"),
+        (lambda: _future(Future.cancel), "a Future whose work is"),
+        (lambda: _future(Future.set_exception, ValueError()), "a Future whose work is"),
     ],
 )
 def test_a_value_that_shows_that_nothing_was_done_is_an_error(work, make, said):

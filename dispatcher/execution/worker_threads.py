@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from contextlib import suppress
+from typing import Final
 
 from cqueue.dispatcher.execution.backlog import Backlog
 from cqueue.dispatcher.execution.delivery import STOP, Delivery
 from cqueue.dispatcher.execution.runner import Runner
+
+GONE_S: Final = 10.0
+"""Seconds without any thread after which none is expected any more: the system may have none just now."""
 
 
 class WorkerThreads:
     """All worker threads of a dispatcher.
 
     Attributes:
-        are_gone: all were given up, and none could be started in their place.
+        are_gone: all were given up, and for some seconds none could be started in their place.
     """
 
     def __init__(self, backlog: Backlog, runner: Runner) -> None:
@@ -24,6 +29,7 @@ class WorkerThreads:
         self._numbers = itertools.count()
         self.are_gone = False
         self._count = 0  # threads that were started, without those that were given up
+        self._none_since_s = math.inf  # monotonic; since when there is none
 
     def start(self) -> None:
         """Start the threads that are missing: at first all, later those that were given up."""
@@ -71,7 +77,8 @@ class WorkerThreads:
             self._count -= 1
         with suppress(RuntimeError):  # the process has too many threads just now: at the next look, then
             self.start()
-        self.are_gone = not self._count
+        self._none_since_s = math.inf if self._count else min(self._none_since_s, now_s)
+        self.are_gone = now_s - self._none_since_s >= GONE_S
 
     def interrupt_all(self, now_s: float) -> None:
         """Interrupt all running handlers, because the dispatcher stops."""

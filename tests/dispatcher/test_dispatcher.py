@@ -19,7 +19,7 @@ import pytest
 
 import cqueue
 from cqueue.config import QueueConfig
-from cqueue.dispatcher.execution import engine, event_loop, firing, runner
+from cqueue.dispatcher.execution import engine, event_loop, firing, runner, worker_threads
 from cqueue.dispatcher.execution.delivery import SUCCEEDED, Delivery
 from cqueue.dispatcher.execution.dispatcher import Dispatcher, check_once
 from cqueue.dispatcher.execution.handlers import bind
@@ -244,6 +244,7 @@ def test_a_dispatcher_without_any_worker_thread_is_not_alive(work, dispatch, mon
     """Handlers that hang have used up what threads there are: only a new process handles anything."""
     dispatcher = dispatch(work, print)
     assert dispatcher.dead_threads() == ()
+    monkeypatch.setattr(worker_threads, "GONE_S", 0.0)
     monkeypatch.setattr(dispatcher.engine.worker_threads, "_count", 0)
     monkeypatch.setattr(dispatcher.engine.worker_threads, "start", lambda: None)
     assert until(dispatcher.dead_threads) == ("all worker threads",)

@@ -22,7 +22,7 @@ from cqueue.dispatcher.execution.events import Event
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.dispatcher.execution.runner import STUCK_S, Runner
 from cqueue.dispatcher.execution.telemetry import Telemetry
-from cqueue.dispatcher.execution.worker_threads import WorkerThreads
+from cqueue.dispatcher.execution.worker_threads import GONE_S, WorkerThreads
 from cqueue.runtime.batcher import calls
 from tests.fix_dispatcher import SOON_S, until
 
@@ -177,7 +177,10 @@ def test_a_thread_whose_handler_ends_as_it_is_looked_at_is_not_replaced(stuck, s
 
 
 def test_a_thread_that_cannot_be_started_is_started_later(stuck, monkeypatch):
-    """The one that was given up is gone: the dispatcher would do with one less for ever."""
+    """The one that was given up is gone: the dispatcher would do with one less for ever.
+
+    For some seconds that is no reason for a new process, which would lose what runs on the event loop.
+    """
 
     def refuse(_):
         raise RuntimeError("can't start new thread")
@@ -185,9 +188,12 @@ def test_a_thread_that_cannot_be_started_is_started_later(stuck, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         stuck.workers.watch(STUCK_S)
-    assert stuck.delivery.is_abandoned
-    assert stuck.workers.are_gone
-    stuck.workers.watch(STUCK_S)
+        assert stuck.delivery.is_abandoned
+        stuck.workers.watch(STUCK_S + GONE_S - 1)
+        assert not stuck.workers.are_gone
+        stuck.workers.watch(STUCK_S + GONE_S)
+        assert stuck.workers.are_gone
+    stuck.workers.watch(STUCK_S + GONE_S)
     assert not stuck.workers.are_gone
     assert stuck.done.wait(SOON_S)
     stuck.go_on.set()

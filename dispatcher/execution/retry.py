@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -72,7 +73,7 @@ def decide(policy: Retry, failure: Failure, error: BaseException) -> Action:
     """
     action = rule_for(policy, error)
     if isinstance(action, Retry):
-        return _again(action, replace(failure, error=error))
+        return _again(action, replace(failure, error=error), (action,))
     if isinstance(action, Snooze) or action.reason:
         return action
     return type(action)(reason_of(error, f"attempt {failure.attempt}"))
@@ -85,7 +86,7 @@ def answered(policy: Retry, answer: Retry, failure: Failure) -> Retry | Dead:
     """
     own = answer if answer.delay is not None or answer.wait is not None else policy
     limit = attempt_limit(failure.max_attempts, policy.max_attempts, answer.max_attempts)
-    return _again(own, replace(failure, max_attempts=limit), policy, answer)
+    return _again(own, replace(failure, max_attempts=limit), (policy, answer))
 
 
 def resolved_delay(policy: Retry, failure: Failure) -> timedelta:
@@ -119,19 +120,16 @@ def _own_attempts(policy: Retry) -> int:
     return attempt_limit(policy.max_attempts, by_stop)
 
 
-def _again(policy: Retry, failure: Failure, *stopping: Retry) -> Retry | Dead:
-    """Return another attempt with the policy's wait, unless it is one too many, or a policy stops them.
-
-    stopping: the policies that are asked; none: this one.
-    """
+def _again(policy: Retry, failure: Failure, stopping: Iterable[Retry]) -> Retry | Dead:
+    """Return another attempt with the policy's wait, unless it is one too many, or a `stop` ends them."""
     attempt, limit = failure.attempt, attempt_limit(failure.max_attempts, policy.max_attempts)
     if limit and attempt >= limit:
         return Dead(reason_of(failure.error, f"attempt {attempt} of {limit}"))
     delay = resolved_delay(policy, failure)
     state = _state(failure)
     state.upcoming_sleep = delay.total_seconds()  # for `stop_before_delay`
-    if any(_stops(each, state) for each in stopping or (policy,)):
-        return Dead(reason_of(failure.error, f"attempt {attempt}, stopped by its policy"))
+    if any(_stops(each, state) for each in stopping):
+        return Dead(reason_of(failure.error, f"attempt {attempt}, the last by `stop`"))
     return Retry(delay)
 
 

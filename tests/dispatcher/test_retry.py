@@ -265,6 +265,9 @@ def test_a_dead_letter_says_what_failed_when():
     assert asked(Retry(max_attempts=2), Retry(), attempt=2) == Dead(
         "attempt 2 of 2: the handler asked for another attempt"
     )
+    assert asked(Retry(), Retry(stop=tenacity.stop_after_attempt(2)), attempt=2) == Dead(
+        "attempt 2, the last by `stop`: the handler asked for another attempt"
+    )
 
 
 class Unspeakable(Exception):

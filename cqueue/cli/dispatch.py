@@ -61,7 +61,7 @@ def dispatch(
 
     SIGTERM, SIGINT (Ctrl-C) and SIGHUP end it: it receives no more, gives back what was not started, and
     waits for running handlers up to --grace. A second signal ends it at once. With --processes, SIGHUP
-    replaces the processes one after the other instead, unless it came because the terminal was closed.
+    replaces the processes one after the other instead.
 
     Exit code 0: drained. 1: the grace passed with handlers running. 2: there is nothing to run. 128 and the
     signal's number: a second signal.

@@ -263,7 +263,7 @@ class Daemon:
     def _until_stopped(self, dispatcher: Dispatcher, members: Membership) -> int:
         interrupted = 0
         while not isinstance(notice := self._next(math.inf), Stopped):
-            if self._stopping and isinstance(notice, Signalled) and not notice.hung_up:
+            if self._stopping and isinstance(notice, Signalled):
                 self._log.warning(logs.DaemonEvent.LEFT, signal=notice.why)
                 return 128 + notice.number
             if isinstance(notice, Signalled | Ordered) and not self._stopping:
@@ -372,28 +372,13 @@ def signals_to(inbox: Inbox) -> Iterator[None]:
         yield
         return
     wanted = [number for number in OBEYED if signal.getsignal(number) is not signal.SIG_IGN]
-    had_terminal = has_terminal()
-
-    def put(number: int, _: object) -> None:
-        hung_up = number == signal.SIGHUP and had_terminal and not has_terminal()
-        inbox.put(Signalled(number, hung_up=hung_up))
-
-    before = {number: signal.signal(number, put) for number in wanted}
+    before = {number: signal.signal(number, lambda n, _: inbox.put(Signalled(n))) for number in wanted}
     end_forks_by_sigterm()
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def has_terminal() -> bool:
-    """Return whether a terminal controls this process: none does under systemd, or once it was closed."""
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-    except OSError:
-        return False
-    return True
 
 
 def end_forks_by_sigterm() -> None:

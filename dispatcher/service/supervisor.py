@@ -76,16 +76,9 @@ class Exit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Signalled:
-    """The process got a signal.
-
-    Attributes:
-        number: of the signal.
-        hung_up: it came because the terminal was closed. The shell and the kernel may both send it, so a
-            second one asks for nothing more.
-    """
+    """The process got a signal."""
 
     number: int
-    hung_up: bool = False
 
     @property
     def why(self) -> str:
@@ -241,16 +234,16 @@ class Supervisor:
         return None
 
     def _signalled(self, notice: Signalled) -> None:
-        if notice.number == signal.SIGHUP and not notice.hung_up:
+        if notice.number == signal.SIGHUP:
             self.reload(signal=notice.why)
-        elif not self.stopping:
+        elif self.stopping:
+            self._log.warning(logs.DaemonEvent.LEFT, signal=notice.why)
+            self._leave(128 + notice.number)
+        else:
             self._log.info(logs.DaemonEvent.STOPPING, why=notice.why, grace_s=self._grace_s)
             self._stop()
             for child in self._children():
                 self._tell_to_stop(child)
-        elif not notice.hung_up:
-            self._log.warning(logs.DaemonEvent.LEFT, signal=notice.why)
-            self._leave(128 + notice.number)
 
     def _stop(self) -> None:
         self.stopping = True

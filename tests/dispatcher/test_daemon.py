@@ -121,8 +121,8 @@ class Running:
         except BaseException as exc:  # noqa: BLE001 - raised again where the test waits
             self.end.put(exc)
 
-    def signal(self, number=signal.SIGTERM, **more):
-        self.inbox.put(Signalled(number, **more))
+    def signal(self, number=signal.SIGTERM):
+        self.inbox.put(Signalled(number))
 
     def until(self, **wanted):
         """The next report that says so."""
@@ -217,49 +217,6 @@ def test_a_second_signal_leaves_at_once(shop, run, number, code):
     running.signal(number)
     assert running.code == code
     assert not shop.seen
-
-
-def test_a_terminal_that_is_closed_hangs_up_twice_and_what_runs_is_drained(shop, run):
-    """A shell passes its hangup on before it ends, and then the kernel sends another one."""
-    shop.app.tasks["slow"].enqueue("a")
-    running = run()
-    shop.began.acquire()
-    for _ in range(2):
-        running.signal(signal.SIGHUP, hung_up=True)
-    running.until(reason="stopping")
-    shop.go_on.set()
-    assert running.code == 0
-    assert shop.seen == ["a"]
-
-
-@pytest.mark.parametrize("closed", [True, False])
-def test_a_hangup_is_told_from_a_signal_that_asks_for_a_reload(closed):
-    """The kernel sends it when the terminal is closed; an operator, with `kill -HUP`, while it is there."""
-    script = """
-        import fcntl, queue, signal, sys, termios
-        from cqueue.dispatcher.service.daemon import signals_to
-
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        inbox = queue.SimpleQueue()
-        with signals_to(inbox):
-            print("ready", flush=True)
-            notice = inbox.get(timeout=20)
-        print(signal.Signals(notice.number).name, notice.hung_up)
-    """
-    ours, theirs = os.openpty()
-    command = [sys.executable, "-c", textwrap.dedent(script)]
-    with subprocess.Popen(
-        command, stdin=theirs, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        os.close(theirs)
-        assert process.stdout.readline() == "ready\n"
-        if closed:
-            os.close(ours)
-        else:
-            process.send_signal(signal.SIGHUP)
-        assert process.stdout.readline() == f"SIGHUP {closed}\n"
-    if not closed:
-        os.close(ours)
 
 
 def test_a_parents_order_drains_and_a_second_one_changes_nothing(shop, run):

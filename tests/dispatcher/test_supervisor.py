@@ -60,8 +60,8 @@ class ParentProcess:
     def end(self, child, code):
         self.news.put(Ended(child.pid, code))
 
-    def signal(self, number, **more):
-        self.news.put(Signalled(number, **more))
+    def signal(self, number):
+        self.news.put(Signalled(number))
 
     def step(self, seconds=0.0):
         """Take all news, and let some seconds pass while the living children report."""
@@ -255,20 +255,6 @@ def test_a_second_signal_kills_all_at_once(number, code):
     fleet.signal(number)
     assert fleet.run() == code
     assert fleet.now_s <= 2
-
-
-def test_a_closed_terminal_stops_all_and_a_second_hangup_kills_nobody():
-    """A shell passes its hangup on before it ends, and then the kernel sends another one."""
-    fleet = ParentProcess()
-    children = fleet.up()
-    for _ in range(2):
-        fleet.signal(signal.SIGHUP, hung_up=True)
-        fleet.step()
-    assert [child.orders for child in children] == [["stop"], ["stop"]]
-    assert fleet.alive == children
-    for child in children:
-        fleet.end(child, 0)
-    assert fleet.run() == 0
 
 
 def test_a_child_that_ends_slowly_in_an_outage_is_not_killed():

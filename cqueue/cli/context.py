@@ -104,7 +104,11 @@ class CliContext:
         """Return the console for progress, remarks and errors, on standard error."""
         from rich.console import Console  # noqa: PLC0415 - as above
 
-        return Console(stderr=True, **AS_IT_IS)
+        class ErrConsole(Console):
+            def on_broken_pipe(self) -> None:
+                raise  # noqa: PLE0704 - for `on_stderr`; Rich would end the process, and standard output
+
+        return ErrConsole(stderr=True, **AS_IT_IS)
 
     def settings(self) -> Settings:
         """Return where to connect.

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cqueue.cli.commands import command
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import CliContext, on_stderr
 from cqueue.cli.failures import ExitCode
 from cqueue.cli.interrupts import Interrupts, held_back
 from cqueue.cli.options import number
@@ -91,7 +91,7 @@ def _run(cli: CliContext, client: Client, options: Options, interrupts: Interrup
         demo = Demo(client, queue, ticks, options)
         try:
             with display.live(cli.err_console, silent=cli.json) as watch:
-                demo.run(watch)
+                demo.run(on_stderr()(watch))
         except KeyboardInterrupt:
             interrupted = True
             cli.remark("Interrupted. Letting what is under way come to its end.")

@@ -58,7 +58,7 @@ def _report(exc: BaseException, context: CliContext, code: ExitCode) -> None:
             _write("Interrupted.")
         return
     if context.verbose or code is ExitCode.BUG:
-        traceback.print_exception(exc)
+        _write("".join(traceback.format_exception(exc)))
     if context.json:
         _write(json.dumps({**error_fields(exc), "exit_code": int(code)}))
     elif code is ExitCode.BUG:

@@ -8,6 +8,8 @@ groups.
 from __future__ import annotations
 
 import importlib
+import io
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final
@@ -15,7 +17,7 @@ from typing import Any, Final
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import CliContext, on_stderr
 from cqueue.cli.failures import report_failure
 from cqueue.errors import BadInput
 
@@ -126,10 +128,11 @@ class LazyGroup(TyperGroup):
 
 @contextmanager
 def _in_json(ctx: Any) -> Iterator[None]:
-    """Let wrong usage be answered in JSON if `--json` stands anywhere, read or not.
+    """Print errors of usage, or let them be answered in JSON if `--json` stands anywhere, read or not.
 
     Raises:
-        BadInput: the usage is wrong, and JSON is wanted. Otherwise Typer prints the error.
+        BadInput: the usage is wrong, and JSON is wanted.
+        Exit: the usage is wrong, and that is printed, unless standard error takes nothing.
     """
     try:
         yield
@@ -138,10 +141,14 @@ def _in_json(ctx: Any) -> Iterator[None]:
         option = getattr(exc, "option_name", None)
         if option in GLOBAL_OPTIONS and ctx.invoked_subcommand:
             exc.message = f"{option} goes before the command: cqueue {option} … {ctx.invoked_subcommand} …"
-        elif option and not option.startswith("--"):
+        elif option and option[1:].isdigit():
             exc.message += ". Write -- before an argument that begins with a dash."
         message, cli = exc.format_message(), ctx.ensure_object(CliContext)
         cli.json = cli.json or ctx.meta[_JSON]
-        if not cli.json or not message:  # without a message, help was printed
+        if not message:  # help was printed
             raise
-        raise BadInput(message) from exc
+        if cli.json:
+            raise BadInput(message) from exc
+        with on_stderr():
+            exc.show(sys.stderr or io.StringIO())  # type: ignore[attr-defined]  # all that Typer raises have it
+        raise typer.Exit(exc.exit_code) from exc

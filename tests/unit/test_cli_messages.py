@@ -560,14 +560,34 @@ def test_output_that_cannot_be_written_is_no_bug(cli, monkeypatch, options, outp
     assert cli("receive", "q").out == "x\n"
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)], ids=str)
-@pytest.mark.parametrize("output", [Full(), None], ids=["full", "closed"])
-def test_a_standard_error_that_takes_nothing_changes_no_exit_code(cli, monkeypatch, options, output):
-    """A script that collects errors on a full disk goes by the code."""
-    for line, code in (("stats nosuch", 2), ("receive q", 0), ("stats q", 0)):
+@pytest.fixture
+def unread():
+    """A pipe that nobody reads any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with io.TextIOWrapper(os.fdopen(writer, "wb", buffering=0), write_through=True) as out:
+        yield out
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("--verbose",)], ids=str)
+@pytest.mark.parametrize("output", ["full", "closed", "unread"])
+def test_a_standard_error_that_takes_nothing_changes_no_exit_code(cli, monkeypatch, options, output, unread):
+    """A script that collects errors on a full disk, or through a reader that ends, goes by the code."""
+    stream = {"full": Full(), "closed": None, "unread": unread}[output]
+    cli("send", "q", "x")
+    for line, code, out in (
+        ("stats nosuch", 2, False),
+        ("receive q --nosuch", 2, False),
+        ("receive q --max many", 2, False),
+        ("nosuch", 2, False),
+        ("receive q", 0, True),
+        ("receive q", 0, False),
+        ("stats q", 0, True),
+    ):
         with monkeypatch.context() as full:
-            full.setattr("sys.stderr", output)
-            assert cli(*options, *line.split()).code == code
+            full.setattr("sys.stderr", stream)
+            said = cli(*options, *line.split())
+        assert (said.code, bool(said.out)) == (code, out)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

@@ -216,6 +216,19 @@ def test_for_people_it_prints_lines_and_a_table(demo):
     assert re.search(r"^sent \d+ +done \d+ +depth", said.err, re.MULTILINE)
 
 
+def test_it_accounts_also_where_standard_error_takes_nothing(demo, monkeypatch):
+    """Its lines are lost on a full disk; the messages and the table are not."""
+
+    class Full(io.StringIO):
+        def write(self, _text):
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("sys.stderr", Full())
+        said = demo("demo", "--messages", "100")
+    assert (said.code, "Nothing is lost." in said.out) == (0, True)
+
+
 @pytest.mark.slow
 def test_a_cron_ticks_meanwhile(demo):
     """At 100 messages a second, 300 take three seconds: it fires in each."""

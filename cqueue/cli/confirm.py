@@ -12,20 +12,26 @@ from cqueue.cli.failures import ExitCode
 from cqueue.errors import BadInput
 
 
-def _check_prompt(ctx: typer.Context, yes: bool) -> bool:  # noqa: FBT001 - called by typer
-    """Refuse a command that would have to ask and cannot, before it connects.
+def check_prompt(cli: CliContext, *, yes: bool) -> None:
+    """Refuse a command that would have to ask and cannot.
 
     Raises:
         BadInput: there is nobody to ask.
     """
-    cli = ctx.ensure_object(CliContext)
     if not yes and (cli.json or sys.stdin is None or not sys.stdin.isatty()):
         why = "with --json there is no prompt" if cli.json else "without a terminal there is no prompt"
         raise BadInput(f"This command asks before it acts, and {why}. Add --yes to confirm.")
+
+
+def _before_all(ctx: typer.Context, yes: bool) -> bool:  # noqa: FBT001 - called by typer
+    check_prompt(ctx.ensure_object(CliContext), yes=yes)
     return yes
 
 
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", callback=_check_prompt)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.", callback=_before_all)]
+"""Checked before the command connects."""
+YesLater = Annotated[bool, "--yes -y", "Do not ask."]
+"""Checked by the command, which looks for another fault in its options first."""
 
 
 def confirm(
@@ -39,6 +45,7 @@ def confirm(
 
     What the question names has been found before: nobody should have to agree to a name that is mistyped.
     """
+    check_prompt(cli, yes=yes)
     if yes:
         return
     left: Exception = typer.Exit(ExitCode.CHECK_FAILED)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cqueue.cli.commands import command
-from cqueue.cli.confirm import Yes, confirm
+from cqueue.cli.confirm import Yes, YesLater, confirm
 from cqueue.cli.context import CliContext
 from cqueue.errors import BadInput
 
@@ -76,7 +76,7 @@ def resume_command(
     repaired: Annotated[bool, "The old home is back, and every node has been repaired."] = False,
     given_up: Annotated[bool, "It never comes back; what it had not copied is lost."] = False,
     reason: Reason = "",
-    yes: Yes = False,
+    yes: YesLater = False,
 ) -> None:
     """After a switch, let partitions be dropped again. Consumers first look for what has come back."""
     from cqueue.schema import resume_retiring  # noqa: PLC0415 - as above

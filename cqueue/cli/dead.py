@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cqueue.cli.commands import command
-from cqueue.cli.confirm import Yes, confirm
+from cqueue.cli.confirm import YesLater, check_prompt, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import ExitCode, error_fields, exit_code, worst
 from cqueue.cli.interrupts import going_on
@@ -158,6 +158,7 @@ def redrive(
 
     limits: dict[str, Any] = {"rate": rate, "max_redrives": max_redrives}
     check_limits(**limits)
+    chosen.check()
     with _choosing(cli, name, chosen) as (client, dead, which), going_on(cli), cli.status("Sending back…"):
         if dry_run:
             result = dead.redrive(**which, **limits, dry_run=True)
@@ -171,8 +172,10 @@ def redrive(
 
 
 @command(app)
-def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: Yes = False) -> None:
+def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: YesLater = False) -> None:
     """Delete dead letters for good: those of these ids, of a task or reason, or all."""
+    chosen.check()
+    check_prompt(cli, yes=yes)
     with _choosing(cli, name, chosen) as (client, dead, which):
         with cli.status("Looking…"):
             result = dead.drop(**which, dry_run=True)
@@ -193,7 +196,6 @@ def _choosing(
     cli: CliContext, name: str, chosen: Chosen
 ) -> Iterator[tuple[Client, DeadLetters, dict[str, Any]]]:
     """Yield a client, the dead letters of a queue, and the options of `redrive` and `drop` that choose."""
-    chosen.check()
     with open_client(cli) as client:
         queue = find_queue(client, name)
         with cli.status("Looking…"):

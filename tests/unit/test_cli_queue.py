@@ -1,5 +1,6 @@
 """`cqueue queue`: each command, its JSON, and what it says to mistakes."""
 
+import io
 import json
 import signal
 import sys
@@ -13,11 +14,12 @@ import typer
 from cqueue import QueueConfig, connect
 from cqueue.cli import confirm as asking
 from cqueue.cli import queue as commands
+from cqueue.cli.context import CliContext
 from cqueue.cli.interrupts import handled_by
 from cqueue.cli.main import main
 from cqueue.client import _shared_stores, inside
 from cqueue.config import FIXED
-from cqueue.errors import Unavailable
+from cqueue.errors import BadInput, Unavailable
 from cqueue.runtime import catalog
 from cqueue.store.operations import BumpDeployment, ChangeQueue, CreateQueue, ListQueues, ReadQueue
 from cqueue.store.quarantine import Damage
@@ -198,7 +200,7 @@ def test_delete_deletes_messages_and_the_dead_letter_queue(cli):
         "quarantine drop messages:00:0:0",
         "dc switch dc2",
         "dc resume-retiring --repaired",
-        "dev wipe",
+        "dev wipe --dir none",
     ],
 )
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=str)
@@ -207,6 +209,25 @@ def test_without_anybody_to_ask_it_needs_yes(cli_on, line, options):
     said = cli_on("cassandra://127.0.0.1:1/k?local_dc=dc1")(*line.split(), *options, stdin=b"y\n")
     assert (said.code, said.out) == (2, "")
     assert "Add --yes" in said.err
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)], ids=str)
+def test_a_question_that_nobody_can_answer_is_not_asked(monkeypatch, options):
+    """Not even by a command that forgot to look before: an answer in a file is nobody's."""
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    with pytest.raises(BadInput, match="Add --yes"):
+        asking.confirm(CliContext(json=bool(options)), "Delete it?", yes=False)
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [("dead drop q", "Say which letters"), ("dc resume-retiring", "Say --repaired or --given-up")],
+)
+def test_who_adds_yes_meets_no_other_fault(cli_on, line, fault):
+    """Nobody confirms a command that is refused then."""
+    said = cli_on("cassandra://127.0.0.1:1/k?local_dc=dc1")(*line.split())
+    assert (said.code, said.out) == (2, "")
+    assert fault in said.err
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])

@@ -6,6 +6,7 @@ tell whether the message comes again.
 
 from __future__ import annotations
 
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Final
 
-from cqueue.cli.context import CliContext
+from cqueue.cli.context import CliContext, output
 from cqueue.errors import CqueueError
 
 ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -21,7 +22,10 @@ ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """Holds Ctrl-C back during a step. A second one in the same step goes through."""
+    """Holds Ctrl-C back during a step. A second one in the same step goes through.
+
+    So does the first where a full pipe holds up what the step prints: its reader may never read on.
+    """
 
     def __init__(self) -> None:
         self._in_step = False
@@ -45,10 +49,20 @@ class Interrupts:
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal: remember it during a step, else interrupt at once."""
-        if self._in_step and not self._pending:
+        if self._in_step and not self._pending and not _is_held_up():
             self._pending = True
             return
         raise KeyboardInterrupt
+
+
+def _is_held_up() -> bool:
+    """Say whether standard output takes nothing, as a pipe that is full."""
+    try:
+        writer = select.poll()
+        writer.register(output(), select.POLLOUT)
+        return not writer.poll(0)
+    except (OSError, ValueError):  # it is closed, or no file
+        return False
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from datetime import datetime, timedelta
 from typing import get_args
@@ -479,6 +480,36 @@ def test_ctrl_c_between_printing_and_acking_waits_for_the_ack(cli, monkeypatch):
     assert (said.code, said.out) == (130, "x\n")
     assert "1 message printed, 1 of them acked." in said.err
     assert cli("--json", "stats", "q", "--exact").json[0]["live"] == 0
+
+
+FULL_PIPE = """
+import os, select, signal, sys, threading
+import cqueue
+from cqueue.cli.main import main
+
+def terminate_when_full():
+    pipe = select.poll()
+    pipe.register(1, select.POLLOUT)
+    while pipe.poll(0):
+        threading.Event().wait(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=terminate_when_full, daemon=True).start()
+with cqueue.connect("memory://full") as client:
+    client.create_queue("q").send_many([cqueue.Message(b"x" * 2000) for _ in range(100)])
+    sys.exit(main(["--url", "memory://full", "receive", "q", "--max", "100", "--wait", "2s"]))
+"""
+
+
+def test_one_sigterm_ends_it_where_the_pipe_is_full():
+    """Nobody reads on; what was not taken is said not to be acked."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", FULL_PIPE], **pipes) as process:
+        try:
+            assert process.wait(timeout=30) == 130
+            assert b"0 of them acked" in process.stderr.read()
+        finally:
+            process.kill()
 
 
 def test_an_ack_that_fails_is_said(cli, monkeypatch):

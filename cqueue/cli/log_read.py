@@ -164,6 +164,8 @@ def scan(
 def _account(printer: BodyPrinter[LogRecord], *, reverse: bool = False) -> str:
     """Say how many records were printed and, as --from goes forward only, how to go on in that case."""
     said = f"{counted(printer.printed, 'record')} printed."
+    if printer.is_cut_off:
+        said += " More may have been written out."
     if reverse or printer.last is None:
         return said
     return f"{said} --from {printer.last.id} goes on behind the last one."

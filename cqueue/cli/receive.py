@@ -60,6 +60,8 @@ class Receiving:
         text = f"{counted(printed, 'message')} printed, {self._settled:,} of them {self._how.value}."
         if self._settled < printed:
             text += f" The other {printed - self._settled:,} may come again."
+        if self._printer.is_cut_off:
+            text += " More may have been written out; it is not settled, and comes again."
         return text
 
     def run(

@@ -125,14 +125,17 @@ class BodyPrinter(Generic[Content]):
         self._fields = fields
         self._about = about
         self.printed = 0
+        self.is_cut_off = False  # within a batch: nobody knows how much of it the output has taken
         self.last: Content | None = None
 
     def print_all(self, contents: Sequence[Content]) -> None:
         """Print some, and flush: what was not printed must not be taken for it."""
+        self.is_cut_off = True
         for content in contents:
             self.print(content)
-            self.printed += 1
         output().flush()
+        self.is_cut_off = False
+        self.printed += len(contents)
         self.last = contents[-1] if contents else self.last
 
     def print(self, content: Content) -> None:

@@ -407,7 +407,8 @@ def test_a_scan_onto_a_full_disk_does_not_go_on_behind_what_the_disk_lacks(cli, 
     with monkeypatch.context() as full:
         full.setattr("sys.stdout", Full())
         said = cli("log", "scan", "events")
-    assert (said.code, "12 records printed." in said.err, "--from" in said.err) == (1, True, False)
+    assert (said.code, "--from" in said.err) == (1, False)
+    assert "0 records printed. More may have been written out." in said.err
 
 
 def test_tail_outlives_an_outage(cli, filled, monkeypatch):

@@ -14,7 +14,7 @@ import typer
 
 from cqueue import ids
 from cqueue.cli.context import CliContext
-from cqueue.cli.interrupts import accounted
+from cqueue.cli.interrupts import accounted, held_back
 from cqueue.cli.opening import open_log
 from cqueue.cli.options import LogName, new_file, number
 from cqueue.cli.outage import Outage
@@ -40,18 +40,29 @@ def parse_position(text: str) -> str | datetime:
         BadParameter: none of these.
     """
     stripped = text.strip()
-    if _TIME_OR_AGO.match(stripped):
-        return parse_since(stripped)
-    if stripped in {EARLIEST, LATEST}:
-        return stripped
+    return stripped if stripped in {EARLIEST, LATEST} else _parse(stripped, "earliest, latest, ")
+
+
+def parse_end(text: str) -> str | datetime:
+    """Parse a position at which a scan may end: one that is neither `earliest` nor `latest`.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    return _parse(text.strip())
+
+
+def _parse(text: str, more: str = "") -> str | datetime:
+    if _TIME_OR_AGO.match(text):
+        return parse_since(text)
     try:
-        LogId(stripped).locate()
+        LogId(text).locate()
     except InvalidLogId as exc:
         raise typer.BadParameter(
-            f"{stripped!r} is not a position. Write earliest, latest, a time such as 2030-01-31T08:00Z, "
+            f"{text!r} is not a position. Write {more}a time such as 2030-01-31T08:00Z, "
             "a duration before now such as 10m, or a record's id."
         ) from exc
-    return stripped
+    return text
 
 
 def check_window(start: Point | None, end: Point | None) -> None:
@@ -69,7 +80,7 @@ def check_window(start: Point | None, end: Point | None) -> None:
 def _id_at(point: Point) -> int:
     if isinstance(point, datetime):
         return ids.lowest_at(datetime_us(point)) - 1
-    if point == LATEST:
+    if point == LATEST:  # a start
         return _id_at(datetime.now(UTC))
     return LogId(point).locate()[2]
 
@@ -123,7 +134,7 @@ def scan(
     ] = None,
     end: Annotated[
         str | None,
-        parse_position,
+        parse_end,
         "--to POSITION",
         "End before a time, or with a record's id; by default with what is stable.",
     ] = None,
@@ -156,7 +167,8 @@ def scan(
         ) as scanner,
     ):
         if (file := arrow or parquet) is not None:
-            _export(cli, scanner, file, as_parquet=parquet is not None)
+            with held_back():
+                _export(cli, scanner, file, as_parquet=parquet is not None)
         else:
             _print(cli, name, scanner, reverse=reverse)
 

@@ -11,9 +11,11 @@ import pytest
 
 from cqueue import Follower, Log, LogConfig, Record, connect, ids
 from cqueue.cli import log_read
+from cqueue.cli.interrupts import handled_by
 from cqueue.cli.render import BodyPrinter
 from cqueue.errors import AppendUnknown, BodyTooLarge, Unavailable
 from cqueue.log.protocol.spec import LogSpec
+from cqueue.log.scanner import Scanner
 
 
 @pytest.fixture(autouse=True)
@@ -339,6 +341,24 @@ def test_an_empty_scan_is_0_and_a_remark(cli):
     said = cli("log", "scan", "events")
     assert (said.code, said.out) == (0, "")
     assert "no such record" in said.err
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.usefixtures("filled")
+def test_an_export_that_is_cut_off_leaves_no_file(cli, monkeypatch, tmp_path, sent):
+    """Also by `kill` or `timeout`."""
+    pytest.importorskip("pyarrow")
+    monkeypatch.setattr(Scanner, "to_arrow", lambda _: signal.raise_signal(sent) or iter(()))
+    with handled_by(lambda *_: None, sent):
+        assert cli("log", "scan", "events", "--arrow", "out").code == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("to", ["earliest", "latest", "soon"])
+def test_an_end_is_a_time_or_an_id(cli, to):
+    said = cli("log", "scan", "events", "--to", to)
+    assert said.code == 2
+    assert f"Invalid value for '--to': '{to}' is not a position. Write a time" in said.err
 
 
 @pytest.mark.parametrize("kind", ["arrow", "parquet"])

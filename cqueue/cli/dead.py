@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from cqueue.message import short
 if TYPE_CHECKING:
     from cqueue.client import Client
     from cqueue.dead_letters import DeadLetter, DeadLetters, LetterGroup, LettersResult
+    from cqueue.message import MessageId
 
 app = typer.Typer(help="Look at dead letters, send them back, drop them.", no_args_is_help=True)
 
@@ -66,6 +67,10 @@ class Chosen:
         if bool(self.ids) + filtered + self.all_ != 1:
             raise BadInput("Give IDs, or --task with --reason or --kind, or --all: one of these.")
         check_kind(self.reason, self.kind)
+
+    def left_out(self) -> str:
+        """Return what the same command has to leave out when it is repeated."""
+        return ", without the ids of letters that are gone" if self.ids else ""
 
     def about(self) -> dict[str, Any]:
         """Return how the letters were chosen, for the log of operators' actions: the first 100 ids."""
@@ -159,13 +164,15 @@ def redrive(
     limits: dict[str, Any] = {"rate": rate, "max_redrives": max_redrives}
     check_limits(**limits)
     chosen.check()
-    with _choosing(cli, name, chosen) as (client, dead, which), going_on(cli), cli.status("Sending back…"):
+    with _choosing(cli, name, chosen) as (client, dead, which), cli.status("Sending back…"):
         if dry_run:
             result = dead.redrive(**which, **limits, dry_run=True)
         elif found := dead._chosen(**which):  # noqa: SLF001 - a public redrive would read them once more
             send = partial(dead._redrive_those_left, found, **limits)  # noqa: SLF001 - as above
-            result = _audited(cli, client, "redrive_letters", name, chosen, send)
-        else:  # what changes nothing is not written down
+            with going_on(cli, chosen.left_out()):
+                result = _audited(cli, client, "redrive_letters", name, chosen, send)
+            _say_gone(cli, found, result)
+        else:  # without a letter nothing is written down
             result = LettersResult((), (), (), ())
     done = "would be sent back" if dry_run else "sent back"
     _tell(cli, {"queue": name, "dry_run": dry_run}, result, f"{done} to {name}")
@@ -180,15 +187,20 @@ def drop(cli: CliContext, name: QueueName, chosen: Chosen, *, yes: YesLater = Fa
         with cli.status("Looking…"):
             result = dead.drop(**which, dry_run=True)
         found = [*result.done, *result.held]
-        if result.done:  # as in `redrive`
+        if result.done:  # otherwise nobody is asked, and nothing is written down
             confirm(cli, f"Delete {counted(len(result.done), 'dead letter')} of {name} for good?", yes=yes)
             drop = partial(dead._drop_those_left, found)  # noqa: SLF001 - a public drop refuses letters that are gone
-            with going_on(cli), cli.status("Dropping…"):
+            with going_on(cli, chosen.left_out()), cli.status("Dropping…"):
                 result = _audited(cli, client, "drop_letters", name, chosen, drop)
-    gone = len(found) - len(result.done) - len(result.held) - len(result.failed)
-    if gone:
-        cli.remark(f"{counted(gone, 'dead letter')} had gone meanwhile.")
+    _say_gone(cli, found, result)
     _tell(cli, {"queue": name}, result, f"of {name} dropped")
+
+
+def _say_gone(cli: CliContext, found: Sequence[MessageId], result: LettersResult) -> None:
+    """Say how many of the letters that were found had gone before they were acted on."""
+    gone = len(found) - len(result.done) - len(result.held) - len(result.failed)
+    if gone > 0:
+        cli.remark(f"{counted(gone, 'dead letter')} had gone meanwhile.")
 
 
 @contextmanager

@@ -108,12 +108,15 @@ def accounted(cli: CliContext, account: Callable[[], str]) -> Iterator[Interrupt
 
 
 @contextmanager
-def going_on(cli: CliContext) -> Iterator[None]:
-    """Say where an interrupt ends the block that it can be repeated to finish what it has begun."""
+def going_on(cli: CliContext, left_out: str = "") -> Iterator[None]:
+    """Say where an interrupt ends the block that it can be repeated to finish what it has begun.
+
+    left_out: what the command is to be repeated without.
+    """
     try:
         with held_back():
             yield
     except KeyboardInterrupt:
         cli.after_ctrl_c()
-        cli.remark("What is done stays done; the same command goes on.")
+        cli.remark(f"What is done stays done; the same command goes on{left_out}.")
         raise

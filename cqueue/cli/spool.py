@@ -193,7 +193,7 @@ def forward(
 
     end_s = None if wait is None else time.monotonic() + wait.total_seconds()
     failed: list[CqueueError] = []
-    with going_on(cli), Spool(path) as spool, open_client(cli) as client:
+    with Spool(path) as spool, open_client(cli) as client, going_on(cli):
         chosen = list(_chosen(spool, topic))
         for one in chosen:
             try:

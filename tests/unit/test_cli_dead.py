@@ -344,6 +344,40 @@ def test_ctrl_c_says_that_the_same_command_goes_on(cli, monkeypatch):
     assert (said.code, "the same command goes on" in said.err) == (130, True)
 
 
+def test_a_redrive_of_ids_that_is_cut_off_goes_on_without_those_that_are_gone(cli, bury, monkeypatch):
+    """The same ids would be refused."""
+    original = bury(*SEND)
+    redriving(monkeypatch, lambda *_args, **_limits: signal.raise_signal(signal.SIGINT))
+    said = cli("dead", "redrive", "q", original)
+    assert (
+        said.err
+        == "What is done stays done; the same command goes on, without the ids of letters that are gone.\n"
+    )
+
+
+def test_a_dry_run_that_is_cut_off_says_nothing_of_going_on(cli, bury, monkeypatch):
+    bury(*SEND)
+    monkeypatch.setattr(DeadLetters, "redrive", lambda *_a, **_o: signal.raise_signal(signal.SIGINT))
+    said = cli("dead", "redrive", "q", "--all", "--dry-run")
+    assert (said.code, said.err) == (130, "Interrupted.\n")
+
+
+def test_a_letter_that_goes_while_redrive_looks_is_counted(cli, bury, client, monkeypatch):
+    originals = [bury(*SEND, "--priority", priority) for priority in (1, 2)]
+    look = DeadLetters._chosen
+
+    def look_then_drop(*args, **options):
+        found = look(*args, **options)
+        monkeypatch.setattr(DeadLetters, "_chosen", look)
+        client.queue("q").dead_letters.drop(originals[1])
+        return found
+
+    monkeypatch.setattr(DeadLetters, "_chosen", look_then_drop)
+    said = cli("dead", "redrive", "q", "--all")
+    assert (said.code, said.out) == (0, "1 dead letter sent back to q.\n")
+    assert "1 dead letter had gone meanwhile." in said.err
+
+
 def test_a_filter_that_fits_no_letter_says_where_to_look(cli, bury):
     """A short or misspelt name of a task changes nothing, and the answer says where the names stand."""
     bury(*SEND)

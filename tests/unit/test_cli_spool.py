@@ -173,6 +173,12 @@ def test_forward_says_that_it_can_be_repeated(client, url, path, capsys, sent):
     assert len(client.queue("mail").peek()) == 3
 
 
+def test_forward_says_nothing_of_going_on_before_it_has_begun(url, path, capsys):
+    with mock.patch("cqueue.cli.spool.open_client", side_effect=KeyboardInterrupt):
+        run("--url", url, "spool", "forward", path, expect=ExitCode.INTERRUPTED)
+    assert capsys.readouterr().err == "Interrupted.\n"
+
+
 def test_forward_says_that_the_queue_is_gone(client, url, path):
     """At once, as bad input; the spool keeps what it has."""
     client.delete_queue("mail")

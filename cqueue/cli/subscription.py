@@ -131,9 +131,9 @@ def run(
     or_earliest: Annotated[bool, "Go on at earliest if the log no longer has a position."] = False,
     log_format: LogFormat = None,
 ) -> None:
-    """Be a member of a subscription, which is made if it does not exist, until Ctrl-C or SIGTERM.
+    """Be a member of a subscription, which is made if it does not exist, until Ctrl-C, SIGTERM or SIGHUP.
 
-    Either ends it after the call under way: positions are written down, and other members go on at once.
+    Each ends it after the call under way: positions are written down, and other members go on at once.
     A second one ends the process; what was done since the last checkpoint is then done again.
     """
     from cqueue.dispatcher.application.import_string import load  # noqa: PLC0415 - not for --help

@@ -60,7 +60,7 @@ class Follower(Reader):
         low, high = timedelta(milliseconds=1), timedelta(minutes=1)
         self._interval_s = check_duration("poll_interval", poll_interval, low, high)
         spec, now_us = self._spec, driver.clock.now_us()
-        earliest = spec.beginning(now_us)
+        earliest = spec.beginning(now_us, lenient=on_expired == EARLIEST)
         positions = starts(spec, start, self._partitions, now_us, on_expired, earliest=earliest)
         self._on_expired = on_expired
         self._notifier = notifier
@@ -188,8 +188,9 @@ class Follower(Reader):
         if not self._all or spec.partitions - 1 in self._following:
             return
         known, now_us = [*self._following.positions().values()], self._driver.clock.now_us()
+        lenient = self._on_expired == EARLIEST
         for partition in range(spec.partitions):
             if partition not in self._following:
-                beginning = spec.beginning_beside(partition, known, now_us)
+                beginning = spec.beginning_beside(partition, known, now_us, lenient=lenient)
                 self._following.open(spec, partition, beginning)
                 self._round.reached[partition] = beginning

@@ -40,12 +40,12 @@ def starts(
         position = earliest if point == EARLIEST else _after(spec, point, now_us)
         if point != EARLIEST and spec.has_forgotten(position, now_us):
             if on_expired != EARLIEST:
-                forgotten = to_datetime(spec.oldest_us(now_us) // 1000)
+                forgotten = to_datetime(spec.forgotten_us(now_us) // 1000)
                 raise PositionExpired(
-                    f"partition {partition}: what stands behind {point!r} may be forgotten, like all before "
+                    f"partition {partition}: what stands behind {point!r} may be forgotten, like others before "
                     f"{forgotten}; start at 'earliest', or give on_expired='earliest'"
                 )
-            position = earliest
+            position = max(position, earliest)  # never back: some may be left from before
         found[partition] = spec.going_on(position, now_us)
     # Where another reader was, the log may have gained partitions since.
     known = [*found.values()]

@@ -91,7 +91,8 @@ class Rebalancer:
                 if position is None:
                     added = partition >= origin.partitions
                     known = [each.position for each in rows.values()] if added else ()
-                    position = self._member.spec().beginning_beside(partition, known, now_us)
+                    lenient = self._on_expired == EARLIEST
+                    position = self._member.spec().beginning_beside(partition, known, now_us, lenient=lenient)
                 at = self._begin(partition, position, now_us)
                 changes.append(taken(row, partition, now_us, at, self._member.name))
         self._owned.change(changes)

@@ -282,7 +282,8 @@ class Subscription(ExistingSubscription):
 def _origin(spec: LogSpec, start: Start, now_us: int, on_expired: str) -> Origin:
     """Return where a new subscription begins."""
     partitions = list(start) if isinstance(start, Mapping) else [0]
-    found = starts(spec, start, partitions, now_us, on_expired, earliest=spec.beginning(now_us))
+    earliest = spec.beginning(now_us, lenient=on_expired == EARLIEST)
+    found = starts(spec, start, partitions, now_us, on_expired, earliest=earliest)
     _check_not_ahead(found.values(), now_us)
     if isinstance(start, Mapping):
         own = {partition: found[partition] for partition, point in start.items() if point != EARLIEST}

@@ -95,7 +95,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             position = spec.horizon(self._now_us())
         elif since_us is None or since_us < spec.created_ms * 1000 - spec.skew_us:
             # The log had no record before that, so what it has forgotten by now is no loss.
-            position = spec.beginning(self._now_us(), EARLIEST_MARGIN_US)
+            lenient = not options.fail_on_data_loss
+            position = spec.beginning(self._now_us(), EARLIEST_MARGIN_US, lenient=lenient)
         else:
             position = ids.lowest_at(since_us) - 1
         return self._offsets(spec, dict.fromkeys(range(spec.partitions), position)) | {BEGINS: True}

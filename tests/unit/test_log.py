@@ -219,6 +219,37 @@ def test_a_ttl_that_became_shorter_takes_nothing_that_a_reader_has_yet_to_read(c
     assert bodies(log.scan(young)) == []
 
 
+@pytest.mark.parametrize("longer", [timedelta(days=7), None])
+def test_a_reader_is_told_what_ended_under_a_ttl_that_was_shorter_for_a_while(client, store, longer):
+    """Trap: the first ttl had taken nothing yet, so any position counted as remembered.
+
+    What is left before can be read, by whoever begins there or does not mind.
+    """
+    log = client.create_log("events", LogConfig(partitions=1, ttl=longer, time_shard=timedelta(minutes=10)))
+    read, _ = log.append("t", b"read"), log.append("t", b"kept")
+    store.pass_time(minutes=10)
+    log.alter(ttl=timedelta(minutes=5))
+    ended = log.append("t", b"ended")
+    store.pass_time(seconds=10)
+    log.append("t", b"lost")
+    store.pass_time(minutes=1)
+    log.alter(ttl=longer)
+    store.pass_time(minutes=10)
+    log.append("t", b"new")
+    store.pass_time(seconds=5)
+    for start in (read, ended):
+        with pytest.raises(PositionExpired):
+            log.scan(start)
+        with pytest.raises(PositionExpired):
+            log.follow(start)
+    assert bodies(log.scan()) == [b"read", b"kept", b"new"]
+    assert drained(log.follow("earliest")) == [b"new"]
+    assert drained(log.follow("earliest", on_expired="earliest")) == [b"read", b"kept", b"new"]
+    for start, left in ((read, [b"kept", b"new"]), (ended, [b"new"])):
+        assert bodies(log.scan(start, on_expired="earliest")) == left
+        assert drained(log.follow(start, on_expired="earliest")) == left
+
+
 def test_a_deleted_log_leaves_nothing_in_the_registry(client, log, store):
     fill(log, store, 5)
     listing = ListLogShards(log._catalog.entry("events").spec.partition)

@@ -87,13 +87,30 @@ class LogSpec:
         """Return the id behind which the first record that can be read stands."""
         return ids.lowest_at(self.oldest_us(now_us)) - 1
 
-    def beginning(self, now_us: int, margin_us: int = MARGIN_US) -> int:
+    def forgotten_us(self, now_us: int) -> int:
+        """Return the time (µs since 1970) from which on nothing has expired; 0 if nothing has.
+
+        Records of an earlier and longer ttl may be left before that.
+        """
+        expired_us = (
+            min(until_us, now_us - ttl_s * 1_000_000)
+            for since_us, until_us, ttl_s in self._ttls(now_us)
+            if ttl_s and since_us < now_us - ttl_s * 1_000_000
+        )
+        return max(expired_us, default=0)
+
+    def beginning(self, now_us: int, margin_us: int = MARGIN_US, *, lenient: bool = False) -> int:
         """Return the id behind which a reader begins that goes on from the earliest record.
 
         margin_us: leave out what expires within this time, or within a tenth of the shortest ttl if that is
             less.
+        lenient: whether the reader does not mind what has expired; another one begins where it is told of
+            all that expires from now on, so behind all that has.
         """
-        return self.earliest(now_us + min(margin_us, self.shortest_ttl_s(now_us) * 100_000))
+        if lenient:
+            return self.earliest(now_us)
+        now_us += min(margin_us, self.shortest_ttl_s(now_us) * 100_000)
+        return max(self.earliest(now_us), ids.lowest_at(self.forgotten_us(now_us)) - 1)
 
     def shortest_ttl_s(self, now_us: int) -> int:
         """Return the shortest ttl in s of what can be read: what was appended under it expires next.
@@ -104,15 +121,18 @@ class LogSpec:
         ttls_s = [self.ttl_s, *(one.ttl_s for one in self.earlier if one.until_ms * 1000 > oldest_us)]
         return min((ttl_s for ttl_s in ttls_s if ttl_s), default=0)
 
-    def beginning_beside(self, partition: int, positions: Collection[int], now_us: int) -> int:
+    def beginning_beside(
+        self, partition: int, positions: Collection[int], now_us: int, *, lenient: bool = False
+    ) -> int:
         """Return the id behind which a reader begins a partition that the log may have gained meanwhile.
 
         positions: where the reader is in those that it knows. If it has not read for long, it may have missed
             the first records of the new one, too. Where it is known since when the partition is there, none
             are older than that.
+        lenient: as in `beginning`.
         """
-        beginning, last = self.beginning(now_us), min(positions, default=None)
-        if last is None or self.has_forgotten(last, now_us):
+        beginning, last = self.beginning(now_us, lenient=lenient), min(positions, default=None)
+        if last is None or (not lenient and self.has_forgotten(last, now_us)):
             return beginning
         beside = min(beginning, ids.lowest_at(ids.time_us(last) - UNSEEN_US))
         added = [at_ms * 1000 for at_ms, before in self.growths if before <= partition]
@@ -124,15 +144,8 @@ class LogSpec:
 
         A ttl that became shorter takes nothing of what was appended before, and its first record only later.
         """
-        now_us += EXPIRES_EARLY_US + self.skew_us
-        if position >= ids.lowest_at(self.oldest_us(now_us)) - 1:
-            return False
-        expired_us = (
-            min(until_us, now_us - ttl_s * 1_000_000)
-            for since_us, until_us, ttl_s in self._ttls(now_us)
-            if ttl_s and since_us < now_us - ttl_s * 1_000_000
-        )
-        return any(position < ids.lowest_at(each) - 1 for each in expired_us)
+        forgotten_us = self.forgotten_us(now_us + EXPIRES_EARLY_US + self.skew_us)
+        return position < ids.lowest_at(forgotten_us) - 1
 
     def going_on(self, position: int, now_us: int) -> int:
         """Return the id behind which a reader goes on from a position: not where nothing is left."""

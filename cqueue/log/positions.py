@@ -42,8 +42,8 @@ def starts(
             if on_expired != EARLIEST:
                 forgotten = to_datetime(spec.forgotten_us(now_us) // 1000)
                 raise PositionExpired(
-                    f"partition {partition}: what stands behind {point!r} may be forgotten, like others before "
-                    f"{forgotten}; start at 'earliest', or give on_expired='earliest'"
+                    f"partition {partition}: what stands behind {point!r} may be forgotten, like others "
+                    f"before {forgotten}; start at 'earliest', or give on_expired='earliest'"
                 )
             position = max(position, earliest)  # never back: some may be left from before
         found[partition] = spec.going_on(position, now_us)

@@ -68,7 +68,7 @@ def test_a_position_is_forgotten_if_and_only_if_records_behind_it_are_over(stret
 
 @given(STRETCHES)
 def test_who_goes_on_from_the_earliest_record_is_not_told_that_it_is_too_late(stretches):
-    """Not for a time, a tenth of a ttl. Whoever does not mind reads all, but for what is older than the ttl."""
+    """Not for a tenth of a ttl. A lenient reader reads all, but for what is older than the ttl."""
     model = Model(stretches)
     beginning = model.spec.beginning(us(model.now))
     soon_us = min(MARGIN_US, model.spec.shortest_ttl_s(us(model.now)) * SECOND_US // 10)

@@ -223,7 +223,7 @@ def test_a_ttl_that_became_shorter_takes_nothing_that_a_reader_has_yet_to_read(c
 def test_a_reader_is_told_what_ended_under_a_ttl_that_was_shorter_for_a_while(client, store, longer):
     """Trap: the first ttl had taken nothing yet, so any position counted as remembered.
 
-    What is left before can be read, by whoever begins there or does not mind.
+    What is left before can be read, by a reader that begins there or does not mind.
     """
     log = client.create_log("events", LogConfig(partitions=1, ttl=longer, time_shard=timedelta(minutes=10)))
     read, _ = log.append("t", b"read"), log.append("t", b"kept")

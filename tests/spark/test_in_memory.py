@@ -1236,7 +1236,8 @@ def test_a_letter_that_a_consumer_has_received_since_the_job_began_stays(client,
     dead = client.queue(queue.dead_letter_name)
     client.advance(S)
     letters = [one.id for one in dead.peek(10)]
-    task = redrive.Redriver(cqueue.settings.load(URL), queue.name, client.clock.now_us(), 3_600_000_000)
+    settings, now_us = cqueue.settings.load(URL), client.clock.now_us()
+    task = redrive.Redriver(settings, queue.name, queue.name, now_us, 3_600_000_000)
     with dead.consumer() as consumer:
         (held,) = consumer.receive(1)
         errors = {one.letter_id: one.error for one in task.redrive(side, letters)}

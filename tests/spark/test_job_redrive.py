@@ -101,7 +101,7 @@ def test_a_run_that_breaks_between_sending_and_deleting(spark, client, queue, ur
     side = session.session(settings)
     take_derived(queue)
     half = [one.id for one in dead.peek(9)]
-    task = Redriver(settings, queue.name, side.driver.clock.now_us(), 12 * HOUR_US)
+    task = Redriver(settings, queue.name, queue.name, side.driver.clock.now_us(), 12 * HOUR_US)
     monkeypatch.setattr(redriving, "delete", lambda _driver, _dead, _found: {})  # it dies before
     assert [one.error for one in task.redrive(side, half)] == [None] * 9
     monkeypatch.undo()
@@ -121,7 +121,7 @@ def test_what_cannot_be_sent_stays(client, queue, url):
     """A letter leaves only when its message is stored; what failed is counted by its error."""
     settings, dead = load(url), client.queue(queue.dead_letter_name)
     now_us = session.session(settings).driver.clock.now_us()
-    task = Redriver(settings, queue.name, now_us, 12 * HOUR_US)
+    task = Redriver(settings, queue.name, queue.name, now_us, 12 * HOUR_US)
     batch = pa.RecordBatch.from_pydict({"id": [one.id for one in dead.peek(100)]})
     (refused,) = next(task(iter([batch]))).to_pylist()  # the queue takes no derived ids yet
     assert (refused["letters"], len(dead.peek(100))) == (20, 20)

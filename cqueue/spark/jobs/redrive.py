@@ -134,7 +134,7 @@ def _redriver(job: Redrive, to: str) -> Redriver:
     settings = load_settings(job.url)
     side = session.session(settings)
     now_us, period_us = side.driver.clock.now_us(), side.queues.entry(to).spec.gc_grace_us // 2
-    return Redriver(settings, to, now_us, period_us, job.rate, job.max_redrives, job.queue)
+    return Redriver(settings, job.queue, to, now_us, period_us, job.rate, job.max_redrives)
 
 
 def _redrive(picked: DataFrame, redriver: Redriver) -> dict[str | None, int]:
@@ -151,18 +151,18 @@ def _redrive(picked: DataFrame, redriver: Redriver) -> dict[str | None, int]:
 class Redriver:
     """Redrives letters by their ids, in a task. Goes to other processes, so it holds values only.
 
-    queue: where to. now_us: when the job began, µs since 1970. period_us: half of gc_grace; see
-        `redriving.due_us`. rate: letters a second in this task. max_redrives: see `DeadLetters.redrive`.
-        source: the queue whose letters they are, if it is another one.
+    source: the queue whose letters they are. queue: where to. now_us: when the job began, µs since 1970.
+        period_us: half of gc_grace; see `redriving.due_us`. rate: letters a second in this task.
+        max_redrives: see `DeadLetters.redrive`.
     """
 
     settings: Settings
+    source: str
     queue: str
     now_us: int
     period_us: int
     rate: float | None = None
     max_redrives: int | None = None
-    source: str | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Redrive the letters whose ids stand in the first column; count the outcomes, by error."""
@@ -176,7 +176,7 @@ class Redriver:
 
     def redrive(self, side: SparkSide, wanted: Sequence[str]) -> list[redriving.LetterOutcome]:
         """Redrive those letters that are still there; return their outcomes."""
-        dead = side.queues.entry((self.source or self.queue) + DEAD_SUFFIX).spec
+        dead = side.queues.entry(self.source + DEAD_SUFFIX).spec
         found = redriving.look(side.driver, wanted)
         now_us = side.driver.clock.now_us()  # a consumer may have received some since the job began
         held = [one for one in found if redriving.is_held(one, now_us, dead.skew_us)]

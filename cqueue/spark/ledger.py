@@ -61,10 +61,11 @@ def first_try(side: SparkSide, target: str, work: str, run: str) -> FirstTry:
 
 
 def due_us(side: SparkSide, target: str, work: str, task: str, run: str) -> int:
-    """Return when `work` was tried first (µs since 1970): for a task of it the same at each attempt.
+    """Return when `work` was tried first (µs since 1970): what earlier attempts of this task took for it.
 
     Tasks begin together. One may take its note for the first, and an earlier one is stored a moment later. So
-    each task notes what it took, before it stores anything by that.
+    each task notes what it took, before it stores anything by that. Two attempts that begin in the same
+    milliseconds may still take different times, where the earlier note of the two is stored last.
 
     Raises:
         NotDone, OutcomeUnknown: as `first_try`.
@@ -74,8 +75,8 @@ def due_us(side: SparkSide, target: str, work: str, task: str, run: str) -> int:
     if taken is not None:
         return int(taken.topic)
     begun = first_try(side, target, work, run)
-    note(side, shard, str(begun.at_us), REMEMBERED_S)
-    return begun.at_us
+    mine = note(side, shard, str(begun.at_us), REMEMBERED_S)
+    return int((_earliest(side, shard) or mine).topic)
 
 
 @dataclass(frozen=True, slots=True)

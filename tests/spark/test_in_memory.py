@@ -528,6 +528,25 @@ def test_rows_keep_their_time_though_an_earlier_note_is_stored_late(client, queu
     assert queue.stats(exact=True).live == 1
 
 
+def test_attempts_of_a_task_that_begin_together_take_one_time(client, queue, side, monkeypatch):
+    """Trap: where Spark speculates, both found no note, and took what they saw of the other tasks' notes."""
+    target, early_us = side.queues.entry(queue.name).spec.partition, client.clock.now_us()
+    client.advance(S)
+    real, took = ledger.first_try, []
+
+    def first_try(*args):
+        monkeypatch.setattr(ledger, "first_try", real)
+        took.append(ledger.due_us(side, target, "q/1", "q/1/0", "run"))  # the other attempt, meanwhile
+        late = RecordRow(ids.lowest_at(early_us), "of another task", None, None, b"")
+        side.driver.ask(AppendRecords(ledger.hidden(target, f"{target} q/1"), (late,), 1000))
+        client.advance(S)
+        return real(*args)
+
+    monkeypatch.setattr(ledger, "first_try", first_try)
+    took.append(ledger.due_us(side, target, "q/1", "q/1/0", "run"))
+    assert took[0] == took[1] > early_us
+
+
 def test_a_rerun_waits_for_what_tasks_of_the_run_before_have_sent(client, log, monkeypatch):
     """Once for all tasks of a process, which read the marks once, however many tasks there are.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import os
 import re
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 import tenacity
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import types as T  # noqa: N812 - its usual name
@@ -1217,6 +1219,53 @@ def test_a_file_system_that_fails_is_told_in_errors_of_ours(spark, tmp_path):
     files.delete("a")
     with pytest.raises(cqueue.BadInput, match="cannot be used"):
         Files(spark, "nowhere:/a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("org.apache.hadoop.security.AccessControlException", cqueue.NotDone),
+        ("java.nio.file.AccessDeniedException", cqueue.OutcomeUnknown),
+        ("java.io.IOException", cqueue.OutcomeUnknown),
+    ],
+)
+def test_a_rename_that_was_refused_is_not_done(spark, place, *, kind, error):
+    """Where the file system looks before it renames; one that copies may be denied behind the copy."""
+
+    class Context:
+        def rename(self, *_):
+            cause = functools.reduce(getattr, kind.split("."), spark._jvm)("Permission denied")
+            raise Py4JJavaError("An error occurred while calling o1.rename.\n", cause)
+
+    files = Files(spark, place)
+    files._context = Context()
+    with pytest.raises(error, match="Permission denied"):
+        files.create("a", "x")
+
+
+@pytest.mark.parametrize("adds", ["nothing", "dry run", "some"])
+def test_a_check_that_fails_says_whether_something_was_added(client, log, archiving, monkeypatch, *, adds):
+    """Trap: it said so of a dry run and a run without news, too, and came through raw behind a commit."""
+    fill(client, log, 0)
+    client.advance(5 * S)
+    archiving()
+    if adds != "nothing":
+        fill(client, log, 1)
+        client.advance(5 * S)
+    real = Files.sha256
+
+    def failing(files, paths):
+        if not any(path.startswith("day=") for path in paths):
+            return real(files, paths)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Files, "pattern", lambda _, path: f"nowhere:/{path}")
+            return real(files, paths)
+
+    error = cqueue.OutcomeUnknown if adds == "some" else cqueue.NotDone
+    monkeypatch.setattr(Files, "sha256", failing)
+    with pytest.raises(error, match="cannot be read") as told:
+        archiving(check=True, dry_run=adds == "dry run")
+    assert ("was added" in str(told.value)) == (adds == "some")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ manifest see no file twice either, because a file gets a name that they look at 
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -96,7 +97,8 @@ def run(spark: SparkSession, job: Archive, *, dry_run: bool = False, check: bool
     if adds := not dry_run and (bool(parts) or _is_long(stretch, spec)):
         manifests.commit(files, stretch)
         manifests.clear_staging(files, stretch.number)
-    with unknown_if_not_done(f"what is new was added to {files.root}, and nothing is checked"):
+    said = f"what is new was added to {files.root}, and nothing is checked"
+    with unknown_if_not_done(said) if adds else nullcontext():
         damaged = verify(spark, job.path).details["damaged"] if check and (known or adds) else None
     days: dict[str, int] = {}
     for part in parts:
@@ -142,6 +144,7 @@ def verify(spark: SparkSession, path: str) -> Summary:
 
     Raises:
         BadInput: there is no archive.
+        NotDone: the files cannot be read.
     """
     files = Files(spark, path)
     parts = {part.path: part for manifest in _known(files) for part in manifest.parts}

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TAKEN = ("FileAlreadyExistsException", "FileNotFoundException")
+REFUSED = "org.apache.hadoop.security.AccessControlException"
+"""HDFS's, which looks before it renames. S3A's, which copies and deletes, may be denied in the middle."""
 CONTROL = "_cqueue"
 """The directory of the jobs' own files; Spark and others leave out names that begin with `_`."""
 _PATTERN = re.compile(r"[\\*?\[\]{}]")
@@ -129,13 +131,16 @@ class Files:
         return self._rename(source, target)
 
     def _rename(self, source: str, target: str) -> bool:
-        kind = self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
-        options = self._jvm.java.lang.reflect.Array.newInstance(kind, 0)  # without OVERWRITE
+        option = self._jvm.java.lang.Class.forName("org.apache.hadoop.fs.Options$Rename")
+        options = self._jvm.java.lang.reflect.Array.newInstance(option, 0)  # without OVERWRITE
         try:
             self._context.rename(self._path(source), self._path(target), options)
         except SPARK_ERRORS as exc:
-            if isinstance(exc, Py4JJavaError) and exc.java_exception.getClass().getSimpleName() in TAKEN:
+            kind = exc.java_exception.getClass() if isinstance(exc, Py4JJavaError) else None
+            if kind is not None and kind.getSimpleName() in TAKEN:
                 return False
+            if kind is not None and kind.getName() == REFUSED:
+                raise NotDone(f"{self.full(target)} cannot be written: {gist(exc)}") from exc
             raise OutcomeUnknown(f"{self.full(target)} may be there or not: {gist(exc)}") from exc
         return True
 
@@ -145,18 +150,23 @@ class Files:
             self._system.delete(self._path(path), True)
 
     def sha256(self, paths: Iterable[str]) -> dict[str, tuple[int, str]]:
-        """Return (bytes, SHA-256 in hex) of files below 2 GiB, computed by tasks; without unreadable ones."""
+        """Return (bytes, SHA-256 in hex) of files below 2 GiB, computed by tasks; without unreadable ones.
+
+        Raises:
+            NotDone: they cannot be read at all.
+        """
         found = {self.full(path): path for path in paths}
         patterns = [self.pattern(path) for path in found.values()]
         if not found:
             return {}
-        rows = (
-            self._spark.read.format("binaryFile")
-            .option("ignoreCorruptFiles", "true")
-            .load(patterns)
-            .select("path", "length", F.sha2("content", 256).alias("digest"))
-            .collect()
-        )
+        with reading(f"files in {self.root} cannot be read", NotDone):
+            rows = (
+                self._spark.read.format("binaryFile")
+                .option("ignoreCorruptFiles", "true")
+                .load(patterns)
+                .select("path", "length", F.sha2("content", 256).alias("digest"))
+                .collect()
+            )
         return {found[_same_form(row.path, self.root)]: (row.length, row.digest) for row in rows}
 
     def relative(self, full: str) -> str:

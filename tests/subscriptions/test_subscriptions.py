@@ -796,6 +796,23 @@ def test_a_log_that_has_forgotten_some_can_be_read_from_its_earliest_record(clie
     assert sorted(numbers(member.handled)) == [4, 5, 6, 7]
 
 
+@pytest.mark.parametrize(("on_expired", "left"), [("error", [2]), ("earliest", [0, 2])])
+def test_a_subscription_begins_behind_what_has_ended_or_does_not_mind(client, store, *, on_expired, left):
+    """Where the ttl was shorter for a while, older records outlive younger ones."""
+    log = made_log(client, ttl=timedelta(days=7))
+    fill(log, store, 1)
+    store.pass_time(minutes=10)
+    log.alter(ttl=timedelta(minutes=1))
+    fill(log, store, 1, start=1)
+    store.pass_time(seconds=30)
+    log.alter(ttl=timedelta(days=7))
+    store.pass_time(minutes=10)
+    fill(log, store, 1, start=2)
+    member = Member(client, start="earliest", on_expired=on_expired)
+    member.live()
+    assert sorted(numbers(member.handled)) == left
+
+
 def test_a_position_does_not_grow_old_where_no_records_come(client):
     """The position of a quiet partition moves on: nothing was missed, so nothing is an error."""
     made_log(client, ttl=timedelta(minutes=1))

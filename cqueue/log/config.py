@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from operator import index
-from typing import Any
+from typing import Any, TypeVar
 
 from cqueue.config import (
     check_changes,
@@ -21,6 +21,8 @@ from cqueue.config import (
 from cqueue.errors import ConfigError
 from cqueue.log.protocol.spec import EarlierTtl, Growth
 from cqueue.runtime.durations import given
+
+Note = TypeVar("Note")
 
 MAX_PARTITIONS = 32_767
 """Partitions of a log at most: a partition's number is stored in 16 bits."""
@@ -114,9 +116,7 @@ def earlier_ttls(text: str) -> tuple[EarlierTtl, ...]:
     Raises:
         DamagedRow: the text holds something else in their place.
     """
-    stored = stored_values(text).get(EARLIER_TTLS, [])
-    with readable(text):
-        return tuple(EarlierTtl(*map(index, each)) for each in stored)
+    return _noted(text, EARLIER_TTLS, EarlierTtl)
 
 
 def growths(text: str) -> tuple[Growth, ...]:
@@ -125,9 +125,13 @@ def growths(text: str) -> tuple[Growth, ...]:
     Raises:
         DamagedRow: the text holds something else in their place.
     """
-    stored = stored_values(text).get(GROWTHS, [])
+    return _noted(text, GROWTHS, Growth)
+
+
+def _noted(text: str, name: str, kind: Callable[..., Note]) -> tuple[Note, ...]:
+    stored = stored_values(text).get(name, [])
     with readable(text):
-        return tuple(Growth(*map(index, each)) for each in stored)
+        return tuple(kind(*map(index, each)) for each in stored)
 
 
 def with_growth(text: str, now_ms: int, before: int) -> str:

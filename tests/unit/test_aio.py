@@ -650,7 +650,6 @@ def test_threads_without_a_loop_get_no_greenlet(monkeypatch):
         return greenlet.getcurrent()
 
     def wait_and_lock():
-        waiting.sleep(0)
         waiting.Signal().wait(0)
         with waiting.rlock():
             return waiting.caller()

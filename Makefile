@@ -11,6 +11,8 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Without what only tests and lint need: `make demo` installs a quarter of it.
+CORE_STAMP := $(VENV)/.core
 SPARK_VENV := .venv-spark
 SPARK_STAMP := $(SPARK_VENV)/.installed
 FUZZ_VENV := .venv-fuzz
@@ -57,6 +59,16 @@ CHECK_PROFILE := --hypothesis-profile=check
 # Targets side by side: what is installed, or only waits, leaves room for what computes.
 BESIDE = @$(MAKE) --no-print-directory --jobs 4
 
+, := ,
+# $(call install,<environment>,<what>)
+define install
+	@test -n "$(PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; install it, or say where: make PYTHON=/path/to/python3"; exit 2; }
+	@echo "== Installing into $(1) ($$($(PYTHON) --version))"
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable $(2)
+	@touch $@
+endef
+
 .PHONY: help setup jars demo check test features test-all environments everything test-lowest test-python \
 	test-spark spark-faults lint audit types style security unit fuzz simulate mutation coverage faults \
 	faults-quick spool-crashes backup-drill on-call soak-dispatch bench performance bench-peers clean
@@ -67,16 +79,16 @@ help:  ## Show this list.
 setup: $(STAMP) jars  ## A virtual environment in .venv, and the jars of the embedded Cassandra.
 
 $(STAMP): setup.cfg pyproject.toml
-	@test -n "$(PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; install it, or say where: make PYTHON=/path/to/python3"; exit 2; }
-	@echo "== Installing into $(VENV) ($$($(PYTHON) --version))"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,lint]'
-	@touch $@
+	$(call install,$(VENV),'.[test$(,)lint]')
+
+$(CORE_STAMP): setup.cfg pyproject.toml
+	$(call install,$(VENV),.)
 
 jars: $(STAMP)
 	@$(BIN)/cqueue dev jars
 
-demo: setup  ## Run the main job on an embedded Cassandra, and account for every message.
+demo: $(firstword $(wildcard $(STAMP)) $(CORE_STAMP))  ## Run the main job on an embedded Cassandra, and account for every message.
+	@$(BIN)/cqueue dev jars
 	@echo "== Running the demo"
 	@$(BIN)/cqueue demo
 
@@ -131,11 +143,7 @@ spark-faults: $(SPARK_STAMP)  ## Kill Spark's driver in every phase of a batch (
 	@$(SPARK_VENV)/bin/python -m pytest -q -m fault tests/spark
 
 $(SPARK_STAMP): setup.cfg pyproject.toml
-	@test -n "$(PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; install it, or say where: make PYTHON=/path/to/python3"; exit 2; }
-	@echo "== Installing Spark into $(SPARK_VENV) ($$($(PYTHON) --version))"
-	@test -x $(SPARK_VENV)/bin/python || $(PYTHON) -m venv $(SPARK_VENV)
-	@$(SPARK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,spark]'
-	@touch $@
+	$(call install,$(SPARK_VENV),'.[test$(,)spark]')
 
 lint: $(STAMP)  ## Style, types, prose, who may import whom.
 	@echo "== Checking style, types and imports"
@@ -169,10 +177,7 @@ fuzz: $(FUZZ_STAMP)  ## Fuzz decoders and outside input, guided by coverage (ath
 	@$(FUZZ_VENV)/bin/python -m tests.fuzz --seconds $(SECONDS) --only '$(ONLY)'
 
 $(FUZZ_STAMP): setup.cfg pyproject.toml
-	@echo "== Installing atheris into $(FUZZ_VENV) ($$($(PYTHON) --version))"
-	@test -x $(FUZZ_VENV)/bin/python || $(PYTHON) -m venv $(FUZZ_VENV)
-	@$(FUZZ_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' 'atheris>=3.0'
-	@touch $@
+	$(call install,$(FUZZ_VENV),'.[test]' 'atheris>=3.0')
 
 simulate: $(STAMP)  ## Seeded schedules of the protocol under faults: make simulate N=20000 SEED=1 [WITHOUT=rule]
 	@$(BIN)/python -m tests.simulation --schedules $(N) --seed $(SEED) $(addprefix --without ,$(WITHOUT))

@@ -95,11 +95,13 @@ def cqueue_url(request: pytest.FixtureRequest) -> Iterator[str]:
     Afterwards all queues and logs are deleted.
     """
     from cqueue import connect  # noqa: PLC0415 - see above
+    from cqueue.client import inside  # noqa: PLC0415 - see above
 
     in_memory = not request.config.getoption(ON_CASSANDRA)
     url = f"memory://{secrets.token_hex(6)}" if in_memory else request.getfixturevalue("cqueue_cassandra")
     yield url
     with connect(url) as client:
+        inside(client).catalog.is_shared = False  # nobody sends any more, so no deletion has to wait
         for queue in client.queues():
             if not queue.endswith(".dead"):
                 client.delete_queue(queue)

@@ -14,7 +14,7 @@ from typing import Any, Final
 from cqueue._version import __version__
 from cqueue.bench import host
 from cqueue.bench.options import Options, Rows
-from cqueue.client import Client, address_of, open_cassandra
+from cqueue.client import Client, address_of, inside, open_cassandra
 from cqueue.config import QueueConfig
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
@@ -134,6 +134,7 @@ def open_bench(settings: Settings) -> Iterator[Bench]:
         connection,
         Client(store, on_close=lambda: None, local_dc=settings.local_dc, notify=notify) as client,
     ):
+        inside(client).catalog.is_shared = False  # its queues are its own: no deletion has to wait
         yield Bench(settings, connection, store, client)
 
 

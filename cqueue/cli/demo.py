@@ -79,9 +79,11 @@ def _run_somewhere(
 
 
 def _run(cli: CliContext, client: Client, options: Options, interrupts: Interrupts, *, keep: bool) -> Report:
+    from cqueue.client import inside  # noqa: PLC0415 - as above
     from cqueue.demo import Demo, display  # noqa: PLC0415 - as above
 
     interrupted = False
+    inside(client).catalog.is_shared = False  # its queues are its own: no deletion has to wait
     # Refusals are what the account is about; as log lines they would only hide it.
     logging.getLogger("cqueue").addHandler(logging.NullHandler())
     with (

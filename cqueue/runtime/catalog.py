@@ -102,10 +102,14 @@ class Catalog:
 
     local_dc: the data centre that the client works in. If the keyspace's home is another one, or was moved
         since the catalog was made, the driver refuses every operation.
+
+    Attributes:
+        is_shared: whether other processes may send to a queue that is deleted here; then that waits for them.
     """
 
     def __init__(self, driver: BlockingDriver, local_dc: str | None = None) -> None:
         self._driver = driver
+        self.is_shared: bool = getattr(driver.store, "is_shared", False)
         self._local_dc = local_dc
         self._first: DeploymentRow | None = None  # the deployment row as first read: shows a moved home
         self._refusal: str | None = None
@@ -446,8 +450,9 @@ class Catalog:
         find_more: finds what else belongs to the queue. What it returns deletes that, before the queue's row
             goes: from then on a new queue of that name may be made, with such things of its own.
 
-        The queue cannot be opened any more as soon as the deletion has begun. A deletion that broke off goes
-        on when it is called again. A queue whose row is damaged is deleted as well.
+        The queue cannot be opened any more as soon as the deletion has begun. It then waits until no other
+        process sends to the queue. A deletion that broke off goes on when it is called again. A queue whose
+        row is damaged is deleted as well.
 
         Raises:
             QueueNotFound: there is no such queue, or it was deleted while this call began.
@@ -467,6 +472,7 @@ class Catalog:
         with unknown_if_not_done(f"queue {name!r} is deleted in part"):
             if dead is not None:  # before anything is deleted: a queue must not do without it
                 self._mark_deleted(dead)
+            self._wait_for_others()
             specs = [self._spec_as_stored(row) for row in (dead, found) if row is not None]
             total = sum(self._empty(spec) for spec in specs)
             # After the messages: who does not know of the deletion yet may reserve a key until then.
@@ -489,9 +495,20 @@ class Catalog:
         return row
 
     def _mark_deleted(self, row: QueueRow) -> None:
-        if row.state != DELETING:
+        if row.state == DELETING:
+            self._bump()  # the call that marked it may have broken off before
+        else:
             with suppress(QueueNotFound):  # somebody else has marked it, or deleted it
                 self._change(row.name, lambda row: row._replace(state=DELETING), only=row)
+
+    def _wait_for_others(self) -> None:
+        """Wait until other processes know that a queue is being deleted, and what they sent is stored.
+
+        A send goes by a configuration of up to `MAX_AGE_S`, and counts within W. One that came later would
+        stay for good: the deletes in the registry hide its wide row, and then the queue's row is gone.
+        """
+        if self.is_shared:
+            waiting.sleep(MAX_AGE_S + self.deployment().settle_ms / 1000)
 
     def _reserved(self, queues: frozenset[str]) -> list[tuple[str, str]]:
         """Return the keys that are reserved in these queues, as (queue, key)."""

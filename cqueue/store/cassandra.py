@@ -84,6 +84,8 @@ class CassandraStore:
         consistency: of plain reads and writes; follows from `serial_consistency` by default.
     """
 
+    is_shared: Final = True  # with other processes
+
     def __init__(
         self,
         session: Session,

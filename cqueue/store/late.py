@@ -26,6 +26,8 @@ class LateStore:
         clock: seconds of a clock that never steps back.
     """
 
+    is_shared: Final = True  # with other processes
+
     def __init__(
         self,
         connect: Callable[[], tuple[Store, Callable[[], None]]],

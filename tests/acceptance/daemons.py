@@ -15,6 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import cqueue
+from cqueue.client import inside
 from tests.acceptance.journals import whole_lines
 from tests.fix_dispatcher import until
 
@@ -78,6 +79,7 @@ class Site:
         """Stop all, and delete the queues: the next test makes them anew."""
         for daemon in self.daemons:
             daemon.close()
+        inside(self.client).catalog.is_shared = False  # nobody sends any more
         for name in ATTEMPTS:
             with suppress(cqueue.CqueueError):
                 self.client.delete_queue(name)

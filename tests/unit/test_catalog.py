@@ -35,6 +35,7 @@ from cqueue.store.operations import (
     ReadHead,
     ReadQueue,
     RemoveQueue,
+    UnregisterShard,
 )
 from tests.faulty_store import FaultyStore
 from tests.fix_dispatcher import until
@@ -404,6 +405,60 @@ def test_a_deletion_finds_out_what_became_of_a_wide_row_it_drops():
         assert client.delete_queue("q") == 1
     (dropped,) = lost
     assert store.execute(ReadHead(dropped.wide_row)) == Head(lock=dropped.lock)
+
+
+class Shared(FaultyStore):
+    is_shared = True
+
+
+def test_what_others_send_until_they_hear_of_a_deletion_goes_as_well(monkeypatch):
+    """They know their queues by looks of up to two seconds ago; nobody would find that message any more."""
+    store, waits = Shared(), []
+    with Client(store) as client, Client(store) as other:
+        client.create_queue("q")
+        there = other.queue("q")
+        there.send(b"before")
+
+        def wait(seconds):
+            there.send(b"meanwhile", delay=timedelta(hours=1))
+            age(other, seconds)
+            waits.append(seconds)
+
+        def send(operation):
+            if isinstance(operation, UnregisterShard | RemoveQueue):
+                with suppress(cqueue.QueueNotFound):
+                    there.send(b"too late")
+
+        monkeypatch.setattr(waiting, "sleep", wait)
+        store.trouble = send
+        assert client.delete_queue("q") == 2
+    assert waits == [4.0]
+    assert not any(partition.has_messages() for partition in store.store._partitions.values())
+
+
+def test_a_deletion_that_goes_on_tells_all_clients():
+    """The call that marked the dead-letter queue broke off before it told them."""
+    store, marked = FaultyStore(), []
+
+    def killed(operation):
+        if isinstance(operation, BumpDeployment) and marked:
+            raise KeyboardInterrupt
+        if isinstance(operation, ChangeQueue) and operation.row.name == "q.dead":
+            marked.append(operation)
+            age(other, 3.0)
+            there.send(b"known before it was marked")
+
+    with Client(store) as client, Client(store) as other:
+        client.create_queue("q")
+        there = other.queue("q.dead")
+        store.trouble = killed
+        with pytest.raises(KeyboardInterrupt):
+            client.delete_queue("q")
+        store.trouble = lambda _: None
+        client.delete_queue("q")
+        age(other, 3.0)
+        with pytest.raises(cqueue.QueueNotFound):
+            there.send(b"lost")
 
 
 def test_a_creation_beside_a_deletion_is_not_done():

@@ -5,15 +5,15 @@ These functions walk all wide rows in the registry, present and future. They nei
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cqueue import ids
-from cqueue.errors import NotDone, OutcomeUnknown
+from cqueue.errors import NotDone, OutcomeUnknown, TooManyTombstones
 from cqueue.protocol import keys, lock, policy, registry
-from cqueue.protocol.budget import TARGET_TOMBSTONES
+from cqueue.protocol.budget import FAILURE_DIVISOR, TARGET_TOMBSTONES
 from cqueue.protocol.row_memory import fence_of
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
@@ -28,6 +28,7 @@ from cqueue.store.operations import (
     MessageRow,
     Mutate,
     Now,
+    Operation,
     ReadHead,
     ReadIds,
     ReadMessages,
@@ -48,12 +49,10 @@ PURGED_AT_ONCE = 250
 """Messages that a purge reads and deletes at once, with their bodies: at most 4 MiB of them."""
 FIRST_PIECE_US = 1_000_000
 """µs of a wide row that the first read of a walk covers; later pieces adapt to the tombstones crossed."""
-LONGEST_PIECE_US = 30_000_000
-"""µs that one read covers at most. Reads of a very long wide row cover more, so that `MAX_PIECES` suffice."""
+GROWTH = 4
+"""A piece without tombstones is followed by one so many times as long: nine reads cover ten hours."""
 SHORTEST_PIECE_US = 1_000
 """µs that one read covers at least, so that a walk always gets on."""
-MAX_PIECES = 128
-"""Pieces in which a wide row with few messages is read, about, at most: it bounds the cost of long rows."""
 EPOCHS_AT_ONCE = 32
 """Epochs that are read side by side."""
 DROP_TRIES = 8
@@ -101,7 +100,8 @@ class Found(NamedTuple):
 class Walk:
     """A walk through one priority of a wide row in pieces of time: no read may cross 100,000 tombstones.
 
-    Each piece is twice as long as the one before, or shorter if that one crossed many tombstones.
+    Each piece is longer than the one before, or shorter if that one crossed many tombstones. One that
+    Cassandra refuses to cross is read again in shorter ones.
     """
 
     def __init__(
@@ -115,7 +115,6 @@ class Walk:
         self._at_us = max(wide_row.time_shard * 1000, ids.time_us(after))
         self._end_us = registry.end_us(spec, wide_row)
         self._piece_us = FIRST_PIECE_US
-        self._longest_us = max(LONGEST_PIECE_US, (self._end_us - self._at_us) // MAX_PIECES)
 
     @property
     def upto(self) -> int:
@@ -125,15 +124,25 @@ class Walk:
 
     def next_rows(self, limit: int) -> Proto[Slice]:
         """Read the next messages."""
-        page: Slice = yield from ReadSlice(*self._place, self.after, self.upto, limit)
+        page: Slice = yield from self._read(lambda upto: ReadSlice(*self._place, self.after, upto, limit))
         self.passed(page.rows[-1].id if len(page.rows) == limit else None, page.tombstones)
         return page
 
     def next_ids(self) -> Proto[IdSlice]:
         """Read the ids of the next messages."""
-        page: IdSlice = yield from ReadIds(*self._place, self.after, self.upto, PAGE)
+        page: IdSlice = yield from self._read(lambda upto: ReadIds(*self._place, self.after, upto, PAGE))
         self.passed(page.ids[-1] if len(page.ids) == PAGE else None, page.tombstones)
         return page
+
+    def _read(self, read: Callable[[int], Operation[Any]]) -> Proto[Any]:
+        while True:
+            try:
+                return (yield from read(self.upto))
+            except TooManyTombstones:
+                if self._piece_us == SHORTEST_PIECE_US:
+                    raise
+                self._at_us = max(self._at_us, ids.time_us(self.after))
+                self._piece_us = max(SHORTEST_PIECE_US, self._piece_us // FAILURE_DIVISOR)
 
     def passed(self, last: int | None, tombstones: int) -> None:
         """Note a read of the current piece. last: the last id of a full page; None if the piece is done."""
@@ -142,8 +151,8 @@ class Walk:
             return
         self.after, self.done = self.upto, self.upto == self._last
         self._at_us += self._piece_us
-        wanted_us = self._piece_us * TARGET_TOMBSTONES // tombstones if tombstones else self._piece_us * 2
-        self._piece_us = max(SHORTEST_PIECE_US, min(self._longest_us, wanted_us))
+        wanted_us = self._piece_us * TARGET_TOMBSTONES // max(1, tombstones)
+        self._piece_us = max(SHORTEST_PIECE_US, min(self._piece_us * GROWTH, wanted_us))
 
 
 Registered = tuple[WideRow, frozenset[int]]

@@ -10,7 +10,13 @@ from cqueue.log.owned_partitions import OwnedPartitions
 from cqueue.log.positions import EARLIEST
 from cqueue.log.protocol.members import assigned
 from cqueue.log.protocol.progress import NOBODY, changed, taken
-from cqueue.log.protocol.subscription_definition import PAUSED, Origin, definition_of, origin_of
+from cqueue.log.protocol.subscription_definition import (
+    PAUSED,
+    Origin,
+    begins_at,
+    definition_of,
+    origin_of,
+)
 
 
 class Rebalancer:
@@ -87,12 +93,8 @@ class Rebalancer:
         for partition in sorted(wanted):
             row = rows.get(partition)
             if row is None or row.owner not in alive:
-                position = origin.of(partition) if row is None else row.position
-                if position is None:
-                    added = partition >= origin.partitions
-                    known = [each.position for each in rows.values()] if added else ()
-                    lenient = self._on_expired == EARLIEST
-                    position = self._member.spec().beginning_beside(partition, known, now_us, lenient=lenient)
+                lenient, spec = self._on_expired == EARLIEST, self._member.spec()
+                position = begins_at(spec, origin, membership.rows, partition, now_us, lenient=lenient)
                 at = self._begin(partition, position, now_us)
                 changes.append(taken(row, partition, now_us, at, self._member.name))
         self._owned.change(changes)

@@ -32,6 +32,7 @@ from cqueue.log.protocol.subscription_definition import (
     ACTIVE,
     PAUSED,
     Origin,
+    begins_at,
     define,
     defined,
     definition_of,
@@ -65,10 +66,13 @@ class Lag:
     seconds: float
 
 
-def lags(driver: BlockingDriver, key: SubscriptionKey, spec: LogSpec) -> dict[int, Lag]:
+def lags(
+    driver: BlockingDriver, key: SubscriptionKey, spec: LogSpec, *, lenient: bool = False
+) -> dict[int, Lag]:
     """Return how far each partition of a subscription is behind; none if there is no such subscription.
 
-    A partition whose position cannot be read is left out.
+    A partition whose position cannot be read is left out. lenient: whether members do not mind what has
+    expired: those begin earlier in partitions that nobody has taken yet.
 
     Raises:
         DamagedRow: the subscription's definition is damaged.
@@ -81,10 +85,8 @@ def lags(driver: BlockingDriver, key: SubscriptionKey, spec: LogSpec) -> dict[in
         return {}
     origin, found = origin_of(key, definition, now_us, driver.report), {}
     for partition in sorted(set(range(spec.partitions)) - rows.lost.keys()):
-        row = rows.positions.get(partition)
-        position = origin.of(partition) if row is None else row.position
-        at = spec.earliest(now_us) if position is None else spec.going_on(position, now_us)
-        count, first_us = driver.run(behind(spec, partition, at, known))
+        position = begins_at(spec, origin, rows, partition, now_us, lenient=lenient)
+        count, first_us = driver.run(behind(spec, partition, spec.going_on(position, now_us), known))
         found[partition] = Lag(count, 0.0 if first_us is None else max(0, now_us - first_us) / 1e6)
     return found
 
@@ -95,6 +97,8 @@ class ExistingSubscription:
     To subscribe instead would bring back one that was deleted a moment before. Where there is none, `paused`
     and changes raise `LogNotFound`, and `positions`, `members`, `owners` and `lag` are empty.
     """
+
+    _lenient = False  # whether its members do not mind what has expired, as far as is known here
 
     def __init__(self, catalog: LogCatalog, driver: BlockingDriver, log: str, name: str) -> None:
         self.log = log
@@ -139,7 +143,7 @@ class ExistingSubscription:
             DamagedRow: the subscription's definition is damaged.
             NotDone: a read failed.
         """
-        return lags(self._driver, self._key, self._spec())
+        return lags(self._driver, self._key, self._spec(), lenient=self._lenient)
 
     @property
     def paused(self) -> bool:
@@ -160,7 +164,8 @@ class ExistingSubscription:
         """Move positions back or forward: all of them, or with a mapping those of its partitions.
 
         Members finish the records that they are handling, and go on from the new positions within 2 s. A
-        damaged position is replaced as well.
+        damaged position is replaced as well. Where a ttl was shorter for a while, a position before what has
+        expired then becomes one behind it, unless the subscription was opened with `on_expired="earliest"`.
 
         Raises:
             BadInput, PositionExpired: `start` is refused, as by `Log.scan`.
@@ -170,7 +175,8 @@ class ExistingSubscription:
         spec = self._spec()
         partitions = sorted(start) if isinstance(start, Mapping) else list(range(spec.partitions))
         now_us = self._driver.clock.now_us()
-        targets = starts(spec, start, partitions, now_us, on_expired, earliest=spec.beginning(now_us))
+        earliest = spec.beginning(now_us, lenient=self._lenient)  # others would refuse what is before it
+        targets = starts(spec, start, partitions, now_us, on_expired, earliest=earliest)
         _check_not_ahead(targets.values(), now_us)
         self._driver.run(move(self._key, targets))
 
@@ -202,6 +208,7 @@ class Subscription(ExistingSubscription):
     ) -> None:
         super().__init__(catalog, driver, log, name)
         spec, on_expired = self._spec(), check_on_expired(on_expired)
+        self._lenient = on_expired == EARLIEST
         self._on_event = on_event
         if on_event is not None and not callable(on_event):
             raise BadInput(f"on_event is {on_event!r}; it takes a function")

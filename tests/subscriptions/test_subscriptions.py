@@ -796,10 +796,12 @@ def test_a_log_that_has_forgotten_some_can_be_read_from_its_earliest_record(clie
     assert sorted(numbers(member.handled)) == [4, 5, 6, 7]
 
 
-@pytest.mark.parametrize(("on_expired", "left"), [("error", [2]), ("earliest", [0, 2])])
-def test_a_subscription_begins_behind_what_has_ended_or_does_not_mind(client, store, *, on_expired, left):
-    """Where the ttl was shorter for a while, older records outlive younger ones."""
-    log = made_log(client, ttl=timedelta(days=7))
+def with_a_hole(client, store):
+    """A log whose ttl was shorter for a while: of its records 0, 1 and 2 the middle one has expired.
+
+    Returns a time before the first one.
+    """
+    log, before = made_log(client, ttl=timedelta(days=7)), store.now
     fill(log, store, 1)
     store.pass_time(minutes=10)
     log.alter(ttl=timedelta(minutes=1))
@@ -808,7 +810,28 @@ def test_a_subscription_begins_behind_what_has_ended_or_does_not_mind(client, st
     log.alter(ttl=timedelta(days=7))
     store.pass_time(minutes=10)
     fill(log, store, 1, start=2)
+    store.pass_time(seconds=5)
+    return before
+
+
+@pytest.mark.parametrize(("on_expired", "left"), [("error", [2]), ("earliest", [0, 2])])
+def test_a_subscription_begins_behind_what_has_ended_or_does_not_mind(client, store, *, on_expired, left):
+    """Where the ttl was shorter for a while, older records outlive younger ones; the lag says how many."""
+    with_a_hole(client, store)
     member = Member(client, start="earliest", on_expired=on_expired)
+    assert sum(lag.count for lag in member.subscription.lag().values()) == len(left)
+    member.live()
+    assert sorted(numbers(member.handled)) == left
+
+
+@pytest.mark.parametrize(("on_expired", "left"), [("error", [2]), ("earliest", [0, 2])])
+@pytest.mark.parametrize("at_a_time", [False, True])
+def test_a_subscription_is_moved_to_where_its_members_go_on(client, store, *, at_a_time, on_expired, left):
+    """Members that mind what has expired would end at a position before it."""
+    before = with_a_hole(client, store)
+    member = Member(client, start="latest", on_expired=on_expired)
+    member.live(1)
+    member.subscription.seek(before if at_a_time else "earliest", on_expired="earliest")
     member.live()
     assert sorted(numbers(member.handled)) == left
 

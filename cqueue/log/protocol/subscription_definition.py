@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from cqueue import ids
 from cqueue.errors import LogNotFound, NotDone, OutcomeUnknown, looking_again
+from cqueue.log.protocol.spec import LogSpec
 from cqueue.protocol.spec import Proto
 from cqueue.store import decode
 from cqueue.store.log_operations import (
@@ -82,6 +83,21 @@ def origin_of(key: SubscriptionKey, row: DefinitionRow, now_us: int, report: dec
     latest = max([origin.default or 0, *origin.own.values()])
     decode.not_ahead(place, ids.time_us(latest), now_us, report)
     return origin
+
+
+def begins_at(
+    spec: LogSpec, origin: Origin, rows: SubscriptionRows, partition: int, now_us: int, *, lenient: bool
+) -> int:
+    """Return a partition's stored position, or the one at which the first member to take it begins.
+
+    lenient: whether members do not mind what has expired.
+    """
+    row = rows.positions.get(partition)
+    position = origin.of(partition) if row is None else row.position
+    if position is not None:
+        return position
+    known = [each.position for each in rows.positions.values()] if partition >= origin.partitions else ()
+    return spec.beginning_beside(partition, known, now_us, lenient=lenient)
 
 
 def definition_of(rows: SubscriptionRows) -> DefinitionRow | None:

@@ -323,7 +323,9 @@ class Client:
     def delete_log(self, name: str) -> None:
         """Delete a log with all its records.
 
-        After a failure in the middle the log cannot be opened any more; call again to finish the deletion.
+        Where records are kept for ever, the call waits until no other process appends: 5 s and W, so about
+        7 s. After a failure in the middle the log cannot be opened any more; call again to finish the
+        deletion.
 
         Raises:
             LogNotFound: there is no such log.

@@ -101,7 +101,8 @@ def cqueue_url(request: pytest.FixtureRequest) -> Iterator[str]:
     url = f"memory://{secrets.token_hex(6)}" if in_memory else request.getfixturevalue("cqueue_cassandra")
     yield url
     with connect(url) as client:
-        inside(client).catalog.is_shared = False  # nobody sends any more, so no deletion has to wait
+        own = inside(client)
+        own.catalog.is_shared = own.logs.is_shared = False  # nobody writes any more: no deletion has to wait
         for queue in client.queues():
             if not queue.endswith(".dead"):
                 client.delete_queue(queue)

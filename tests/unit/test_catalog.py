@@ -10,14 +10,17 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue import quarantine
+from cqueue import ids, quarantine
 from cqueue.client import Client
 from cqueue.errors import DamagedRow
 from cqueue.history import PREFIX
+from cqueue.protocol.inspection import END
 from cqueue.runtime import catalog, waiting
 from cqueue.store.log_operations import (
+    AppendRecords,
     ChangeDefinition,
     ChangeLog,
+    CountRecords,
     CreateLog,
     ReadLog,
     ReadSubscription,
@@ -434,6 +437,35 @@ def test_what_others_send_until_they_hear_of_a_deletion_goes_as_well(monkeypatch
         assert client.delete_queue("q") == 2
     assert waits == [4.0]
     assert not any(partition.has_messages() for partition in store.store._partitions.values())
+
+
+@pytest.mark.parametrize("ttl", [None, timedelta(days=1)])
+def test_what_others_append_until_they_hear_of_a_deletion_goes_as_well(monkeypatch, ttl):
+    """If it would not end by itself: a deletion waits for them only then."""
+    store, waits, shards = Shared(), [], set()
+    with Client(store) as client, Client(store) as other:
+        client.create_log("trail", cqueue.LogConfig(partitions=1, ttl=ttl))
+        there = other.log("trail")
+        there.append("topic", b"before")
+
+        def wait(seconds):
+            there.append("topic", b"meanwhile")
+            other._logs._entries.clear()
+            waits.append(seconds)
+
+        def append(operation):
+            if isinstance(operation, AppendRecords):
+                shards.add(operation.shard)
+            if isinstance(operation, RemoveLog):
+                with suppress(cqueue.LogNotFound):
+                    there.append("topic", b"too late")
+
+        monkeypatch.setattr(waiting, "sleep", wait)
+        store.trouble = append
+        client.delete_log("trail")
+    assert waits == ([] if ttl else [7.0])
+    left = [store.execute(CountRecords(shard, ids.START, END)).records for shard in shards]
+    assert bool(sum(left)) is bool(ttl)
 
 
 def test_a_deletion_that_goes_on_tells_all_clients():

@@ -840,9 +840,9 @@ class Queue:
     ) -> Page:
         """Return messages that are like this, a page at a time, without receiving them.
 
-        The order is about that of due times. A call reads 1,000 messages at most, about, and makes 200 reads:
-        a page may have few messages, or none, and a token still. A message that stays where it is comes on
-        one page; one that is sent, acked or buried meanwhile may or may not come.
+        The order is about that of due times. A call reads 1,000 messages at most, about, and makes 200 reads
+        in ten seconds: a page may have few messages, or none, and a token still. A message that stays where
+        it is comes on one page; one that is sent, acked or buried meanwhile may or may not come.
 
         where: a `Where`, or a mapping of its fields; None: all messages.
         limit: messages of the page, 1 to 1,000.

@@ -6,6 +6,7 @@ Messages that are sent, acked or deleted meanwhile may or may not be seen. Nothi
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -28,6 +29,8 @@ MAX_ROWS: Final = 1000
 """Messages that one call of `some` reads, about, at most: less than a second's work."""
 MAX_READS: Final = 200
 """Reads that one call of `some` makes, about, at most: a queue may have many wide rows with few messages."""
+MAX_S: Final = 10.0
+"""Seconds after which one call of `some` begins no further read: where each takes long, 200 take minutes."""
 MAX_BYTES: Final = 16 << 20
 """Bytes of bodies of the messages that one call of `some` returns; one more body may come on top."""
 LOWEST_SHARD: Final = -1 << 31
@@ -125,6 +128,7 @@ class Some:
     rows: int = 0
     reads: int = 0
     _bytes: int = 0
+    _end_s: float = field(default_factory=lambda: time.monotonic() + MAX_S)
 
     def add(self, one: Found) -> None:
         """Add a message that fits."""
@@ -135,9 +139,13 @@ class Some:
         """Return whether the messages are enough."""
         return len(self.found) >= limit or self._bytes >= MAX_BYTES
 
-    def is_spent(self) -> bool:
-        """Return whether the reads are enough, whatever they found."""
-        return self.rows >= MAX_ROWS or self.reads >= MAX_READS
+    def is_spent(self, *, has_moved: bool) -> bool:
+        """Return whether the reads are enough, whatever they found.
+
+        has_moved: whether they got on. Else a caller who goes on would come to the same place again.
+        """
+        is_late = has_moved and time.monotonic() >= self._end_s
+        return is_late or self.rows >= MAX_ROWS or self.reads >= MAX_READS
 
 
 def some(
@@ -149,11 +157,11 @@ def some(
     priorities: frozenset[int] | None = None,
     place: Place | None = None,
 ) -> Some:
-    """Read on from a place, and return messages that fit, up to `limit`, by a bounded number of reads."""
+    """Read on from a place, and return messages that fit, up to `limit`, in bounded time and reads."""
     told, head = Some(), Head()
     last: WideRow | None = None
     for at, wide_row in _parts(driver, spec, told, priorities, place):
-        if told.is_spent():
+        if told.is_spent(has_moved=at != place):
             told.place = at
             return told
         if wide_row is None:
@@ -164,8 +172,9 @@ def some(
         slots = head.listing(at.priority)
         walk = Walk(spec, wide_row, at.priority, at.after)
         while not walk.done:
-            if told.is_spent():
-                told.place = at._replace(after=walk.after)
+            here = at._replace(after=walk.after)
+            if told.is_spent(has_moved=here != place):
+                told.place = here
                 return told
             page = driver.run(walk.next_rows(ROWS_A_PAGE))
             told.reads, told.rows = told.reads + 1, told.rows + len(page.rows)

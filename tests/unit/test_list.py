@@ -3,6 +3,7 @@
 import base64
 import secrets
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -215,6 +216,30 @@ def test_a_page_reads_a_bounded_number_and_says_how_many(queue, monkeypatch):
     assert any(page.token and not page.messages for page in found)
     assert all(page.rows_read <= 300 + listing.ROWS_A_PAGE for page in found)
     assert sum(page.rows_read for page in found) == count + 1
+
+
+@pytest.mark.parametrize(
+    ("slow", "seconds"), [(ReadSlice, 4), (ReadHead, 4), (ReadShards, 4), (ReadShards, 12)]
+)
+def test_a_page_ends_in_bounded_time_and_gets_on(monkeypatch, slow, seconds):
+    """On a starved node each of its reads takes seconds; the next page goes on behind this one's last."""
+    now, store, found, pages = [0.0], FaultyStore(), [], 0
+
+    def read(operation):
+        now[0] += seconds if isinstance(operation, slow) else 0
+
+    monkeypatch.setattr(listing, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with cqueue.client.Client(store) as client:
+        queue = client.create_queue("q")
+        queue.send_many(Message(b"%d" % number, delay=number * 25 * HOUR) for number in range(30))
+        store.trouble, token = read, None
+        while token is not None or not pages:
+            now[0], pages = 0.0, pages + 1
+            page = queue.list(token=token)
+            found, token = [*found, *page.messages], page.token
+            assert now[0] <= listing.MAX_S + 3 * seconds  # the index of epochs, and what was under way
+    assert pages > 5
+    assert sorted(int(one.body) for one in found) == [*range(30)]
 
 
 @pytest.mark.parametrize("reads", [19, 20, 21])

@@ -47,10 +47,11 @@ PAGE = 1000
 """Ids that one read asks for."""
 PURGED_AT_ONCE = 250
 """Messages that a purge reads and deletes at once, with their bodies: at most 4 MiB of them."""
-FIRST_PIECE_US = 1_000_000
-"""µs of a wide row that the first read of a walk covers; later pieces adapt to the tombstones crossed."""
+FIRST_SHARE = 32
+"""Divisor of a wide row's length; the quotient is what the first read of a walk covers. Later pieces adapt to
+the tombstones crossed."""
 GROWTH = 4
-"""A piece without tombstones is followed by one so many times as long: nine reads cover ten hours."""
+"""Factor by which a piece is longer than one that crossed no tombstones: four reads cover a wide row."""
 SHORTEST_PIECE_US = 1_000
 """µs that one read covers at least, so that a walk always gets on."""
 EPOCHS_AT_ONCE = 32
@@ -114,7 +115,7 @@ class Walk:
         self._last = last
         self._at_us = max(wide_row.time_shard * 1000, ids.time_us(after))
         self._end_us = registry.end_us(spec, wide_row)
-        self._piece_us = FIRST_PIECE_US
+        self._piece_us = max(SHORTEST_PIECE_US, (self._end_us - self._at_us) // FIRST_SHARE)
 
     @property
     def upto(self) -> int:

@@ -18,13 +18,15 @@ from cqueue.protocol import inspection, key_lookup, registry
 from cqueue.protocol.inspection import Found, Walk
 from cqueue.protocol.spec import QueueSpec
 from cqueue.runtime.driver import BlockingDriver
-from cqueue.runtime.sequences import grouped
+from cqueue.runtime.sequences import grouped, parts
 from cqueue.store.keys import KeyRow
-from cqueue.store.operations import Head, ReadHead, ShardRow, SlotRow, WideRow
+from cqueue.store.operations import Head, ReadHead, ShardRow, SlotRow, WideRow, together
 from cqueue.store.quarantine import MESSAGE_KIND, MESSAGES
 
 ROWS_A_PAGE = 100
 """Messages in one read. Each may have a body of 16 KiB, and ten priorities are read side by side: 16 MiB."""
+HEADS_AT_ONCE: Final = 32
+"""Heads of wide rows that are read side by side."""
 MAX_ROWS: Final = 1000
 """Messages that one call of `some` reads, about, at most: less than a second's work."""
 MAX_READS: Final = 200
@@ -40,9 +42,11 @@ LOWEST_SHARD: Final = -1 << 31
 def messages(driver: BlockingDriver, spec: QueueSpec) -> Iterator[Found]:
     """Yield all messages, in order of time shard, and within a time shard in order of due time."""
     for _, beside in groupby(driver.run(inspection.wide_rows(spec)), key=lambda pair: pair[0].time_shard):
-        streams = []
-        for wide_row, priorities in beside:
-            head = driver.ask(ReadHead(wide_row))
+        streams, rows = [], list(beside)
+        heads: list[Head] = []
+        for some in parts(rows, HEADS_AT_ONCE):
+            heads += driver.run(together(*(ReadHead(wide_row) for wide_row, _ in some)))
+        for (wide_row, priorities), head in zip(rows, heads, strict=True):
             streams += [
                 _messages(driver, Walk(spec, wide_row, priority), wide_row, head.listing(priority))
                 for priority in priorities

@@ -106,7 +106,12 @@ class Ordered:
     why: str
 
 
-Notice = Signalled | Stopped | Ordered | Future["Launched"]
+@dataclass(frozen=True, slots=True, eq=False)
+class Loaded:
+    """The application is loaded, or cannot be."""
+
+
+Notice = Signalled | Stopped | Ordered | Loaded | Future["Launched"]
 """A future: an attempt to start the dispatcher has ended, whichever way."""
 Inbox = queue.SimpleQueue[Notice]
 
@@ -172,14 +177,15 @@ class Daemon:
             logs.DaemonEvent.STARTING, target=self._settings.target, version=__version__, pid=os.getpid()
         )
         app_dir = self._settings.app_dir
-        found = import_string.load(self._settings.target, Path(app_dir) if app_dir else None)
+        folder = Path(app_dir) if app_dir else None
+        found = self._unless_told(partial(import_string.load, self._settings.target, folder))
         from cqueue.dispatcher.service import launch  # noqa: PLC0415 - the health server answers while this imports
 
         pause_s, launched = 0.0, None
         while self._next(pause_s) is None:
             try:
                 if launched is None:  # once: each launch, and each application made, has a client of its own
-                    found = launch.made_by(found, self._settings)
+                    found = self._unless_told(partial(launch.made_by, found, self._settings))
                     hooks = [self._metrics, *self._hooks]
                     launched = self._attempt(partial(launch.launch, found, self._settings, hooks))
                 return self._start(launched)
@@ -191,6 +197,24 @@ class Daemon:
         if launched is not None:
             launched.close()
         return None
+
+    def _unless_told(self, load: Callable[[], Any]) -> Any:
+        """Load on this thread, as an application may expect the main one; leave the process if a signal or an
+        order comes first. Nothing is reported meanwhile: a parent replaces a child whose import never ends.
+        """
+        loaded = Loaded()
+
+        def watch() -> None:
+            if self._inbox.get() is not loaded:
+                leave(Exit.DRAINED)
+
+        watcher = threading.Thread(target=watch, name="cqueue-loading", daemon=True)
+        watcher.start()
+        try:
+            return load()
+        finally:
+            self._inbox.put(loaded)
+            watcher.join()
 
     def _attempt(self, launch: Callable[[], Launched]) -> Launched:
         """Launch on a thread; leave the process if a signal comes first. Nodes that accept a connection and

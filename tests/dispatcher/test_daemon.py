@@ -463,14 +463,52 @@ def test_a_signal_ends_the_start_of_a_dispatcher_whose_nodes_hang(shop, run, mon
     assert_leaves(running, answer)
 
 
-def test_a_signal_while_the_application_is_loaded_ends_the_start(shop):
-    """Nothing is received to be given back at once: a large application may take its whole grace to load."""
-    shop.app.tasks["send"].enqueue("a")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("target", ["large_shop:app", "large_shop:make"])
+def test_a_signal_while_the_application_is_loaded_ends_the_process(tmp_path, number, target):
+    """A large application may take longer to load than its user, or systemd, waits."""
+    (tmp_path / "large_shop.py").write_text(
+        textwrap.dedent("""
+        import sys, threading
+
+        def make():
+            print("loading", flush=True)
+            threading.Event().wait()
+
+        if "large_shop:app" in sys.argv:
+            make()
+    """)
+    )
+    command = [sys.executable, "-m", "cqueue", "dispatch", target]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "loading\n"
+            process.send_signal(number)
+            assert process.wait(timeout=30) == 0
+        finally:
+            process.kill()
+
+
+def test_a_child_that_loads_its_application_ends_at_its_parents_order(tmp_path):
+    (tmp_path / "large_shop.py").write_text(
+        textwrap.dedent("""
+        import pathlib, threading
+
+        pathlib.Path(__file__).with_name("loading").touch()
+        threading.Event().wait()
+    """)
+    )
     inbox = queue.SimpleQueue()
-    inbox.put(Signalled(signal.SIGTERM))
-    with structlog.testing.capture_logs() as lines:
-        assert Daemon(DaemonSettings(target="daemon_shop:app"), inbox).run() == 0
-    assert [line["event"] for line in lines] == ["daemon_starting"]
+    settings = DaemonSettings(target="large_shop:app", log="json", app_dir=str(tmp_path))
+    child = ChildProcess(CHILD_MODULE, asdict(settings), inbox)
+    try:
+        until((tmp_path / "loading").exists)
+        child.tell("stop")
+        notice = inbox.get(timeout=30)
+        assert isinstance(notice, Ended)
+        assert notice.code == 0
+    finally:
+        child.kill()
 
 
 # ── What it says of itself ──

@@ -67,7 +67,7 @@ class EventLoop:
         On a loop that is blocked no coroutine can be cancelled, and none could take the place of another.
         """
         if self._asked_s is None:
-            if self._tasks:
+            if self._tasks or self._backlog.coroutines.waiting:
                 self._asked_s = now_s
                 self._call_soon(self._look)
         elif now_s - self._asked_s >= BLOCKED_S:
@@ -75,15 +75,20 @@ class EventLoop:
             self._trouble.failed("loop", error, running=len(self._tasks))
 
     def overdue_s(self, now_s: float) -> float:
-        """Return for how many seconds a handler has blocked the loop whose time limit has passed; 0 if it may
-        go on, whatever the limits of handlers that wait beside it.
+        """Return for how many seconds the loop has been blocked; 0 if what blocks it may go on.
+
+        A handler may until its own time limit has passed, whatever the limits of those that wait beside it.
+        Whose a callback or another task is cannot be seen: it may go on for a handler that may, unless one is
+        called whose limit has passed.
         """
         asked_s = self._asked_s
-        if asked_s is None or (task := asyncio.current_task(self._loop)) is None:
+        if asked_s is None:
             return 0.0
-        blocking = self._tasks.get(task)
-        is_over = blocking is not None and blocking.is_called and blocking.is_over(now_s)
-        return now_s - asked_s if is_over else 0.0
+        task = asyncio.current_task(self._loop)
+        own = self._tasks.get(task) if task is not None else None
+        called = [own] if own is not None and own.is_called else self._backlog.coroutines.called()
+        may_go_on = called and not any(one.told_s is not None or one.is_over(now_s) for one in called)
+        return 0.0 if may_go_on else now_s - asked_s
 
     def interrupt_all(self) -> None:
         """Cancel all coroutines, because the dispatcher stops."""

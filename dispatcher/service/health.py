@@ -61,7 +61,7 @@ def of(dispatcher: Dispatcher) -> Health:
 
     Only what should never wait is checked. A handler may take hours, and an ack may wait for Cassandra. But a
     thread that has ended, or a poll that does not return although every call in it has a time limit, needs a
-    new process. So does an event loop that is blocked by a handler whose time limit has passed.
+    new process. So does an event loop that is blocked past the time limit of a handler.
 
     Nothing is counted: a daemon asks once a second, perhaps of 20,000 queues.
     """
@@ -94,7 +94,7 @@ def judge(
         state: new, running, stopping or stopped.
         dead_threads: names of threads that have ended though they should not.
         stalled_s: for how many seconds the slowest poll has been under way.
-        blocked_s: for how many seconds a handler past its time limit has blocked the event loop.
+        blocked_s: for how many seconds what may not go on has blocked the event loop.
         failing: the last poll of every queue has failed.
         stuck: queues whose polls have all failed for some seconds, with the last error.
         unsettled: verbs that could not be stored for some seconds, with the last error, if nothing is
@@ -121,7 +121,7 @@ def _fault(dead_threads: Sequence[str], stalled_s: float, blocked_s: float) -> s
     if stalled_s > STALLED_AFTER_S:
         return f"a poll has not ended for {stalled_s:.0f} s"
     if blocked_s > STALLED_AFTER_S:
-        return f"a handler whose time limit has passed has blocked the event loop for {blocked_s:.0f} s"
+        return f"the event loop has been blocked for {blocked_s:.0f} s"
     return ""
 
 

@@ -16,7 +16,14 @@ import pytest
 import cqueue
 from cqueue.dispatcher.execution import event_loop, firing
 from cqueue.dispatcher.execution.backlog import Backlog, RunQueue
-from cqueue.dispatcher.execution.delivery import INTERRUPTED, SUCCEEDED, Delivery, Settlement, Verb
+from cqueue.dispatcher.execution.delivery import (
+    INTERRUPTED,
+    SUCCEEDED,
+    TIME_LIMIT,
+    Delivery,
+    Settlement,
+    Verb,
+)
 from cqueue.dispatcher.execution.event_loop import EventLoop
 from cqueue.dispatcher.execution.events import Event
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
@@ -412,14 +419,23 @@ def test_a_coroutine_that_does_not_end_at_its_time_limit_is_given_up(start_loop,
 
 
 @pytest.mark.parametrize(
-    ("limit_s", "beside_s", "overdue"), [(10, None, True), (None, 10, False), (3600, 10, False)]
+    ("who", "limits_s", "overdue"),
+    [
+        ("handler", (10, None), True),
+        ("handler", (None, 10), False),
+        ("handler", (3600, 10), False),
+        ("task", (10, None), True),
+        ("task", (None, None), False),
+        ("callback", (10, 3600), True),
+        ("callback", (3600, None), False),
+    ],
 )
-def test_a_loop_is_overdue_that_is_blocked_by_a_handler_past_its_own_time_limit(
-    start_loop, runner, limit_s, beside_s, overdue
-):
-    """Nothing can end the handler: its messages, and those of all coroutines here, would be held for ever.
+def test_a_loop_is_overdue_that_is_blocked_past_a_time_limit(start_loop, runner, who, limits_s, overdue):
+    """The limits are those of the handler that blocks it, itself or by another, and of one that waits.
 
-    One that may go on would be killed again and again, if it were for the limits of those beside it.
+    Nothing can end what blocks it: the messages of all coroutines here would be held for ever.
+
+    A handler that may go on would be killed again and again, if it were for the limits of those beside it.
     """
     begun, go_on = threading.Semaphore(0), threading.Event()
 
@@ -427,12 +443,24 @@ def test_a_loop_is_overdue_that_is_blocked_by_a_handler_past_its_own_time_limit(
         begun.release()
         await asyncio.Event().wait()
 
-    async def block(*_):
+    def hold():
         begun.release()
         assert go_on.wait(SOON_S)
 
+    async def hold_in_task():
+        hold()
+
+    async def block(*_):
+        if who == "task":
+            await asyncio.create_task(hold_in_task())
+        elif who == "callback":
+            asyncio.get_running_loop().call_soon(hold)
+            await asyncio.Event().wait()
+        else:
+            hold()
+
     loop, backlog = start_loop(runner, size=2)
-    for call, seconds in (wait, beside_s), (block, limit_s):
+    for call, seconds in zip((wait, block), reversed(limits_s), strict=True):
         delivery = make_coroutine(call)
         delivery.binding = replace(delivery.binding, timeout=seconds and timedelta(seconds=seconds))
         backlog.put([delivery])
@@ -443,4 +471,58 @@ def test_a_loop_is_overdue_that_is_blocked_by_a_handler_past_its_own_time_limit(
     assert loop.overdue_s(now_s + 100) == (pytest.approx(100) if overdue else 0)
     go_on.set()
     until(lambda: loop.overdue_s(now_s + 100) == 0)
+    stop(loop, backlog)
+
+
+def test_a_loop_is_overdue_that_what_a_handler_left_behind_keeps_from_messages(start_loop, runner):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        begun.set()
+        assert go_on.wait(SOON_S)
+
+    async def leave(*_):
+        soon = asyncio.get_running_loop().call_soon
+        soon(soon, hold)  # once the handler has ended
+
+    async def quick(*_):
+        pass
+
+    loop, backlog = start_loop(runner)
+    backlog.put([make_coroutine(leave)])
+    assert begun.wait(SOON_S)
+    now_s = time.monotonic()
+    loop.watch(now_s)
+    assert loop.overdue_s(now_s + 100) == 0, "it keeps nobody waiting"
+    backlog.put([make_coroutine(quick)])
+    loop.watch(now_s)
+    assert loop.overdue_s(now_s + 100) == pytest.approx(100)
+    go_on.set()
+    until(lambda: loop.overdue_s(now_s + 100) == 0)
+    stop(loop, backlog)
+
+
+def test_a_loop_is_overdue_that_is_blocked_by_a_handler_as_it_is_cancelled(start_loop, runner):
+    """Its time limit had passed before, so that it is told no more."""
+    begun, blocks, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    async def block(*_):
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            blocks.set()
+            assert go_on.wait(SOON_S)
+
+    loop, backlog = start_loop(runner)
+    delivery = make_coroutine(block)
+    delivery.binding = replace(delivery.binding, timeout=timedelta(seconds=10))
+    backlog.put([delivery])
+    assert begun.wait(SOON_S)
+    loop._call_soon(lambda: delivery.end(TIME_LIMIT, time.monotonic()))
+    assert blocks.wait(SOON_S)
+    now_s = time.monotonic()
+    loop.watch(now_s)
+    assert loop.overdue_s(now_s + 100) == pytest.approx(100)
+    go_on.set()
     stop(loop, backlog)

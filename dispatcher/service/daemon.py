@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import math
+import multiprocessing
 import os
 import queue
 import signal
@@ -456,7 +457,12 @@ def child(fd: int, memory: int) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process, whatever its threads do: those that nobody can end delay no exit."""
+    """End the process, whatever its threads do: those that nobody can end delay no exit. Processes of pools
+    end as well: without this one they would wait for work for ever.
+    """
+    for worker in multiprocessing.active_children():
+        with contextlib.suppress(OSError, ValueError):  # it has just ended, or was closed
+            worker.kill()
     for stream in (sys.stdout, sys.stderr):
         # The process was started without it, a handler has closed it, or nobody reads it any more
         with contextlib.suppress(AttributeError, ValueError, OSError):
@@ -468,13 +474,16 @@ def end_child(code: int) -> NoReturn:
     """End a child; one that has drained calls first what the application has registered for its end.
 
     The usual end of Python would wait for threads that nobody can end, too. What is registered may wait as
-    well, such as multiprocessing for the processes of a pool: a timer leaves then.
+    well: a timer leaves then. A `ProcessPoolExecutor` registers with `threading`, and multiprocessing waits
+    for its processes, so it goes first.
     """
     try:
         if code == Exit.DRAINED:
             timer = threading.Timer(LAST_CALLS_S, leave, [code])
             timer.daemon = True
             timer.start()
+            if pools := sys.modules.get("concurrent.futures.process"):
+                pools._python_exit()  # noqa: SLF001 - as the usual end of Python does
             atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing ends its children
     finally:
         leave(code)

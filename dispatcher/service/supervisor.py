@@ -5,8 +5,9 @@ survive a fork. The parent imports nothing of the application, so it stays small
 again has the current code.
 
 Parent and child talk over a connection of `multiprocessing`. If the parent dies, the child sees the end of
-the connection, and drains. Only the parent obeys signals: a terminal and systemd send theirs to all
-processes, so a child that counted signals would take the parent's order for a second one.
+the connection, and drains. Only the parent obeys signals: systemd sends its own to all processes, so a child
+that counted signals would take the parent's order for a second one. A terminal's go to the parent alone, as
+each child has a process group of its own; what is left of the group is killed if the child dies.
 """
 
 from __future__ import annotations
@@ -416,7 +417,10 @@ class ChildProcess:
                 # -P: no file of the current folder hides a module.
                 args = [sys.executable, "-P", "-m", module, *map(str, handed)]
                 with _blocked(OBEYED):  # a Ctrl-C would end a child that does not handle it yet
-                    self._process = subprocess.Popen(args, stdin=subprocess.DEVNULL, pass_fds=handed)
+                    # A process group of its own: what the child leaves behind can be told from all else.
+                    self._process = subprocess.Popen(
+                        args, stdin=subprocess.DEVNULL, pass_fds=handed, process_group=0
+                    )
             undo.callback(self._process.wait)
             undo.callback(self._process.kill)
             self.tell(options)
@@ -445,6 +449,9 @@ class ChildProcess:
 
     def _wait(self) -> None:
         code = self._process.wait()
+        if code:  # one that has drained ends by itself what its application has started
+            with suppress(OSError):  # there is nothing of it any more
+                os.killpg(self.pid, signal.SIGKILL)
         self._listener.join(LAST_WORDS_S)  # so that `Ended` comes after all reports
         self._inbox.put(Ended(self.pid, code, run_recorder.unfinished_runs(self._memory)))
         os.close(self._memory)

@@ -713,6 +713,78 @@ def test_a_child_ends_though_what_its_application_has_registered_does_not():
     assert subprocess.run(command, timeout=20, check=False).returncode == 0
 
 
+POOL = """
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    held = []
+
+    def hold(path):
+        held.append(open(path, "w"))
+
+    pool = ProcessPoolExecutor(1, multiprocessing.get_context("fork"))
+"""
+
+
+@pytest.fixture
+def fifo(tmp_path, monkeypatch):
+    """A fifo that a process of a pool keeps open; return whether none does any more."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("fifo")
+    number = os.open("fifo", os.O_RDONLY | os.O_NONBLOCK)
+
+    def is_over():
+        try:
+            return os.read(number, 1) == b""
+        except BlockingIOError:
+            return False
+
+    yield is_over
+    os.close(number)
+
+
+@pytest.mark.parametrize("end", ["drained", "killed"])
+def test_a_childs_processes_of_a_pool_end_with_it(tmp_path, fifo, end):
+    """They would wait for work for ever."""
+    (tmp_path / "pooled_shop.py").write_text(
+        textwrap.dedent(POOL)
+        + textwrap.dedent("""
+        import atexit, pathlib
+        import cqueue
+
+        atexit.register(pathlib.Path("tidied").touch)
+        app = cqueue.App("memory://pooled")
+        app.task(queue="mail", name="send")(print)
+
+        def make():
+            pool.submit(hold, "fifo").result()
+            return app
+    """)
+    )
+    inbox = queue.SimpleQueue()
+    settings = DaemonSettings(
+        target="pooled_shop:make", log="json", app_dir=str(tmp_path), drain=end == "drained"
+    )
+    child = ChildProcess(CHILD_MODULE, asdict(settings), inbox)
+    while not isinstance(notice := inbox.get(timeout=60), Ended):
+        if end == "killed" and notice.report.get("ready"):
+            child.kill()
+    assert notice.code == (0 if end == "drained" else -signal.SIGKILL)
+    until(fifo)
+    assert (tmp_path / "tidied").exists() is (end == "drained")
+
+
+def test_processes_of_a_pool_end_with_a_process_that_leaves(fifo):
+    script = textwrap.dedent(POOL) + textwrap.dedent("""
+        from cqueue.dispatcher.service import daemon
+
+        pool.submit(hold, "fifo").result()
+        daemon.leave(3)
+    """)
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 3
+    until(fifo)
+
+
 def test_an_attempt_that_gets_no_answer_does_not_keep_the_process(tmp_path):
     """As the driver does: the end of Python waits for the lock of a cluster that is connecting."""
     (tmp_path / "stuck_shop.py").write_text(

@@ -13,11 +13,12 @@ import shlex
 import sys
 import traceback
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 from cqueue.dispatcher.application.registry import place_of
 from cqueue.errors import BadInput
+from cqueue.runtime.logs import own_frames
 from cqueue.runtime.suggestions import did_you_mean, nearest, suggest
 
 DEFAULT_NAME = "app"
@@ -106,10 +107,10 @@ def _module(name: str, folder: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as exc:
         if not _is_part(exc.name, name):
-            raise TargetError(_failed(name, exc)) from exc
+            raise TargetError(failed(f"Importing {name}", exc)) from exc
         raise TargetError(_no_module(name, exc.name or name, folder)) from exc
     except (Exception, SystemExit) as exc:
-        raise TargetError(_failed(name, exc)) from exc
+        raise TargetError(failed(f"Importing {name}", exc)) from exc
 
 
 def _is_part(missing: str | None, name: str) -> bool:
@@ -165,15 +166,12 @@ def _apps_in(module: ModuleType) -> str:
     return f" It has {', '.join(names)}." if names else ""
 
 
-def _failed(name: str, exc: BaseException) -> str:
-    """Return the traceback from the application's own code; how it was imported does not matter."""
-    trace = exc.__traceback__
-    while trace is not None and _is_importing(trace):
+def failed(what: str, exc: BaseException) -> str:
+    """Return that something failed, with the traceback from the application's own code; how that was imported
+    or called does not matter.
+    """
+    trace = own_frames(exc)
+    while trace is not None and "importlib" in trace.tb_frame.f_code.co_filename:
         trace = trace.tb_next
     lines = traceback.format_exception(type(exc), exc, trace)
-    return f"Importing {name} failed:\n\n" + "".join(lines).rstrip()
-
-
-def _is_importing(trace: TracebackType) -> bool:
-    file = trace.tb_frame.f_code.co_filename
-    return file == __file__ or "importlib" in file
+    return f"{what} failed:\n\n" + "".join(lines).rstrip()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from cqueue import client as clients
 from cqueue.dispatcher.application.app import App
-from cqueue.dispatcher.application.import_string import TargetError
+from cqueue.dispatcher.application.import_string import TargetError, failed
 from cqueue.dispatcher.application.tasks import Task
 from cqueue.dispatcher.execution.dispatcher import Dispatcher
 from cqueue.dispatcher.execution.middleware import Middleware
-from cqueue.errors import ConfigError, QueueNotFound
+from cqueue.errors import ConfigError, CqueueError, QueueNotFound
 from cqueue.runtime.suggestions import suggest_or_list
 
 if TYPE_CHECKING:
@@ -29,10 +29,20 @@ class Launched:
 
 
 def made_by(found: Any, settings: DaemonSettings) -> Any:
-    """Return what a function makes that is to make an application; of anything else the object itself."""
+    """Return what a function makes that is to make an application; of anything else the object itself.
+
+    Raises:
+        TargetError: the function failed, with its traceback.
+        CqueueError: as the function raises it: the call can be repeated where Cassandra did not answer.
+    """
     if isinstance(found, App | Dispatcher | Task) or settings.queues or not _takes_nothing(found):
         return found
-    made = found()
+    try:
+        made = found()
+    except CqueueError:
+        raise
+    except (Exception, SystemExit) as exc:
+        raise TargetError(failed(f"Calling {settings.target}", exc)) from exc
     return made if isinstance(made, App | Dispatcher) else found
 
 

@@ -138,6 +138,7 @@ class Child:
         outdated: the child is to be replaced, in its turn.
         replaced: the child was told to stop so that a new one can start.
         health: the last report's health; None before the first report.
+        failure: the error that ends it, if it has told one.
     """
 
     process: ChildProcess
@@ -149,6 +150,7 @@ class Child:
     outdated: bool = False
     replaced: bool = False
     health: Health | None = None
+    failure: str = ""
 
     @property
     def is_up(self) -> bool:
@@ -260,9 +262,7 @@ class Supervisor:
 
     def _reported(self, slot: Slot, child: Child, report: dict[str, Any]) -> None:
         if "failed" in report:
-            self.failure = str(report["failed"])
-            if self._was_ready or self._patient:  # else the parent ends, and raises it
-                self._log.error(logs.DaemonEvent.CHILD_FAILED, child=slot.index, error=self.failure)
+            child.failure = str(report["failed"])
             return
         child.came_up = child.came_up or bool(report.get("launched") or report.get("ready"))
         if report.get("ready") and not child.was_ready:
@@ -275,6 +275,12 @@ class Supervisor:
             self._kill(slot, child, child.health.reason)
 
     def _ended(self, slot: Slot, child: Child, notice: Ended) -> None:
+        # The application could never be loaded: only its author can help.
+        is_hopeless = notice.code == Exit.USAGE and not self._was_ready and not self._patient
+        if is_hopeless:  # the parent ends, and raises it
+            self.failure = child.failure
+        elif child.failure:
+            self._log.error(logs.DaemonEvent.CHILD_FAILED, child=slot.index, error=child.failure)
         say = self._log.info if notice.code == 0 else self._log.error
         fields = (
             {"running": notice.running[:MOST_TOLD], "handlers": len(notice.running)} if notice.running else {}
@@ -284,8 +290,7 @@ class Supervisor:
         if self.stopping:
             if notice.code != 0 and self.code == 0:
                 self.code = Exit.GRACE_PASSED  # the worst that any child came to
-        elif notice.code == Exit.USAGE and not self._was_ready and not self._patient:
-            # The application could never be loaded: only its author can help.
+        elif is_hopeless:
             self._leave(Exit.USAGE)
         elif notice.code != Exit.DRAINED or child.replaced or not self._drain:
             slot.start_at_s = self._clock() + (0 if child.replaced else self._pause_s(slot, child))

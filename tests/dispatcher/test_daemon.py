@@ -76,6 +76,12 @@ APP = """
     def make():
         return app
 
+    def fail():
+        raise KeyError("SHOP_ENV")
+
+    def leave():
+        raise SystemExit("SHOP_ENV is not set")
+
     number = 7
 """
 
@@ -299,6 +305,8 @@ def test_what_handlers_enqueue_waits_in_no_spool(shop, run, tmp_path):
     ("target", "settings", "error", "said"),
     [
         ("daemon_shop:handle", {}, TargetError, "--queues"),
+        ("daemon_shop:fail", {}, TargetError, r"daemon_shop:fail failed:\n\nTraceback.*\n.*daemon_shop.py"),
+        ("daemon_shop:leave", {}, TargetError, "SHOP_ENV is not set"),
         ("daemon_shop:number", {}, TargetError, "is int; it takes a cqueue.App"),
         ("daemon_shop:app", {"queues": ("mial",)}, QueueNotFound, "Did you mean 'mail'"),
         ("daemon_shop:app", {"options": {"threads": 1, "consumers": 2}}, ConfigError, "consumers"),
@@ -846,8 +854,9 @@ def test_a_handler_that_has_closed_its_output_changes_no_exit_code(what):
     assert subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, check=False).returncode == 3
 
 
-def test_an_application_that_cannot_be_imported_is_said_once(tmp_path, monkeypatch):
-    (tmp_path / "broken_shop.py").write_text("import missing_library\n")
+@pytest.mark.parametrize("code", ["import missing_library", "def app(): import missing_library"])
+def test_an_application_that_cannot_be_imported_or_made_is_said_once(tmp_path, monkeypatch, code):
+    (tmp_path / "broken_shop.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TargetError, match="missing_library"):
         ParentProcess(DaemonSettings(target="broken_shop:app", log="json"), 2, queue.SimpleQueue()).run()

@@ -168,6 +168,20 @@ def test_a_child_that_never_came_up_is_started_ever_more_rarely():
     assert pauses[-3:] == pytest.approx([30, 30, 30])
 
 
+def test_why_a_child_never_came_up_is_said_unless_the_parent_ends_for_it_and_raises_it():
+    with capture_logs() as lines:
+        fleet = ParentProcess(1)
+        for code in (70, 2):
+            while not fleet.alive:
+                fleet.wait()
+            fleet.step()
+            fleet.say(fleet.alive[0], {"failed": f"error {code}"})
+            fleet.end(fleet.alive[0], code)
+            fleet.step()
+    assert [line["error"] for line in lines if line["event"] == "child_failed"] == ["error 70"]
+    assert (fleet.supervisor.failure, fleet.supervisor.code) == ("error 2", 2)
+
+
 def test_a_child_that_its_first_message_kills_is_replaced_as_quickly():
     """The child had come up; its message is to blame that it was never ready."""
     fleet = ParentProcess(1)

@@ -192,8 +192,8 @@ class App:
                 `result_ttl`.
 
         Raises:
-            ConfigError: another task has the name, the function takes other parameters, a value is wrong, or
-                there is no such option.
+            ConfigError: another task has the name, or another schedule of the queue the key; the function
+                takes other parameters, a value is wrong, or there is no such option.
         """
         check_known("App.periodic", options, PeriodicOptions.__annotations__)
         given: dict[str, Any] = {**options}
@@ -204,6 +204,12 @@ class App:
             task = PeriodicTask(function, self._sender, **self._completed(function, given))
             declared = Declared(task.name if key is None else key, trigger, task)
             self._registry.add(task)
+            place = (declared.key, task.queue)
+            if taken := [one.task.name for one in self._declared if (one.key, one.task.queue) == place]:
+                raise ConfigError(
+                    f"the tasks {taken[0]!r} and {task.name!r} have one schedule, {declared.key!r}: only one "
+                    "of them would be called; give each a key="
+                )
             self._declared.append(declared)
             return task
 

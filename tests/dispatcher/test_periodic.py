@@ -120,3 +120,11 @@ def test_two_of_one_name_are_an_error(app):
     app.periodic("@daily", name="tick")(lambda: None)
     with pytest.raises(ConfigError, match="two tasks"):
         app.periodic("@daily", name="tick")(lambda: None)
+
+
+def test_two_of_one_key_are_an_error_in_one_queue(app):
+    """The second one's schedule took the place of the first one's, and only one task was called."""
+    app.periodic("@daily", name="one", key="tick")(lambda: None)
+    app.periodic("@daily", name="other", key="tick", queue="other")(lambda: None)
+    with pytest.raises(ConfigError, match="'one' and 'two' have one schedule, 'tick'"):
+        app.periodic("@hourly", name="two", key="tick")(lambda: None)

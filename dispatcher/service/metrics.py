@@ -173,9 +173,14 @@ def held(depths: Mapping[str, Depth]) -> Iterator[Metric]:
 
 
 def _spooled() -> Iterable[Metric]:
-    """What all spools hold that the application has opened in this process, if there are any."""
+    """What all spools hold that the application has opened in this process, if there are any; nothing while a
+    disk of theirs fails, which their appends say.
+    """
     module = sys.modules.get("cqueue.spool")
-    return module.SpoolCollector().collect() if module else ()
+    try:
+        return [*module.SpoolCollector().collect()] if module else ()
+    except OSError:
+        return ()
 
 
 def _counter(name: str, text: str, values: Values, *labels: str) -> Metric:

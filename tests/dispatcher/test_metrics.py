@@ -1,5 +1,6 @@
 """Metrics of a daemon, and how those of several processes are added up."""
 
+import errno
 import threading
 from datetime import UTC, datetime
 from functools import partial
@@ -103,6 +104,18 @@ def test_spools_that_the_application_has_open_are_shown_together(tmp_path):
         assert found["cqueue_spool_oldest_age_seconds", *place] < 60
         assert found["cqueue_spool_full",] == 0
     assert ("cqueue_spool_waiting", *place) not in samples(metrics_of().families())
+
+
+def test_a_spool_whose_disk_fails_hides_no_other_metric(tmp_path, monkeypatch):
+    """A child tells them its parent: the error ended it, with all its handlers."""
+
+    def fail(_spool):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with Spool(tmp_path, disk_reserve=0), monkeypatch.context() as patch:
+        patch.setattr(Spool, "status", fail)
+        found = samples(metrics_of(received=9).families())
+    assert found["cqueue_received_total", ("queue", "mail")] == 9
 
 
 def test_there_is_a_build_info():

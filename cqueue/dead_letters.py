@@ -246,7 +246,7 @@ class DeadLetters:
         letter is deleted only when its message is known to be stored. A call that broke off can be repeated
         without making copies. The exception: time since the burial is cut into periods of half of gc_grace
         (12 h by default), and if a period ends between the two calls, a message may be sent twice. The queue
-        is altered to have `derived_sends`.
+        is altered to have `derived_sends` before a letter is sent.
 
         rate: letters a second at most, 0.001 to 100,000; None: as fast as Cassandra takes them. The call
             then lasts as long as that takes. Letters that stay count as well, and after a delay nothing is
@@ -260,7 +260,7 @@ class DeadLetters:
             LetterNotFound: one of the ids has no letter; nothing was sent.
             BadInput: letters are chosen in no way, or in two ways, or an argument is out of range; nothing
                 was sent.
-            NotDone: the letters cannot be read, or the queue cannot be altered; nothing was sent.
+            NotDone: the letters cannot be read; nothing was sent.
 
         Example:
             letters.redrive(task="shop:pay", rate=50, max_redrives=3)
@@ -417,15 +417,19 @@ class DeadLetters:
         return redriving.is_held(found, self._driver.clock.now_us(), self._dead.spec.skew_us)
 
     def _sending(self, max_redrives: int | None) -> Step:
-        """Alter the queue to have `derived_sends`, and return the step that sends letters back."""
+        """Return the step that sends letters back. Before the first, it alters the queue: `derived_sends`."""
         entry = self._catalog.entry(self.queue)
-        if not entry.config.derived_sends:
-            self._catalog.alter(self.queue, {"derived_sends": True})
 
         def step(some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
-            dead = self._catalog.dead_of(self._catalog.entry(self.queue).spec)
+            now = self._catalog.entry(self.queue)
+            dead = self._catalog.dead_of(now.spec)
             if dead is None or any(one.wide_row.queue != dead.partition for one in some):
                 raise NotDone(f"queue {self.queue!r} was deleted and made again; this letter is not its own")
+            if some and not now.config.derived_sends:  # a redrive that sends nothing alters nothing
+                try:
+                    self._catalog.alter(self.queue, {"derived_sends": True})
+                except OutcomeUnknown as exc:
+                    raise NotDone(f"it is not sent, as the queue may not be altered yet: {exc}") from exc
             return redriving.send_back(
                 self._driver,
                 self._producer,

@@ -97,6 +97,16 @@ def test_letters_are_written_down_with_what_became_of_them(cli, written_down, li
 
 
 @pytest.mark.usefixtures("shop")
+def test_a_redrive_of_held_letters_is_not_done(cli, cli_url, written_down):
+    """As its exit code says; they were asked for, and stay."""
+    with connect(cli_url) as client, client.queue("mails.dead").consumer() as consumer:
+        assert consumer.receive()
+        assert cli("dead", "redrive", "mails", "--all").code == 3
+    ((*_, outcome, about),) = written_down()
+    assert (outcome, about["done"], about["held"]) == ("not_done", 0, 1)
+
+
+@pytest.mark.usefixtures("shop")
 @pytest.mark.parametrize(
     "line",
     [

@@ -595,10 +595,24 @@ def test_a_letter_that_is_held_stays(client, queue):
         for call in (queue.dead_letters.redrive, queue.dead_letters.drop):
             result = call(first.id)
             assert (result.done, result.held, result.failed) == ((), (first.id,), ())
+            assert not queue.config.derived_sends  # nothing is sent, so nothing is altered
         assert queue.dead_letters.redrive(everything=True).held == (first.id,)
         first.ack()
     assert len(received(queue, 2)) == 2
     assert queue.dead_letters.list() == []
+
+
+def test_a_letter_is_not_sent_where_the_queue_may_not_be_altered(queue, monkeypatch):
+    """Nor is its outcome unknown then, whatever became of the change."""
+    bury(queue, task(0))
+
+    def fail(*_):
+        raise cqueue.OutcomeUnknown("no answer")
+
+    monkeypatch.setattr(queue.dead_letters._catalog, "alter", fail)
+    ((_, error),) = queue.dead_letters.redrive(everything=True).failed
+    assert isinstance(error, cqueue.NotDone)
+    assert len(queue.dead_letters.list()) == 1
 
 
 @pytest.mark.parametrize(

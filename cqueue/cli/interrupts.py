@@ -24,12 +24,14 @@ ENDS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Interrupts:
     """Holds Ctrl-C back during a step. A second one in the same step goes through.
 
-    So does the first where a full pipe holds up what the step prints: its reader may never read on.
+    So does the first where a full pipe holds up what the step prints: its reader may never read on. A step
+    that goes on after printing, as with an ack, sets `is_printed`: a pipe that has taken all may be full.
     """
 
     def __init__(self) -> None:
         self._in_step = False
         self._pending = False
+        self.is_printed = False
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -38,7 +40,7 @@ class Interrupts:
         Raises:
             KeyboardInterrupt: at the end, if Ctrl-C came meanwhile.
         """
-        self._in_step = True
+        self._in_step, self.is_printed = True, False
         try:
             yield
         finally:
@@ -49,7 +51,7 @@ class Interrupts:
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal: remember it during a step, else interrupt at once."""
-        if self._in_step and not self._pending and not _is_held_up():
+        if self._in_step and not self._pending and (self.is_printed or not _is_held_up()):
             self._pending = True
             return
         raise KeyboardInterrupt

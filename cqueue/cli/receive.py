@@ -84,7 +84,9 @@ class Receiving:
                 break  # a slow reader of a pipe let the first ones' timeout pass
             if messages:
                 with interrupts.step(), self.step:
-                    self._print_and_settle(consumer, messages)
+                    self._printer.print_all(messages)
+                    interrupts.is_printed = True
+                    self._settle(consumer, messages)
             elif not follow:
                 break
             if not follow:
@@ -94,9 +96,8 @@ class Receiving:
                 consumer.nack(list(self._held.values()))
             self._settled += len(self._held)
 
-    def _print_and_settle(self, consumer: Consumer, messages: list[ReceivedMessage]) -> None:
-        """Print messages, flush, and only then ack: a message that was not printed must come again."""
-        self._printer.print_all(messages)
+    def _settle(self, consumer: Consumer, messages: list[ReceivedMessage]) -> None:
+        """Ack messages once they are printed and flushed: one that was not printed must come again."""
         if self._how is Settle.NACK:
             self._held.update({message.id: message for message in messages})
             return

@@ -513,6 +513,37 @@ def test_one_sigterm_ends_it_where_the_pipe_is_full():
             process.kill()
 
 
+FULL_IN_ACK = """
+import fcntl, os, signal, sys
+import cqueue
+from cqueue.cli.main import main
+from cqueue.consumer import Consumer
+
+fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 4096)
+ack = Consumer.ack
+
+def ack_all(consumer, messages):
+    os.kill(os.getpid(), signal.SIGTERM)
+    ack(consumer, messages)
+
+Consumer.ack = ack_all
+with cqueue.connect("memory://full") as client:
+    client.create_queue("q").send(b"x" * 4095)
+    sys.exit(main(["--url", "memory://full", "receive", "q"]))
+"""
+
+
+def test_one_sigterm_cuts_no_ack_where_the_pipe_is_just_full():
+    """The output has taken all that was printed, and so the ack is finished and told."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", FULL_IN_ACK], **pipes) as process:
+        try:
+            assert process.wait(timeout=30) == 130
+            assert b"1 message printed, 1 of them acked." in process.stderr.read()
+        finally:
+            process.kill()
+
+
 def test_an_ack_that_fails_is_said(cli, monkeypatch):
     def failing(_self, _messages):
         raise AckUnknown("no answer")

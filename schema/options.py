@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cqueue.errors import ConfigError
 from cqueue.runtime.clock import MAX_ROUND_TRIP_US
+from cqueue.runtime.texts import quoted, typed_json
 from cqueue.settings import CONSISTENCY_OF, SerialConsistency
 
 HINT_WINDOW_S: Final = 3 * 3600
@@ -27,9 +27,6 @@ MIN_SKEW_MS: Final = MAX_ROUND_TRIP_US // 1000
 """Lower limit in ms (200): a clock may be off by half of the longest round trip, and another one too."""
 MAX_SKEW_MS: Final = 10_000
 """Upper limit: a lease is reclaimed later by as much."""
-
-SHOWN: Final = 100
-"""Characters of an option that an error quotes, at most."""
 
 COMPACTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "ucs": {"class": "UnifiedCompactionStrategy"},
@@ -89,7 +86,7 @@ def parse_replication(text: str) -> dict[str, int]:
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))
         if not (name and equals and number.isascii() and number.isdigit() and len(number) <= 2):
-            raise ConfigError(f"replication {_shown(text)}: write dc1=3,dc2=3 (data centre = copies).")
+            raise ConfigError(f"replication {quoted(text)}: write dc1=3,dc2=3 (data centre = copies).")
         if name in copies:
             raise ConfigError(f"replication {text!r} names {name} twice.")
         copies[name] = int(number)
@@ -106,16 +103,13 @@ def parse_compaction(text: str) -> dict[str, str]:
     if known is not None:
         return dict(known)
     try:
-        value = json.loads(text)
+        value = typed_json(text)
     except (ValueError, RecursionError) as exc:  # of numbers of thousands of digits, of deep nesting
-        raise ConfigError(f"compaction {_shown(text)}: use ucs, lcs, stcs or a JSON object.") from exc
+        why = f": {exc}." if text.lstrip().startswith("{") else "."
+        raise ConfigError(f"compaction {quoted(text)}: use ucs, lcs, stcs or a JSON object{why}") from exc
     if not isinstance(value, dict):
-        raise ConfigError(f"compaction {_shown(text)}: the JSON must be an object.")
+        raise ConfigError(f"compaction {quoted(text)}: the JSON must be an object.")
     return {key: _option_text(key, item) for key, item in value.items()}
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}…")
 
 
 def _option_text(key: str, value: Any) -> str:

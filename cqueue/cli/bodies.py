@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
 from cqueue.errors import BadInput
+from cqueue.runtime.texts import typed_json
 
 
 def check_source(body: str | None, file: Path | None, *, lines: bool, verb: str = "send") -> None:
@@ -88,15 +87,6 @@ def encoded(args: str | None, kwargs: str | None = None) -> tuple[bytes, str]:
 
 def _json(option: str, text: str) -> Any:
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return typed_json(text)
     except (ValueError, RecursionError) as exc:
         raise BadInput(f'{option} takes JSON such as \'["a@b", 3]\' or \'{{"to": "a@b"}}\': {exc}') from exc
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object. Refuse a name that comes twice: JSON would take the later value and lose the other."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
-        raise ValueError(f"{json.dumps(name)} comes twice in an object")
-    return found

@@ -1,8 +1,11 @@
-"""Check short texts that callers give: keys, topics, names of tasks and codecs."""
+"""Check texts that callers give: keys, topics, names of tasks and codecs, and JSON that people type."""
 
 from __future__ import annotations
 
-from typing import Final
+import json
+import math
+from collections import Counter
+from typing import Any, Final
 
 from cqueue.errors import BadInput
 
@@ -47,3 +50,28 @@ def check_text(name: str, text: str) -> str:
 def storable(text: str) -> str:
     """Return a text that anybody may have made with each half of a surrogate pair escaped, to be stored."""
     return text.encode(errors="backslashreplace").decode()
+
+
+def typed_json(text: str) -> Any:
+    """Return what JSON that somebody has typed stands for, without a guess at what was meant.
+
+    Raises:
+        ValueError: it is no JSON, a name comes twice in an object, of which all but one value would be lost,
+            or a number is none that a float holds.
+        RecursionError: it is nested too deeply.
+    """
+    return json.loads(text, object_pairs_hook=_object, parse_float=_finite, parse_constant=_finite)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        name, _ = Counter(name for name, _ in pairs).most_common(1)[0]
+        raise ValueError(f"{json.dumps(name)} comes twice in an object")
+    return found
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is no number of JSON" if text[-1].isalpha() else f"{text} is too large")
+    return number

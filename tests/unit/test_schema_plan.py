@@ -433,6 +433,8 @@ def test_cassandra_s_additions_to_compaction_are_no_drift():
         (lambda: parse_replication("dc1=1,dc1=2"), "twice"),
         (lambda: parse_compaction("fast"), "ucs, lcs, stcs"),
         (lambda: parse_compaction("[1]"), "object"),
+        (lambda: parse_compaction('{"class": "A", "class": "B"}'), '"class" comes twice'),
+        (lambda: parse_compaction('{"class": "A", "fanout": NaN}'), "NaN is no number"),
         (lambda: Options(compaction=parse_compaction("{}")), "needs a class"),
         (
             lambda: Options(compaction=parse_compaction('{"class": "a.TimeWindowCompactionStrategy"}')),

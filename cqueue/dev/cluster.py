@@ -24,7 +24,7 @@ from cqueue.dev.status import ClusterState, Status, cluster_url, summarize
 from cqueue.errors import ConfigError, DevError
 
 START_LIMIT = timedelta(seconds=180)
-LOCK_LIMIT = timedelta(seconds=240)  # longer than a start takes, so that a second one waits for the first
+LOCK_LIMIT = timedelta(seconds=240)  # longer than most starts take, so that a second one waits for the first
 STOP_GRACE = timedelta(seconds=30)  # three nodes on two busy cores took 11 s
 
 
@@ -100,11 +100,11 @@ class DevCluster:
     def start(self, progress: Progress = silent, limit: timedelta = START_LIMIT) -> Status:
         """Start the nodes that do not run, and wait until all answer CQL and see each other.
 
-        If this fails or is interrupted, the nodes it started are gone again.
+        If this fails or is interrupted, the nodes it started are gone again, and the options are not kept.
 
         Arguments:
             progress: called with a line whenever there is something new to show.
-            limit: how long the nodes may take, the download of the server not included.
+            limit: how long the nodes' logs may stand still; the nodes may take five times as long.
 
         Raises:
             DevError: it did not work; the message says what to do.
@@ -128,7 +128,12 @@ class DevCluster:
                 present = self._placed(known, wanted, reservation)
                 record.save(self.directory, present)
                 nodes = self._nodes(present)
-                self._launch(_missing(nodes), nodes, limit, progress)
+                try:
+                    self._launch(_missing(nodes), nodes, limit, progress)
+                except BaseException:
+                    if known is not None:  # or a heap that is too small would fail the next start as well
+                        record.save(self.directory, known)
+                    raise
         return self.status()
 
     def start_node(self, number: int, progress: Progress = silent, limit: timedelta = START_LIMIT) -> None:

@@ -85,6 +85,13 @@ class Node:
         except FileNotFoundError:
             return []
 
+    def log_size(self) -> int:
+        """Return the bytes of the node's log: while a start goes on, it grows."""
+        try:
+            return (self.home / LOG).stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def _door(self) -> probe.Node:
         settings, files = self.record.settings, self.directory / TLS
         tls = (files / AUTHORITY, files / CLIENT) if settings.tls else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from cqueue.dev.node import Node
 from cqueue.dev.paths import command
 from cqueue.errors import DevError
 
+MOST_LIMITS = 5
+"""A start whose logs grow may take this many times the limit: a machine may have much else to do."""
 _POLL_SECONDS = 0.2
 _SHOWN_LINES = 12
 
@@ -46,18 +48,17 @@ def await_answers(
 ) -> None:
     """Wait until all `nodes` answer CQL.
 
-    launched: process ids of those that were started just now, by number.
+    launched: process ids of those that were started just now, by number. limit: how long the logs may stand
+    still; all of it may take five times as long.
 
     Raises:
         DevError: a process ended, or `limit` passed; with the end of the log and a remedy.
     """
-    deadline = time.monotonic() + limit.total_seconds()
-    waiting = list(nodes)
-    while waiting:
-        _check(waiting, launched, deadline, limit, "did not answer CQL")
-        time.sleep(_POLL_SECONDS)
-        waiting = [node for node in waiting if not node.answers()]
-        progress(f"Starting Cassandra: {len(nodes) - len(waiting)} of {len(nodes)} nodes answer")
+
+    def tell(waiting: int) -> None:
+        progress(f"Starting Cassandra: {len(nodes) - waiting} of {len(nodes)} nodes answer")
+
+    _wait(nodes, launched, limit, is_ready=Node.answers, failing="did not answer CQL", tell=tell)
 
 
 def await_ring(nodes: Sequence[Node], launched: Mapping[int, int], limit: timedelta) -> None:
@@ -68,12 +69,8 @@ def await_ring(nodes: Sequence[Node], launched: Mapping[int, int], limit: timede
     Raises:
         DevError: as `await_answers`.
     """
-    deadline = time.monotonic() + limit.total_seconds()
-    waiting = [node for node in nodes if not node.sees_ring()]
-    while waiting:
-        _check(nodes, launched, deadline, limit, "did not find the other nodes")
-        time.sleep(_POLL_SECONDS)
-        waiting = [node for node in waiting if not node.sees_ring()]
+    failing = "did not find the other nodes"
+    _wait(nodes, launched, limit, is_ready=Node.sees_ring, failing=failing, tell=lambda _: None)
 
 
 def remedy(log: Sequence[str], directory: Path, otherwise: str = _LAST_RESORT) -> str:
@@ -93,14 +90,29 @@ def telling(log: Sequence[str]) -> Sequence[str]:
     return log[begin : begin + _SHOWN_LINES]
 
 
-def _check(
-    nodes: Sequence[Node], launched: Mapping[int, int], deadline: float, limit: timedelta, failing: str
+def _wait(
+    nodes: Sequence[Node],
+    launched: Mapping[int, int],
+    limit: timedelta,
+    *,
+    is_ready: Callable[[Node], bool],
+    failing: str,
+    tell: Callable[[int], None],
 ) -> None:
-    for node in nodes:
-        if _is_gone(node, launched):
-            raise _failure(node, "ended while it was starting")
-    if time.monotonic() >= deadline:
-        raise _failure(nodes[0], f"{failing} within {limit.total_seconds():.0f} s", _LATE)
+    began_s = grown_s = time.monotonic()
+    size, waiting = 0, list(nodes)
+    while waiting := [node for node in waiting if not is_ready(node)]:
+        tell(len(waiting))
+        for node in nodes:
+            if _is_gone(node, launched):
+                raise _failure(node, "ended while it was starting")
+        now_s, limit_s = time.monotonic(), limit.total_seconds()
+        if (grown := sum(node.log_size() for node in nodes)) != size:
+            size, grown_s = grown, now_s
+        # Also a log that grows ends it once: a server that does nothing but collect garbage says so for ever.
+        if now_s >= min(grown_s + limit_s, began_s + MOST_LIMITS * limit_s):
+            raise _failure(waiting[0], f"{failing} within {now_s - began_s:.0f} s", _LATE)
+        time.sleep(_POLL_SECONDS)
 
 
 def _is_gone(node: Node, launched: Mapping[int, int]) -> bool:

@@ -113,11 +113,21 @@ def test_what_is_asked_is_exported(exported):
         grouped = set()
         for group in _parts(asked, promql.AggregateExpr):
             labels = set(group.modifier.labels) if group.modifier else set()
+            joined = _joined(exported, group.expr)
             for selector in _parts(group.expr, promql.VectorSelector):
-                assert labels <= exported[selector.name] | TARGET, where
+                assert labels <= exported[selector.name] | TARGET | joined, where
             grouped |= labels
         named = {one or other for one, other in re.findall(r"\$labels\.(\w+)|{{\s*(\w+)\s*}}", shown)}
         assert named <= (grouped or known), where
+
+
+def test_an_idle_application_hides_no_busy_one():
+    """Each has its own share, where one Prometheus watches several."""
+    shares = [text for _, text, _ in expressions() if "cqueue_running" in text and "cqueue_threads" in text]
+    assert len(shares) == 2
+    for text in shares:
+        groups = _parts(promql.parse(text), promql.AggregateExpr)
+        assert [group.modifier.labels for group in groups] == [["app"], ["app"]]
 
 
 def test_every_limit_of_a_spool_is_watched(exported):
@@ -141,6 +151,16 @@ def _labels_of(exported, where):
         return exported[selector.name]
 
     return labels
+
+
+def _joined(exported, expression):
+    """The labels that `group_left` takes over from its right side, which must have them."""
+    found = set()
+    for join in _parts(expression, promql.BinaryExpr):
+        taken = set(join.modifier.group_labels or ()) if join.modifier else set()
+        assert all(taken <= exported[right.name] for right in _parts(join.rhs, promql.VectorSelector))
+        found |= taken
+    return found
 
 
 def _parts(expression, kind):

@@ -7,8 +7,9 @@ or that runs the server too, that is the figure to compare.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, Final
@@ -53,8 +54,14 @@ def _append(target: Log, options: Options, threads: int) -> None:
         for _, error in target.append_many([Record(TOPIC, body) for body in batch]).failed:
             raise error
 
+    under_way = deque[Future[None]]()
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(send, bodies(options)))
+        for batch in bodies(options):  # made as they are taken: all of them may be more than the memory holds
+            if len(under_way) >= 2 * threads:
+                under_way.popleft().result()
+            under_way.append(pool.submit(send, batch))
+        for future in under_way:
+            future.result()
 
 
 def until_stable(target: Log) -> None:

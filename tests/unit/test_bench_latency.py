@@ -11,7 +11,7 @@ import pytest
 from cassandra import OperationTimedOut
 from rich.console import Console
 
-from cqueue.bench import bare, children, followers, growth, latency, sends, throughput
+from cqueue.bench import bare, children, followers, growth, latency, log, sends, throughput
 from cqueue.bench.bare import Pace
 from cqueue.bench.options import Options
 from cqueue.bench.setup import open_bench, silent, times_ms
@@ -296,3 +296,23 @@ def test_messages_that_did_not_come_back_are_told():
     share = growth._Share(9, 0.0, 1.0, [0.1])
     with pytest.raises(NotDone, match="only 9 of 10 messages"):
         growth._rate([share], Options(messages=10))
+
+
+def test_a_benchmark_of_a_log_makes_its_bodies_as_they_are_taken(monkeypatch):
+    """All of them may be more than the memory holds."""
+    made, appended = [], []
+
+    def bodies(_options):
+        for turn in range(40):
+            assert turn - len(appended) <= 8  # two batches for each thread
+            made.append(turn)
+            yield [b""]
+
+    def append_many(batch):
+        appended.append(batch)
+        return SimpleNamespace(failed=[])
+
+    target = SimpleNamespace(append_many=append_many)
+    monkeypatch.setattr(log, "bodies", bodies)
+    log._append(target, SimpleNamespace(messages=40), threads=4)
+    assert len(appended) == len(made) == 40

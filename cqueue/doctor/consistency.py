@@ -94,15 +94,16 @@ def _copies(held: Mapping[str, int], nodes: Mapping[str, int], settings: Setting
             remedy=f"Add nodes to {short}{fewer}",
             figures={**figures, "nodes": holding},
         )
-    elif total == there == 1:
+    elif total == there == 1 == sum(held.values()):
         yield SUBJECT.info(
             f"{where}: one node with the only copy",
             reason="A crash of the node is an outage, and its disk holds all there is. Good for development.",
             figures=figures,
         )
     elif total < WANTED_COPIES:
+        disk = "has the only copy" if total == sum(held.values()) else "may have what no other centre has yet"
         reason = (
-            "A crash of one node is an outage for its part of the messages, and its disk the only copy."
+            f"A crash of one node is an outage for its part of the messages, and its disk {disk}."
             if total == 1
             else "A quorum of two is both: a crash of one node stops its part of the messages."
         )

@@ -33,6 +33,6 @@ SELECT_MADE_AT: Final = (
 )
 # One row for each repair that any node has coordinated in the last 30 days.
 SELECT_REPAIRS: Final = (
-    "SELECT keyspace_name, columnfamily_names, finished_at, exception_message "
+    "SELECT keyspace_name, columnfamily_names, successful_ranges, finished_at, exception_message "
     "FROM system_distributed.parent_repair_history"
 )

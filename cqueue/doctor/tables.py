@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from cqueue.doctor import node_values as values
@@ -36,6 +37,8 @@ SLOW_MS: Final = 250
 """ms of 1 read in 100 on one node from which it is slow: a claim makes several, one after the other."""
 FEW_READS: Final = 100
 """Reads since the node started below which their times say little: the first ones of a node are slow."""
+TOKENS: Final = (-(1 << 63), (1 << 63) - 1)
+"""All tokens of Cassandra's usual partitioner, behind the first one and up to the last."""
 DELETED_ROWS: Final = frozenset({"messages", "bodies", "shards", "log", "log_shards", "queues", "schedules"})
 """Tables whose rows are deleted. In the others rows expire, so that nothing can come back."""
 
@@ -157,7 +160,7 @@ def repairs(
     now: datetime,
     since: datetime | None = None,
 ) -> Iterator[Finding]:
-    """Judge when the tables were repaired last; a repair may be one of some tables only.
+    """Judge when all of the tables was repaired last; a repair may be one of some tables or nodes only.
 
     rows: of the repair history, with times in UTC. graces: gc_grace in seconds by table. since: when the
     keyspace was made.
@@ -178,7 +181,11 @@ def repairs(
             figures={"age_s": round(young_s), "gc_grace_s": grace_s},
         )
         return
-    ended = "none in the history" if age_s is None else f"the last one ended {_time(age_s)} ago"
+    ended = (
+        "not all token ranges are in the history"
+        if age_s is None
+        else f"the last one ended {_time(age_s)} ago"
+    )
     old = never or sorted(name for name in graces if ages_s[name] > grace_s)
     of = "" if len(old) == len(graces) else f" of {', '.join(old)}"
     yield SUBJECT.warning(
@@ -191,14 +198,34 @@ def repairs(
 
 
 def _repair_ages_s(rows: Iterable[Any], keyspace: str, now: datetime) -> dict[str, float]:
-    """Return how many seconds ago the last repair of each table ended; without tables that had none."""
+    """Return how many seconds ago the last repairs of each whole table ended; not of one that had none."""
+    ended = [
+        ((now - row.finished_at.replace(tzinfo=UTC)).total_seconds(), row)
+        for row in rows
+        if row.keyspace_name == keyspace and row.finished_at is not None and not row.exception_message
+    ]
     ages_s: dict[str, float] = {}
-    for row in rows:
-        if row.keyspace_name == keyspace and row.finished_at is not None and not row.exception_message:
-            age_s = (now - row.finished_at.replace(tzinfo=UTC)).total_seconds()
-            for name in row.columnfamily_names or ():
-                ages_s[name] = min(age_s, ages_s.get(name, math.inf))
+    gaps: dict[str, list[tuple[int, int]]] = defaultdict(lambda: [TOKENS])
+    for age_s, row in sorted(ended, key=itemgetter(0)):
+        done = [span for text in row.successful_ranges or () for span in _spans(text)]
+        for name in (name for name in row.columnfamily_names or () if name not in ages_s):
+            for span in done:
+                gaps[name] = [left for gap in gaps[name] for left in _without(gap, span)]
+            if not gaps[name]:
+                ages_s[name] = age_s
     return ages_s
+
+
+def _spans(text: str) -> Iterator[tuple[int, int]]:
+    """Yield the tokens of a range such as `(-5,7]`, each span with its begin below its end."""
+    begin, end = map(int, text.strip("(]").split(","))
+    yield from [(begin, end)] if begin < end else [(begin, TOKENS[1]), (TOKENS[0], end)]
+
+
+def _without(gap: tuple[int, int], span: tuple[int, int]) -> Iterator[tuple[int, int]]:
+    for begin, end in ((gap[0], min(gap[1], span[0])), (max(gap[0], span[1]), gap[1])):
+        if begin < end:
+            yield begin, end
 
 
 # ── What the nodes say ──

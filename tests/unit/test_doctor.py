@@ -334,6 +334,14 @@ def test_a_remedy_asks_for_no_more_copies_than_there_are_nodes(replication, node
     assert f"--replication dc1={asked}," in found.remedy
 
 
+def test_the_one_copy_at_home_is_not_the_only_one_where_another_centre_has_copies():
+    """Its own centre alone votes; the other one gets what it acknowledges, a moment later."""
+    found = only(consistency.judged(copies(dc1=1, dc2=3), {"dc1": 1, "dc2": 3}, CLIENT))
+    assert (found.severity, found.found) == (WARNING, "dc1: 1 copy on 1 node")
+    assert "only copy" not in found.reason
+    assert "only copy" in only(consistency.judged(copies(dc1=1), {"dc1": 1}, CLIENT)).found
+
+
 def test_a_remedy_asks_for_nodes_before_copies_that_would_have_none():
     found = only(consistency.judged(copies(dc1=1), {"dc1": 2}, CLIENT))
     assert found.remedy.startswith("Add nodes to dc1, then cqueue schema apply --replication dc1=3,")
@@ -620,12 +628,16 @@ NOW = datetime(2030, 1, 10, tzinfo=UTC)
 GRACES = {"messages": DAY_S, "bodies": 2 * DAY_S}
 
 
-def repaired(*rows):
-    """A history of repairs: keyspace, how long ago each ended, its error, and its tables if not all."""
+def repaired(*rows, ranges=("(0,0]",)):
+    """A history of repairs: keyspace, how long ago each ended, its error, and its tables if not all.
+
+    ranges: of each, as Cassandra writes them.
+    """
     return [
         SimpleNamespace(
             keyspace_name=name,
             columnfamily_names={*some} or {*GRACES, "workers"},
+            successful_ranges={*ranges},
             finished_at=age and (NOW - age).replace(tzinfo=None),
             exception_message=error,
         )
@@ -655,13 +667,25 @@ def test_a_repair_of_some_tables_is_none_of_the_others():
     found = only(tables.repairs(repaired(some), "shop", GRACES, NOW))
     assert (found.severity, found.found) == (
         WARNING,
-        "no repair of bodies within gc_grace of 1d: none in the history",
+        "no repair of bodies within gc_grace of 1d: not all token ranges are in the history",
     )
     all_before = ("shop", timedelta(hours=30), None)
     found = only(tables.repairs(repaired(all_before, some), "shop", GRACES, NOW))
     assert found.found.startswith("no repair of bodies within gc_grace of 1d: the last one ended 1d")
     others = ("shop", timedelta(hours=3), None, "bodies")
     assert only(tables.repairs(repaired(some, others), "shop", GRACES, NOW)).severity is OK
+
+
+def test_a_repair_of_one_node_is_none_of_the_others():
+    """All ranges count, and the oldest part says how old all is."""
+    whole = ("shop", timedelta(hours=30), None)
+    one = repaired(("shop", timedelta(hours=2), None), ranges=["(5,9]", "(-40,-7]"])
+    assert only(tables.repairs(one, "shop", GRACES, NOW)).severity is WARNING
+    assert (
+        only(tables.repairs([*one, *repaired(whole)], "shop", GRACES, NOW)).figures["repair_age_s"] == 108_000
+    )
+    others = repaired(("shop", timedelta(hours=3), None), ranges=["(9,-40]", "(-7,6]"])
+    assert only(tables.repairs([*others, *one], "shop", GRACES, NOW)).figures["repair_age_s"] == 10_800
 
 
 def test_a_young_keyspace_need_not_have_been_repaired():

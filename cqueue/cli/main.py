@@ -22,7 +22,7 @@ app = typer.Typer(
     help="Durable queues on Apache Cassandra.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 
 

@@ -48,6 +48,7 @@ def test_version(capsys):
         (["queue", "list", "-v"], "-v goes before the command: cqueue -v … queue …"),
         (["queue", "list", "--url=x"], "--url goes before the command"),
         (["schema", "plan", "--gc-grace", "x"], "--gc-grace"),
+        (["queue", "create"], "Try 'cqueue queue create --help' for help."),
         (["set-priority", "-1", "aaaa"], "No such option: -1. Write -- before an argument"),
         (["set-priority", "3", "aaaa", "-q"], "No such option: -q\n"),
         (["set-priority", "--", "-1", "aaaa"], "from 0 (most urgent) to 9"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -209,8 +210,8 @@ def _repair_ages_s(rows: Iterable[Any], keyspace: str, now: datetime) -> dict[st
     for age_s, row in sorted(ended, key=itemgetter(0)):
         done = [span for text in row.successful_ranges or () for span in _spans(text)]
         for name in (name for name in row.columnfamily_names or () if name not in ages_s):
-            for span in done:
-                gaps[name] = [left for gap in gaps[name] for left in _without(gap, span)]
+            for begin, end in done:
+                _take_out(gaps[name], begin, end)
             if not gaps[name]:
                 ages_s[name] = age_s
     return ages_s
@@ -222,10 +223,13 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
     yield from [(begin, end)] if begin < end else [(begin, TOKENS[1]), (TOKENS[0], end)]
 
 
-def _without(gap: tuple[int, int], span: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    for begin, end in ((gap[0], min(gap[1], span[0])), (max(gap[0], span[1]), gap[1])):
-        if begin < end:
-            yield begin, end
+def _take_out(gaps: list[tuple[int, int]], begin: int, end: int) -> None:
+    """Take the tokens behind `begin` and up to `end` out of what is left, which stays in order."""
+    first = bisect_right(gaps, begin, key=itemgetter(1))
+    last = bisect_left(gaps, end, lo=first, key=itemgetter(0))
+    if first < last:
+        ends = (gaps[first][0], begin), (end, gaps[last - 1][1])
+        gaps[first:last] = [gap for gap in ends if gap[0] < gap[1]]
 
 
 # ── What the nodes say ──

@@ -24,6 +24,8 @@ FRESH_S: Final = 2.0
 """Seconds for which an answer is shown without asking again."""
 DUTY: Final = 20
 """An answer is kept this many times as long as its read took, so a read takes at most a 20th of a thread."""
+OLD_S: Final = 15.0
+"""An answer that is kept longer, as its read took long, is shown with its age from then on."""
 WAIT_S: Final = 3.0
 """Seconds that a page waits for a read; then it shows the last answer, or says that there is none. If there
 is one they count from the read's beginning: reads that hang hold up one look, together no longer than one."""
@@ -70,14 +72,16 @@ class _Entry:
     under_way: Future[None] | None = field(default=None, repr=False)
     put_off: bool = False  # it was due and not begun, as too many others waited
 
-    @property
-    def trouble(self) -> str | None:
-        """Why there is no newer answer; None if none is due."""
+    def trouble(self, now_s: float) -> str | None:
+        """Return why there is no newer answer; None if none is due."""
         if self.error is not None:
             return str(self.error)
         if self.under_way is not None:
             return "the newest answer is still on its way"
-        return "too many reads wait for Cassandra's answers" if self.put_off else None
+        if self.put_off:
+            return "too many reads wait for Cassandra's answers"
+        is_kept = now_s - self.tried_s > OLD_S and DUTY * self.took_s > OLD_S
+        return f"the read took {self.took_s:.1f} s, so it is made seldom" if is_kept else None
 
 
 class Shared:
@@ -240,4 +244,4 @@ class Begun(Generic[T]):
 def _answer(entry: _Entry, now_s: float) -> Known[Any] | CqueueError | None:
     if entry.read_s is None or isinstance(entry.error, BadInput):
         return entry.error
-    return Known(entry.value, now_s - entry.read_s, entry.trouble)
+    return Known(entry.value, now_s - entry.read_s, entry.trouble(now_s))

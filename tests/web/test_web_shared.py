@@ -10,7 +10,7 @@ pytest.importorskip("starlette", reason="the dashboard needs the extra `web`")
 
 from cqueue.errors import QueueNotFound, Unavailable
 from cqueue.web.rate import RateLimit
-from cqueue.web.shared import A_SECOND, AT_ONCE, DUTY, FRESH_S, PAGES, Known, Shared
+from cqueue.web.shared import A_SECOND, AT_ONCE, DUTY, FRESH_S, OLD_S, PAGES, Known, Shared
 from tests.fix_dispatcher import until
 
 
@@ -62,6 +62,18 @@ def test_an_answer_that_took_long_is_kept_longer(shared, clock):
     assert shared.get("k", read).value == "a"
     clock.now_s += 0.1
     assert shared.get("k", read).value == "b"
+
+
+def test_an_answer_that_is_kept_for_minutes_says_so(shared, clock):
+    """Otherwise a queue that was emptied minutes ago looks full on its page."""
+
+    def read():
+        clock.now_s += 8.0
+        return "a"
+
+    assert shared.get("k", read).trouble is None
+    clock.now_s += OLD_S + 1
+    assert shared.get("k", read).trouble == "the read took 8.0 s, so it is made seldom"
 
 
 def test_a_failure_shows_what_was_known_and_is_not_repeated_at_once(shared, clock):

@@ -24,8 +24,8 @@ _NOT_TOLD = (
     "messages, and drop what clients of {new} send."
 )
 _RESUME = (
-    "No partition is dropped from now on. When {home} is back and repaired, run `cqueue dc resume-retiring "
-    "--repaired`; if it never comes back, `--given-up`."
+    "No partition is dropped from now on. Repair every node of all data centres, once {home} can be "
+    "reached, and run `cqueue dc resume-retiring --repaired`; if {home} never comes back, `--given-up`."
 )
 
 

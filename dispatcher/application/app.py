@@ -203,13 +203,13 @@ class App:
         def decorate(function: Callable[P, R]) -> PeriodicTask[P, R]:
             task = PeriodicTask(function, self._sender, **self._completed(function, given))
             declared = Declared(task.name if key is None else key, trigger, task)
+            self._registry.add(task)
             place = (declared.key, task.queue)
             if taken := [one.task.name for one in self._declared if (one.key, one.task.queue) == place]:
                 raise ConfigError(
                     f"the tasks {taken[0]!r} and {task.name!r} have one schedule, {declared.key!r}: only one "
                     "of them would be called; give each a key="
                 )
-            self._registry.add(task)
             self._declared.append(declared)
             return task
 

@@ -87,7 +87,7 @@ $(CORE_STAMP): setup.cfg pyproject.toml
 jars: $(STAMP)
 	@$(BIN)/cqueue dev jars
 
-demo: $(firstword $(wildcard $(STAMP)) $(CORE_STAMP))  ## Run the main job on an embedded Cassandra, and account for every message.
+demo: $(if $(filter-out demo,$(MAKECMDGOALS)),$(STAMP),$(firstword $(wildcard $(STAMP)) $(CORE_STAMP)))  ## Run the main job on an embedded Cassandra, and account for every message.
 	@$(BIN)/cqueue dev jars
 	@echo "== Running the demo"
 	@$(BIN)/cqueue demo

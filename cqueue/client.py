@@ -523,6 +523,10 @@ class Inside(NamedTuple):
         """The damaged rows that this process has met; a lazy client has another one once it is connected."""
         return self.driver.store.quarantine
 
+    def is_alone(self) -> None:
+        """Say that nobody else writes into its queues and logs, as in a benchmark: no deletion waits."""
+        self.catalog.is_shared = self.logs.is_shared = False
+
     def subscription(self, log: str, name: str) -> ExistingSubscription:
         """Return a subscription to look at and to change; `Client.subscribe` would make one.
 

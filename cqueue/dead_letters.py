@@ -419,17 +419,23 @@ class DeadLetters:
     def _sending(self, max_redrives: int | None) -> Step:
         """Return the step that sends letters back. Before the first, it alters the queue: `derived_sends`."""
         entry = self._catalog.entry(self.queue)
+        failure: CqueueError | None = None  # of the alteration, which is tried once
 
         def step(some: Sequence[Found]) -> Sequence[redriving.LetterOutcome]:
+            nonlocal failure
             now = self._catalog.entry(self.queue)
             dead = self._catalog.dead_of(now.spec)
             if dead is None or any(one.wide_row.queue != dead.partition for one in some):
                 raise NotDone(f"queue {self.queue!r} was deleted and made again; this letter is not its own")
-            if some and not now.config.derived_sends:  # a redrive that sends nothing alters nothing
+            if failure is None and some and not now.config.derived_sends:  # what sends nothing alters nothing
                 try:
                     self._catalog.alter(self.queue, {"derived_sends": True})
                 except OutcomeUnknown as exc:
-                    raise NotDone(f"it is not sent, as the queue may not be altered yet: {exc}") from exc
+                    failure = Unavailable(f"it is not sent, as the queue may not be altered yet: {exc}")
+                except CqueueError as exc:
+                    failure = exc
+            if failure is not None:
+                raise failure
             return redriving.send_back(
                 self._driver,
                 self._producer,

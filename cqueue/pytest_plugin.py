@@ -101,8 +101,7 @@ def cqueue_url(request: pytest.FixtureRequest) -> Iterator[str]:
     url = f"memory://{secrets.token_hex(6)}" if in_memory else request.getfixturevalue("cqueue_cassandra")
     yield url
     with connect(url) as client:
-        own = inside(client)
-        own.catalog.is_shared = own.logs.is_shared = False  # nobody writes any more: no deletion has to wait
+        inside(client).is_alone()
         for queue in client.queues():
             if not queue.endswith(".dead"):
                 client.delete_queue(queue)

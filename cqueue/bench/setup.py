@@ -134,7 +134,7 @@ def open_bench(settings: Settings) -> Iterator[Bench]:
         connection,
         Client(store, on_close=lambda: None, local_dc=settings.local_dc, notify=notify) as client,
     ):
-        inside(client).catalog.is_shared = False  # its queues are its own: no deletion has to wait
+        inside(client).is_alone()
         yield Bench(settings, connection, store, client)
 
 

@@ -83,7 +83,7 @@ def _run(cli: CliContext, client: Client, options: Options, interrupts: Interrup
     from cqueue.demo import Demo, display  # noqa: PLC0415 - as above
 
     interrupted = False
-    inside(client).catalog.is_shared = False  # its queues are its own: no deletion has to wait
+    inside(client).is_alone()
     # Refusals are what the account is about; as log lines they would only hide it.
     logging.getLogger("cqueue").addHandler(logging.NullHandler())
     with (

@@ -113,6 +113,7 @@ def _wait(
         if now_s >= min(grown_s + limit_s, began_s + MOST_LIMITS * limit_s):
             raise _failure(waiting[0], f"{failing} within {now_s - began_s:.0f} s", _LATE)
         time.sleep(_POLL_SECONDS)
+    tell(0)
 
 
 def _is_gone(node: Node, launched: Mapping[int, int]) -> bool:

@@ -93,7 +93,7 @@ class LogCatalog:
         known = self._entries.get(name) if isinstance(name, str) else None
         if known is not None and time.monotonic() - known[1] < fresh_s:
             return known[0]
-        left_s = waiting.left_s(self._driver.deadline_s)
+        left_s, began_s = waiting.left_s(self._driver.deadline_s), time.monotonic()
         try:
             # What needs a log that is known has half of its time left if this read takes long.
             with self._driver.limited(left_s if known is None else left_s / 2):
@@ -105,13 +105,14 @@ class LogCatalog:
         if row is None or row.state == DELETING:
             self._entries.pop(name, None)
             raise LogNotFound(f"there is no log {name!r}; create it with create_log or `cqueue log create`")
-        return self._remember(row)
+        return self._remember(row, began_s)
 
-    def _remember(self, row: LogRow) -> LogEntry:
+    def _remember(self, row: LogRow, read_s: float) -> LogEntry:
+        """read_s: when its read began; a later deletion is not in it."""
         entry = self._entry_of(row)
         if len(self._entries) >= REMEMBERED and row.name not in self._entries:
             self._entries.clear()
-        self._entries[row.name] = (entry, time.monotonic())
+        self._entries[row.name] = (entry, read_s)
         return entry
 
     def _entry_of(self, row: LogRow) -> LogEntry:
@@ -173,6 +174,7 @@ class LogCatalog:
         wanted = LogConfig() if config is None else config
         if not isinstance(wanted, LogConfig):
             raise ConfigError(f"config is {config!r}; it takes a LogConfig")
+        began_s = time.monotonic()
         row = self._insert(name, wanted)
         if row is None:
             row = self._driver.ask(ReadLog(name))
@@ -184,7 +186,7 @@ class LogCatalog:
                 raise LogExists(f"log {name!r} {EXISTS}")
             if differ := with_other_settings(self._config_of(row), named_settings(wanted)):
                 raise LogExists(f"log {name!r} exists {differ}")
-        return self._remember(row)
+        return self._remember(row, began_s)
 
     def _insert(self, name: str, config: LogConfig) -> LogRow | None:
         """Create a log's row, and return it; None if there is one already."""
@@ -205,7 +207,7 @@ class LogCatalog:
             ConfigError: a value is out of range, or fixed.
             LogNotFound: there is no such log.
         """
-        now_ms = self._driver.clock.now_us() // 1000
+        now_ms, began_s = self._driver.clock.now_us() // 1000, time.monotonic()
 
         def altered(row: LogRow) -> LogRow:
             before = self._config_of(row)
@@ -217,7 +219,7 @@ class LogCatalog:
                 stored = with_growth(stored, now_ms, before.partitions)
             return row._replace(config=stored)
 
-        return self._remember(self._change(name, altered))
+        return self._remember(self._change(name, altered), began_s)
 
     def _change(self, name: str, change: Callable[[LogRow], LogRow], *, only: LogRow | None = None) -> LogRow:
         """Change a log's row. only: the log as it was found, whose row may be damaged; no later one."""
@@ -278,7 +280,7 @@ class LogCatalog:
                 spec, listed = self._entry_of(row).spec, False
             except DamagedRow:
                 spec, listed = self._entry_as(row, LogConfig()).spec, True
-            if not spec.ttl_s and self.is_shared:  # what is appended after the drop would stay for good
+            if (listed or not spec.ttl_s) and self.is_shared:  # what is appended later would stay for good
                 waiting.sleep(FRESH_S + spec.settle_us / 1e6)
             self._driver.run(_drop_all(spec, listed=listed))
             self._drop_subscriptions(spec)

@@ -58,7 +58,7 @@ EPOCHS_AT_ONCE = 32
 """Epochs that are read side by side."""
 DROP_TRIES = 8
 """Tries to drop what consumers wrote into a wide row. Each one that fails needs a claim in that moment, by a
-consumer that does not know of the queue's deletion for up to 2 s."""
+consumer that does not know of the queue's deletion yet."""
 END = (1 << 124) - 1
 """The highest id: a TimeUUID holds 60 bits of time, and one more would wrap around to the lowest."""
 
@@ -115,7 +115,9 @@ class Walk:
         self._last = last
         self._at_us = max(wide_row.time_shard * 1000, ids.time_us(after))
         self._end_us = registry.end_us(spec, wide_row)
-        self._piece_us = max(SHORTEST_PIECE_US, (self._end_us - self._at_us) // FIRST_SHARE)
+        # Of the whole row, wherever the walk begins: one that is often cut off gets on by equal steps.
+        width_us = self._end_us - wide_row.time_shard * 1000
+        self._piece_us = max(SHORTEST_PIECE_US, width_us // FIRST_SHARE)
 
     @property
     def upto(self) -> int:

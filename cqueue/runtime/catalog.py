@@ -468,8 +468,11 @@ class Catalog:
         if found is None or again is None or again.incarnation != found.incarnation:
             raise QueueNotFound(f"there is no queue {name!r}")
         # Only those found: another process may delete the queue as well, and make a new one.
-        self._mark_deleted(found)
+        if found.state != DELETING:
+            self._mark_deleted(found)
         with unknown_if_not_done(f"queue {name!r} is deleted in part"):
+            if found.state == DELETING:
+                self._bump()  # the call that marked it may have broken off before
             if dead is not None:  # before anything is deleted: a queue must not do without it
                 self._mark_deleted(dead)
             self._wait_for_others()
@@ -495,17 +498,17 @@ class Catalog:
         return row
 
     def _mark_deleted(self, row: QueueRow) -> None:
-        if row.state == DELETING:
-            self._bump()  # the call that marked it may have broken off before
-        else:
-            with suppress(QueueNotFound):  # somebody else has marked it, or deleted it
-                self._change(row.name, lambda row: row._replace(state=DELETING), only=row)
+        try:
+            self._change(row.name, lambda row: row._replace(state=DELETING), only=row)
+        except QueueNotFound:  # it was marked, by a call that may have broken off then, or deleted
+            self._bump()
 
     def _wait_for_others(self) -> None:
         """Wait until other processes know that a queue is being deleted, and what they sent is stored.
 
-        A send goes by a configuration of up to `MAX_AGE_S`, and counts within W. One that came later would
-        stay for good: the deletes in the registry hide its wide row, and then the queue's row is gone.
+        A send goes by a configuration of up to `MAX_AGE_S`, and counts within W. What came later would stay
+        for good: the deletes in the registry hide its wide row, and then the queue's row is gone. So stays
+        the end of a `send_many` that takes longer.
         """
         if self.is_shared:
             waiting.sleep(MAX_AGE_S + self.deployment().settle_ms / 1000)

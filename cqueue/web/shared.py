@@ -52,11 +52,16 @@ K = TypeVar("K", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Known(Generic[T]):
-    """An answer. age_s: seconds since it was read; trouble: why there is no newer one, or None."""
+    """An answer.
+
+    age_s: seconds since it was read. trouble: why there is no newer one, or None. is_kept: none was due, as
+        its read takes long.
+    """
 
     value: T
     age_s: float
     trouble: str | None = None
+    is_kept: bool = False
 
 
 @dataclass(slots=True)
@@ -72,7 +77,8 @@ class _Entry:
     under_way: Future[None] | None = field(default=None, repr=False)
     put_off: bool = False  # it was due and not begun, as too many others waited
 
-    def trouble(self, now_s: float) -> str | None:
+    @property
+    def trouble(self) -> str | None:
         """Return why there is no newer answer; None if none is due."""
         if self.error is not None:
             return str(self.error)
@@ -80,8 +86,11 @@ class _Entry:
             return "the newest answer is still on its way"
         if self.put_off:
             return "too many reads wait for Cassandra's answers"
-        is_kept = now_s - self.tried_s > OLD_S and DUTY * self.took_s > OLD_S
-        return f"the read took {self.took_s:.1f} s, so it is made seldom" if is_kept else None
+        return None
+
+    def is_kept(self, now_s: float) -> bool:
+        """Return whether the answer is old, as its read took long."""
+        return now_s - self.tried_s > OLD_S and DUTY * self.took_s > OLD_S
 
 
 class Shared:
@@ -244,4 +253,8 @@ class Begun(Generic[T]):
 def _answer(entry: _Entry, now_s: float) -> Known[Any] | CqueueError | None:
     if entry.read_s is None or isinstance(entry.error, BadInput):
         return entry.error
-    return Known(entry.value, now_s - entry.read_s, entry.trouble(now_s))
+    age_s = now_s - entry.read_s
+    if entry.trouble is None and entry.is_kept(now_s):
+        why = f"the read took {entry.took_s:.1f} s, so it is made seldom"
+        return Known(entry.value, age_s, why, is_kept=True)
+    return Known(entry.value, age_s, entry.trouble)

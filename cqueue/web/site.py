@@ -103,7 +103,7 @@ class Site:
                 access=self.access,
                 signed_in=self.access.asks and person is not None,
                 told=TOLD.get(request.query_params.get("told", "")),
-                old=max(old, key=lambda known: known.age_s, default=None),
+                old=max(old, key=lambda known: (not known.is_kept, known.age_s), default=None),
                 damaged=inside(self.client).quarantine.of(*tables),
                 url=lambda *parts, **query: url_of(base, *parts, **query),
                 again=lambda **changes: _again(request, changes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import copy_context
@@ -186,6 +187,8 @@ class EventLoop:
                 raise
             raise Interrupted from exc
         finally:
+            if self._asked_s is not None:  # what comes now has not blocked the loop so far
+                self._asked_s = time.monotonic()
             delivery.task = None
             if timer is not None:
                 timer.cancel()

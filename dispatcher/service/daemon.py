@@ -60,6 +60,8 @@ NAMED: Final = 20
 """Queues that a line of the log names: the names of thousands would be a line of a megabyte."""
 LAST_CALLS_S: Final = 3.0
 """Seconds for what the application has registered with `atexit`: a child says nothing to its parent then."""
+POOLS_S: Final = 1.0
+"""Seconds of these in which jobs of a `ProcessPoolExecutor` may end."""
 BUG: Final = 70
 """Exit code after an error of this library or the application: EX_SOFTWARE of sysexits.h."""
 
@@ -443,6 +445,8 @@ def child(fd: int, memory: int) -> int:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: inbox.put(Ordered("SIGTERM")))
+    # A terminal with `stty tostop` would stop a process outside its foreground group at each line of the log.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
     end_forks_by_sigterm()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OBEYED)  # blocked since the start of the process
     threading.Thread(target=obey, name="cqueue-parent", daemon=True).start()
@@ -460,14 +464,20 @@ def leave(code: int) -> NoReturn:
     """End the process, whatever its threads do: those that nobody can end delay no exit. Processes of pools
     end as well: without this one they would wait for work for ever.
     """
+    try:
+        _kill_pools()
+        for stream in (sys.stdout, sys.stderr):
+            # The process was started without it, a handler has closed it, or nobody reads it any more
+            with contextlib.suppress(AttributeError, ValueError, OSError):
+                stream.flush()
+    finally:
+        os._exit(code)
+
+
+def _kill_pools() -> None:
     for worker in multiprocessing.active_children():
         with contextlib.suppress(OSError, ValueError):  # it has just ended, or was closed
             worker.kill()
-    for stream in (sys.stdout, sys.stderr):
-        # The process was started without it, a handler has closed it, or nobody reads it any more
-        with contextlib.suppress(AttributeError, ValueError, OSError):
-            stream.flush()
-    os._exit(code)
 
 
 def end_child(code: int) -> NoReturn:
@@ -475,7 +485,7 @@ def end_child(code: int) -> NoReturn:
 
     The usual end of Python would wait for threads that nobody can end, too. What is registered may wait as
     well: a timer leaves then. A `ProcessPoolExecutor` registers with `threading`, and multiprocessing waits
-    for its processes, so it goes first.
+    for its processes, so it goes first; those whose jobs last longer than `POOLS_S` are killed.
     """
     try:
         if code == Exit.DRAINED:
@@ -483,7 +493,11 @@ def end_child(code: int) -> NoReturn:
             timer.daemon = True
             timer.start()
             if pools := sys.modules.get("concurrent.futures.process"):
-                pools._python_exit()  # noqa: SLF001 - as the usual end of Python does
+                # As the usual end of Python does.
+                ending = threading.Thread(target=pools._python_exit, daemon=True)  # noqa: SLF001
+                ending.start()
+                ending.join(POOLS_S)
+                _kill_pools()
             atexit._run_exitfuncs()  # noqa: SLF001 - as multiprocessing ends its children
     finally:
         leave(code)

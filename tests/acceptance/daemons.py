@@ -79,7 +79,7 @@ class Site:
         """Stop all, and delete the queues: the next test makes them anew."""
         for daemon in self.daemons:
             daemon.close()
-        inside(self.client).catalog.is_shared = False  # nobody sends any more
+        inside(self.client).is_alone()
         for name in ATTEMPTS:
             with suppress(cqueue.CqueueError):
                 self.client.delete_queue(name)

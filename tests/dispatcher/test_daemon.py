@@ -782,6 +782,25 @@ def test_a_childs_processes_of_a_pool_end_with_it(tmp_path, fifo, end):
     assert (tmp_path / "tidied").exists() is (end == "drained")
 
 
+def test_a_childs_last_calls_are_made_though_a_pool_has_work(tmp_path, fifo):
+    script = textwrap.dedent(POOL) + textwrap.dedent("""
+        import atexit, pathlib, threading
+        from cqueue.dispatcher.service import daemon
+
+        def work():
+            threading.Event().wait()
+
+        daemon.POOLS_S, daemon.LAST_CALLS_S = 0.01, 60
+        atexit.register(pathlib.Path("tidied").touch)
+        pool.submit(hold, "fifo").result()
+        pool.submit(work)
+        daemon.end_child(0)
+    """)
+    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
+    until(fifo)
+    assert (tmp_path / "tidied").exists()
+
+
 def test_processes_of_a_pool_end_with_a_process_that_leaves(fifo):
     script = textwrap.dedent(POOL) + textwrap.dedent("""
         from cqueue.dispatcher.service import daemon

@@ -26,6 +26,7 @@ from cqueue.dispatcher.execution.delivery import (
 )
 from cqueue.dispatcher.execution.event_loop import EventLoop
 from cqueue.dispatcher.execution.events import Event
+from cqueue.dispatcher.execution.middleware import Middleware
 from cqueue.dispatcher.execution.retry import DEFAULT_POLICY
 from cqueue.dispatcher.execution.runner import STUCK_S, Runner
 from cqueue.dispatcher.execution.telemetry import Telemetry
@@ -525,4 +526,30 @@ def test_a_loop_is_overdue_that_is_blocked_by_a_handler_as_it_is_cancelled(start
     loop.watch(now_s)
     assert loop.overdue_s(now_s + 100) == pytest.approx(100)
     go_on.set()
+    stop(loop, backlog)
+
+
+def test_a_loop_is_not_overdue_just_after_a_handler_that_might_block_it(start_loop, settled):
+    """What blocks it now has a minute of its own."""
+    begun, in_hook, go_on, leave_hook = (threading.Event() for _ in range(4))
+
+    class Slow(Middleware):
+        def after_run(self, message, context, answer, error):
+            in_hook.set()
+            assert leave_hook.wait(SOON_S)
+
+    async def block(*_):
+        begun.set()
+        assert go_on.wait(SOON_S)
+
+    loop, backlog = start_loop(Runner(Telemetry(), [Slow()], lambda _, verdict: settled.append(verdict)))
+    backlog.put([make_coroutine(block)])
+    assert begun.wait(SOON_S)
+    began_s = time.monotonic() - 100
+    loop.watch(began_s)
+    assert loop.overdue_s(began_s + 100) == 0
+    go_on.set()
+    assert in_hook.wait(SOON_S)
+    assert loop.overdue_s(time.monotonic()) < 50
+    leave_hook.set()
     stop(loop, backlog)

@@ -6,6 +6,7 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from cqueue import ids, quarantine
 from cqueue.client import Client
 from cqueue.errors import DamagedRow
 from cqueue.history import PREFIX
+from cqueue.log import catalog as log_catalog
 from cqueue.protocol.inspection import END
 from cqueue.runtime import catalog, waiting
 from cqueue.store.log_operations import (
@@ -466,6 +468,25 @@ def test_what_others_append_until_they_hear_of_a_deletion_goes_as_well(monkeypat
     assert waits == ([] if ttl else [7.0])
     left = [store.execute(CountRecords(shard, ids.START, END)).records for shard in shards]
     assert bool(sum(left)) is bool(ttl)
+
+
+def test_what_is_known_of_a_log_is_as_old_as_the_question(monkeypatch):
+    """A deletion waits for those who asked before it, however late the answer comes."""
+    store, now, asked = FaultyStore(), [0.0], []
+
+    def answer_late(operation):
+        if isinstance(operation, ReadLog):
+            asked.append(operation)
+            now[0] += 6.0
+
+    monkeypatch.setattr(log_catalog, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with Client(store) as client:
+        client.create_log("trail")
+        client._logs._entries.clear()
+        store.trouble = answer_late
+        client._logs.entry("trail")
+        client._logs.entry("trail")
+        assert len(asked) == 2
 
 
 def test_a_deletion_that_goes_on_tells_all_clients():

@@ -602,17 +602,24 @@ def test_a_letter_that_is_held_stays(client, queue):
     assert queue.dead_letters.list() == []
 
 
-def test_a_letter_is_not_sent_where_the_queue_may_not_be_altered(queue, monkeypatch):
-    """Nor is its outcome unknown then, whatever became of the change."""
-    bury(queue, task(0))
+@pytest.mark.parametrize("failure", [cqueue.OutcomeUnknown, cqueue.Unavailable, cqueue.Refused])
+def test_letters_are_not_sent_where_the_queue_may_not_be_altered(queue, monkeypatch, failure):
+    """Nor is their outcome unknown, whatever became of the change, which is not tried again for others."""
+    bury(queue, *map(task, range(300)))
+    catalog, tries = queue.dead_letters._catalog, []
+    alter = catalog.alter
 
-    def fail(*_):
-        raise cqueue.OutcomeUnknown("no answer")
+    def fail(*change):
+        tries.append(change)
+        alter(*change)
+        raise failure("no answer")
 
-    monkeypatch.setattr(queue.dead_letters._catalog, "alter", fail)
-    ((_, error),) = queue.dead_letters.redrive(everything=True).failed
-    assert isinstance(error, cqueue.NotDone)
-    assert len(queue.dead_letters.list()) == 1
+    monkeypatch.setattr(catalog, "alter", fail)
+    failed = queue.dead_letters.redrive(everything=True).failed
+    assert len(tries) == 1
+    assert len(failed) == 300
+    assert all(isinstance(error, cqueue.NotDone) for _, error in failed)
+    assert len(queue.dead_letters.list(limit=1000)) == 300
 
 
 @pytest.mark.parametrize(

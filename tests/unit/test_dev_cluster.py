@@ -442,6 +442,16 @@ def test_a_start_may_take_longer_while_its_log_grows(monkeypatch, tmp_path, line
         startup.await_answers([node], {}, timedelta(seconds=100), lambda _: None)
 
 
+def test_a_start_says_how_many_nodes_answer(monkeypatch, tmp_path):
+    nodes, said = [Node(tmp_path, number, RECORD) for number in (1, 2)], []
+    answers = iter([False, True, True])
+    monkeypatch.setattr(startup, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: None))
+    monkeypatch.setattr(Node, "answers", lambda _: next(answers))
+    monkeypatch.setattr(Node, "pid", lambda _: 1)
+    startup.await_answers(nodes, {}, timedelta(seconds=100), said.append)
+    assert said == [f"Starting Cassandra: {number} of 2 nodes answer" for number in (1, 2)]
+
+
 def test_a_start_that_fails_keeps_no_option(monkeypatch, tmp_path):
     """The next one begins with what the cluster ran with before."""
     known = replace(RECORD, addresses=("127.98.0.9",))

@@ -238,7 +238,7 @@ def test_a_page_ends_in_bounded_time_and_gets_on(monkeypatch, slow, seconds):
             page = queue.list(token=token)
             found, token = [*found, *page.messages], page.token
             assert now[0] <= listing.MAX_S + 3 * seconds  # the index of epochs, and what was under way
-    assert pages > 5
+    assert 5 < pages < 40 * 30
     assert sorted(int(one.body) for one in found) == [*range(30)]
 
 

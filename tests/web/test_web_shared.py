@@ -73,7 +73,8 @@ def test_an_answer_that_is_kept_for_minutes_says_so(shared, clock):
 
     assert shared.get("k", read).trouble is None
     clock.now_s += OLD_S + 1
-    assert shared.get("k", read).trouble == "the read took 8.0 s, so it is made seldom"
+    known = shared.get("k", read)
+    assert (known.trouble, known.is_kept) == ("the read took 8.0 s, so it is made seldom", True)
 
 
 def test_a_failure_shows_what_was_known_and_is_not_repeated_at_once(shared, clock):

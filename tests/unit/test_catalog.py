@@ -412,6 +412,9 @@ def test_a_deletion_finds_out_what_became_of_a_wide_row_it_drops():
     assert store.execute(ReadHead(dropped.wide_row)) == Head(lock=dropped.lock)
 
 
+A_DAY = timedelta(days=1)
+
+
 class Shared(FaultyStore):
     is_shared = True
 
@@ -441,10 +444,12 @@ def test_what_others_send_until_they_hear_of_a_deletion_goes_as_well(monkeypatch
     assert not any(partition.has_messages() for partition in store.store._partitions.values())
 
 
-@pytest.mark.parametrize("ttl", [None, timedelta(days=1)])
-def test_what_others_append_until_they_hear_of_a_deletion_goes_as_well(monkeypatch, ttl):
-    """If it would not end by itself: a deletion waits for them only then."""
-    store, waits, shards = Shared(), [], set()
+@pytest.mark.parametrize(
+    ("ttl", "config", "waits"), [(None, None, True), (A_DAY, None, False), (A_DAY, "{", True)]
+)
+def test_what_others_append_until_they_hear_of_a_deletion_goes_as_well(monkeypatch, ttl, config, waits):
+    """If it might not end by itself: a deletion waits for them only then. `config`: what damages the log."""
+    store, waited, shards = Shared(), [], set()
     with Client(store) as client, Client(store) as other:
         client.create_log("trail", cqueue.LogConfig(partitions=1, ttl=ttl))
         there = other.log("trail")
@@ -453,7 +458,7 @@ def test_what_others_append_until_they_hear_of_a_deletion_goes_as_well(monkeypat
         def wait(seconds):
             there.append("topic", b"meanwhile")
             other._logs._entries.clear()
-            waits.append(seconds)
+            waited.append(seconds)
 
         def append(operation):
             if isinstance(operation, AppendRecords):
@@ -464,10 +469,13 @@ def test_what_others_append_until_they_hear_of_a_deletion_goes_as_well(monkeypat
 
         monkeypatch.setattr(waiting, "sleep", wait)
         store.trouble = append
+        if config is not None:
+            row = store.execute(ReadLog("trail"))
+            store.execute(ChangeLog(row._replace(config=config), row.version))
         client.delete_log("trail")
-    assert waits == ([] if ttl else [7.0])
+    assert waited == ([7.0] if waits else [])
     left = [store.execute(CountRecords(shard, ids.START, END)).records for shard in shards]
-    assert bool(sum(left)) is bool(ttl)
+    assert bool(sum(left)) is not waits
 
 
 def test_what_is_known_of_a_log_is_as_old_as_the_question(monkeypatch):

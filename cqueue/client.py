@@ -525,7 +525,7 @@ class Inside(NamedTuple):
 
     def is_alone(self) -> None:
         """Say that nobody else writes into its queues and logs, as in a benchmark: no deletion waits."""
-        self.catalog.is_shared = self.logs.is_shared = False
+        self.driver.is_shared = False
 
     def subscription(self, log: str, name: str) -> ExistingSubscription:
         """Return a subscription to look at and to change; `Client.subscribe` would make one.

@@ -22,6 +22,7 @@ from cqueue.schema.deployment import DISPENSABLE
 from cqueue.schema.drift import Drift, all_drift
 from cqueue.schema.migrations import load_migrations
 from cqueue.schema.options import HINT_WINDOW_S
+from cqueue.store.keys import ALL_TOKENS
 
 if TYPE_CHECKING:
     from cqueue.doctor.site import Answer, Site
@@ -38,8 +39,6 @@ SLOW_MS: Final = 250
 """ms of 1 read in 100 on one node from which it is slow: a claim makes several, one after the other."""
 FEW_READS: Final = 100
 """Reads since the node started below which their times say little: the first ones of a node are slow."""
-TOKENS: Final = (-(1 << 63), (1 << 63) - 1)
-"""All tokens of Cassandra's usual partitioner, behind the first one and up to the last."""
 DELETED_ROWS: Final = frozenset({"messages", "bodies", "shards", "log", "log_shards", "queues", "schedules"})
 """Tables whose rows are deleted. In the others rows expire, so that nothing can come back."""
 
@@ -206,7 +205,7 @@ def _repair_ages_s(rows: Iterable[Any], keyspace: str, now: datetime) -> dict[st
         if row.keyspace_name == keyspace and row.finished_at is not None and not row.exception_message
     ]
     ages_s: dict[str, float] = {}
-    gaps: dict[str, list[tuple[int, int]]] = defaultdict(lambda: [TOKENS])
+    gaps: dict[str, list[tuple[int, int]]] = defaultdict(lambda: [ALL_TOKENS])
     for age_s, row in sorted(ended, key=itemgetter(0)):
         done = [span for text in row.successful_ranges or () for span in _spans(text)]
         for name in (name for name in row.columnfamily_names or () if name not in ages_s):
@@ -220,7 +219,7 @@ def _repair_ages_s(rows: Iterable[Any], keyspace: str, now: datetime) -> dict[st
 def _spans(text: str) -> Iterator[tuple[int, int]]:
     """Yield the tokens of a range such as `(-5,7]`, each span with its begin below its end."""
     begin, end = map(int, text.strip("(]").split(","))
-    yield from [(begin, end)] if begin < end else [(begin, TOKENS[1]), (TOKENS[0], end)]
+    yield from [(begin, end)] if begin < end else [(begin, ALL_TOKENS[1]), (ALL_TOKENS[0], end)]
 
 
 def _take_out(gaps: list[tuple[int, int]], begin: int, end: int) -> None:

@@ -68,16 +68,10 @@ class LogEntry(NamedTuple):
 
 
 class LogCatalog:
-    """All logs of a keyspace. Thread-safe. deployment: returns the deployment's row.
-
-    Attributes:
-        is_shared: whether other processes may append to a log that is deleted here. The deletion of one that
-            keeps records for ever then waits until all know of it.
-    """
+    """All logs of a keyspace. Thread-safe. deployment: returns the deployment's row."""
 
     def __init__(self, driver: BlockingDriver, deployment: Callable[[], DeploymentRow]) -> None:
         self._driver = driver
-        self.is_shared: bool = getattr(driver.store, "is_shared", False)
         self._deployment = deployment
         self._entries: dict[str, tuple[LogEntry, float]] = {}
 
@@ -280,7 +274,7 @@ class LogCatalog:
                 spec, listed = self._entry_of(row).spec, False
             except DamagedRow:
                 spec, listed = self._entry_as(row, LogConfig()).spec, True
-            if (listed or not spec.ttl_s) and self.is_shared:  # what is appended later would stay for good
+            if (listed or not spec.ttl_s) and self._driver.is_shared:  # what comes later would stay for good
                 waiting.sleep(FRESH_S + spec.settle_us / 1e6)
             self._driver.run(_drop_all(spec, listed=listed))
             self._drop_subscriptions(spec)

@@ -102,14 +102,10 @@ class Catalog:
 
     local_dc: the data centre that the client works in. If the keyspace's home is another one, or was moved
         since the catalog was made, the driver refuses every operation.
-
-    Attributes:
-        is_shared: whether other processes may send to a queue that is deleted here; then that waits for them.
     """
 
     def __init__(self, driver: BlockingDriver, local_dc: str | None = None) -> None:
         self._driver = driver
-        self.is_shared: bool = getattr(driver.store, "is_shared", False)
         self._local_dc = local_dc
         self._first: DeploymentRow | None = None  # the deployment row as first read: shows a moved home
         self._refusal: str | None = None
@@ -510,7 +506,7 @@ class Catalog:
         for good: the deletes in the registry hide its wide row, and then the queue's row is gone. So stays
         the end of a `send_many` that takes longer.
         """
-        if self.is_shared:
+        if self._driver.is_shared:
             waiting.sleep(MAX_AGE_S + self.deployment().settle_ms / 1000)
 
     def _reserved(self, queues: frozenset[str]) -> list[tuple[str, str]]:

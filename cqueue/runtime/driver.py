@@ -54,6 +54,7 @@ class BlockingDriver:
         self._pause = pause
         # A run must not end before a single request's own timeout.
         self.deadline_s = max(deadline_s, getattr(store, "request_timeout_s", 0.0))
+        self.is_shared: bool = getattr(store, "is_shared", False)  # other processes may write as well
         self._watch: Callable[[], None] = lambda: None
         self.meter: CallMetrics | None = None  # counts the calls of this client, once somebody asks
         self.answered_s = time.monotonic()  # when Cassandra last answered, on the monotonic clock

@@ -421,7 +421,10 @@ def _just_after(id_):
 
 @pytest.fixture
 def damaged_log(client, cql, name):
-    """A log of one partition with nine records, of which some are damaged: [(body, or None), …]."""
+    """Returns a function that makes a log of one partition with nine records, some of them damaged.
+
+    All stand in one wide row, whenever a test runs: a wide row of an hour may end between two of them.
+    """
 
     def make(damaged, column):
         log = client.create_log(name, LogConfig(partitions=1, time_shard=30 * DAY))

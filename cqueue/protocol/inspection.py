@@ -15,6 +15,7 @@ from cqueue.errors import NotDone, OutcomeUnknown, TooManyTombstones
 from cqueue.protocol import keys, lock, policy, registry
 from cqueue.protocol.budget import FAILURE_DIVISOR, TARGET_TOMBSTONES
 from cqueue.protocol.row_memory import fence_of
+from cqueue.protocol.side_by_side import side_by_side
 from cqueue.protocol.spec import Proto, QueueSpec
 from cqueue.runtime.sequences import parts
 from cqueue.store.operations import (
@@ -46,7 +47,9 @@ from cqueue.store.operations import (
 PAGE = 1000
 """Ids that one read asks for."""
 PURGED_AT_ONCE = 250
-"""Messages that a purge reads and deletes at once, with their bodies: at most 4 MiB of them."""
+"""Messages of a wide row that a purge reads and deletes at once, with their bodies: at most 4 MiB of them."""
+ROWS_AT_ONCE = 8
+"""Wide rows that are walked through side by side: a purge holds at most 32 MiB of bodies."""
 FIRST_SHARE = 32
 """Divisor of a wide row's length; the quotient is what the first read of a walk covers. Later pieces adapt to
 the tombstones crossed."""
@@ -171,8 +174,7 @@ def first_wide_rows(spec: QueueSpec, most: int | None) -> Proto[tuple[list[Regis
     """Return the wide rows of the `most` oldest epochs (None: of all), and whether there are no others."""
     listed = yield from epochs(spec)
     found = yield from _registered(spec, listed[:most])
-    rows = [(WideRow(spec.partition, row.time_shard, row.shard), row.priorities) for _, row in found]
-    return sorted(rows), len(listed) <= (most or len(listed))
+    return sorted(each[1:] for each in found), len(listed) <= (most or len(listed))
 
 
 def epochs(spec: QueueSpec) -> Proto[list[int]]:
@@ -189,29 +191,38 @@ def in_order(epoch: int) -> tuple[int, int]:
 
 def _registered(
     spec: QueueSpec, epochs: Sequence[int], *, beside_grid: bool = False
-) -> Proto[list[tuple[int, ShardRow]]]:
-    """Return the registry's rows of these epochs. beside_grid: also misplaced ones that consumers skip."""
-    found: list[tuple[int, ShardRow]] = []
+) -> Proto[list[tuple[int, WideRow, frozenset[int]]]]:
+    """Return these epochs' wide rows, each with its epoch before it and its priorities behind it.
+
+    beside_grid: also misplaced ones that consumers skip.
+    """
+    found: list[tuple[int, WideRow, frozenset[int]]] = []
     for chunk in parts(epochs, EPOCHS_AT_ONCE):
         reads = [registry.read_epoch(spec, epoch) for epoch in chunk]
         if beside_grid:
             reads = [replace(read, grid=None) for read in reads]
         answers = yield from together(*reads)
-        found += [(epoch, row) for epoch, rows in zip(chunk, answers, strict=True) for row in rows]
+        for epoch, rows in zip(chunk, answers, strict=True):
+            found += [
+                (epoch, WideRow(spec.partition, row.time_shard, row.shard), row.priorities) for row in rows
+            ]
     return found
 
 
 def count(spec: QueueSpec) -> Proto[Counts]:
     """Count what a queue holds, exactly, by reading all ids."""
     counts = Counts()
+    rows = yield from wide_rows(spec)
     now_us = yield from Now()
-    for wide_row, priorities in (yield from wide_rows(spec)):
-        counts.wide_rows += 1
-        if wide_row.time_shard * 1000 > now_us:
-            counts.future_wide_rows += 1
+    counts.wide_rows = len(rows)
+    counts.future_wide_rows = sum(wide_row.time_shard * 1000 > now_us for wide_row, _ in rows)
+
+    def count_row(wide_row: WideRow, priorities: frozenset[int]) -> Proto[None]:
         head = yield from ReadHead(wide_row)
         counts.quarantined += sum(slot.state is SlotState.QUARANTINED for slot in head.slots)
         yield from _count_ids(spec, counts, wide_row, priorities, head)
+
+    yield from side_by_side((count_row(*each) for each in rows), ROWS_AT_ONCE)
     return counts
 
 
@@ -331,22 +342,29 @@ def purge(spec: QueueSpec) -> Proto[int]:
         NotDone: nothing was deleted.
         OutcomeUnknown: some messages are, or may be, deleted; the call can be repeated.
     """
-    total = 0
     now_us = yield from Now()
+    rows = yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)
+    total, has_deleted = 0, False
+
+    def purge_row(wide_row: WideRow, priorities: frozenset[int]) -> Proto[None]:
+        nonlocal total, has_deleted
+        for priority in sorted(priorities):
+            walk = Walk(spec, wide_row, priority)
+            while not walk.done:
+                page = yield from walk.next_rows(PURGED_AT_ONCE)
+                if page.rows:
+                    yield from DeleteMessages(wide_row, priority, tuple(row.id for row in page.rows))
+                    has_deleted = True  # noted before the next operation, as another wide row may fail in it
+                    total += len(page.rows)
+                    yield from _delete_beside(spec, wide_row, page.rows)
+                if page.damaged:
+                    yield from DeleteMessages(wide_row, priority, page.damaged, now_us)
+                    has_deleted = True
+
     try:
-        for _, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
-            wide_row = WideRow(spec.partition, row.time_shard, row.shard)
-            for priority in sorted(row.priorities):
-                walk = Walk(spec, wide_row, priority)
-                while not walk.done:
-                    page = yield from walk.next_rows(PURGED_AT_ONCE)
-                    if page.rows:
-                        yield from discard(spec, wide_row, priority, page.rows)
-                        total += len(page.rows)
-                    if page.damaged:
-                        yield from DeleteMessages(wide_row, priority, page.damaged, now_us)
+        yield from side_by_side((purge_row(row, priorities) for _, row, priorities in rows), ROWS_AT_ONCE)
     except NotDone as exc:
-        if not total:
+        if not has_deleted:
             raise
         raise OutcomeUnknown(f"{total:,} messages are deleted, and others not: call again ({exc})") from exc
     return total
@@ -354,17 +372,26 @@ def purge(spec: QueueSpec) -> Proto[int]:
 
 def examine(spec: QueueSpec) -> Proto[None]:
     """Read every row of a queue, so that the store reports all damaged rows."""
-    for wide_row, priorities in (yield from wide_rows(spec)):
+
+    def read_row(wide_row: WideRow, priorities: frozenset[int]) -> Proto[None]:
         yield from ReadHead(wide_row)
         for priority in sorted(priorities):
             walk = Walk(spec, wide_row, priority)
             while not walk.done:
                 yield from walk.next_rows(PURGED_AT_ONCE)
 
+    rows = yield from wide_rows(spec)
+    yield from side_by_side((read_row(*each) for each in rows), ROWS_AT_ONCE)
+
 
 def discard(spec: QueueSpec, wide_row: WideRow, priority: int, rows: Sequence[MessageRow]) -> Proto[None]:
     """Delete messages of one priority; a body whose delete fails is dropped with its wide row."""
     yield from DeleteMessages(wide_row, priority, tuple(row.id for row in rows))
+    yield from _delete_beside(spec, wide_row, rows)
+
+
+def _delete_beside(spec: QueueSpec, wide_row: WideRow, rows: Sequence[MessageRow]) -> Proto[None]:
+    """Delete the bodies and keys of deleted messages. A failure is not told."""
     large = tuple(row.id for row in rows if row.size is not None)
     if large:
         with suppress(NotDone, OutcomeUnknown):
@@ -377,14 +404,19 @@ def forget(spec: QueueSpec) -> Proto[None]:
     """Delete all that is left of a queue that is purged and being deleted: what consumers wrote, and the
     registry.
     """
-    for epoch, row in (yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)):
-        wide_row = WideRow(spec.partition, row.time_shard, row.shard)
+    rows = yield from _registered(spec, (yield from epochs(spec)), beside_grid=True)
+
+    def forget_row(epoch: int, wide_row: WideRow) -> Proto[None]:
         yield from _drop_head(wide_row)
         now_us = yield from Now()
         yield from DropBodies(wide_row, min(now_us, registry.end_us(spec, wide_row)))
-        yield from UnregisterShard(spec.partition, epoch, row.time_shard, row.shard)  # a repeat looks here
-    for row in (yield from ReadShards(spec.partition, registry.EPOCH_INDEX, 0)):
-        yield from UnregisterShard(spec.partition, registry.EPOCH_INDEX, row.time_shard, row.shard)
+        yield from UnregisterShard(spec.partition, epoch, *wide_row[1:])  # a repeat looks here
+
+    yield from side_by_side((forget_row(epoch, row) for epoch, row, _ in rows), ROWS_AT_ONCE)
+    index: list[ShardRow] = yield from ReadShards(spec.partition, registry.EPOCH_INDEX, 0)
+    for some in parts(index, EPOCHS_AT_ONCE):
+        at = spec.partition, registry.EPOCH_INDEX
+        yield from together(*(UnregisterShard(*at, row.time_shard, row.shard) for row in some))
     if spec.keyed:
         yield from keys.forget(spec)
 

@@ -129,8 +129,14 @@ class BlockingDriver:
                 error = exc
 
     def _renew(self, value: Any) -> None:
-        """Renew the deadline after an answer: a large send may take long, as long as Cassandra answers."""
-        failures = [isinstance(result, Exception) for result in value] if isinstance(value, list) else []
+        """Renew the deadline after an answer: a large send may take long, as long as Cassandra answers.
+
+        That a read crosses too many tombstones is an answer; the walk asks again for less.
+        """
+        failures = [
+            isinstance(result, Exception) and not isinstance(result, TooManyTombstones)
+            for result in (value if isinstance(value, list) else ())
+        ]
         if not failures or not all(failures):
             self.answered_s = time.monotonic()
         if not any(failures):

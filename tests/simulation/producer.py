@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cqueue.errors import NotDone, OutcomeUnknown
 from cqueue.protocol.inspection import purge as purge_all
 from cqueue.protocol.send import INLINE_BODY, Outgoing, ProducerState, send
-from cqueue.store.operations import DeleteMessages, Now, Pause
+from cqueue.store.operations import DeleteMessages, Now, Pause, Together
 from tests.simulation.world import Client, Script
 
 if TYPE_CHECKING:
@@ -131,10 +131,11 @@ def _purge_once(sim: Simulation) -> Script:
     script = purge_all(sim.spec)
     operation = next(script, None)
     while operation is not None:
-        if type(operation) is DeleteMessages:
-            promised = sim.oracle.promised_keys.get(operation.wide_row, {})
-            for id_ in operation.ids:
-                sim.oracle.purged(operation.wide_row, operation.priority, id_, promised)
+        for one in operation.operations if type(operation) is Together else (operation,):
+            if type(one) is DeleteMessages:
+                promised = sim.oracle.promised_keys.get(one.wide_row, {})
+                for id_ in one.ids:
+                    sim.oracle.purged(one.wide_row, one.priority, id_, promised)
         try:
             value = yield operation
         except (NotDone, OutcomeUnknown) as exc:

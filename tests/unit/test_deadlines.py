@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from cqueue.client import Client
-from cqueue.errors import NotDone, OutcomeUnknown, Unavailable
+from cqueue.errors import NotDone, OutcomeUnknown, TooManyTombstones, Unavailable
 from cqueue.log import catalog as log_catalog
 from cqueue.message import Message
 from cqueue.runtime import waiting
@@ -171,9 +171,11 @@ def test_an_inner_limit_never_lengthens_an_outer_one():
     assert waiting.left_s(30) == 30
 
 
-@pytest.mark.parametrize(("answer", "asked"), [(None, 9), (Unavailable("no"), 3)])
+@pytest.mark.parametrize(
+    ("answer", "asked"), [(None, 9), (TooManyTombstones("100,001"), 9), (Unavailable("no"), 3)]
+)
 def test_a_call_has_its_time_anew_with_each_answer(clock, answer, asked):
-    """A large send may take long, as long as Cassandra answers; and no longer."""
+    """A large send may take long, as long as Cassandra answers; that it refuses to read on is an answer."""
     store = SimpleNamespace(together=lambda _: clock.pass_time(0.9) or [answer], clock=clock)
 
     def ask():

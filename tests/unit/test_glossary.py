@@ -23,8 +23,8 @@ PLAIN = """
     interrupt invalid known large last late launch level limiter loop lost main many merge metrics migrations
     mismatch model name no not old once options out owned ownership page parent plan plugin process progress
     protocol pytest range reader reconnection recovery refused rejected render repeating request result role
-    runtime schema sequences service settings socket source spark state statement stats string suggestions
-    systemd testing text thread too unavailable urls version web wire wrong
+    runtime schema sequences service settings side socket source spark state statement stats string
+    suggestions systemd testing text thread too unavailable urls version web wire wrong
 """
 """Words of public names and modules that mean what they mean everywhere. Any other word needs an entry."""
 

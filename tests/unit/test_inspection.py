@@ -1,15 +1,16 @@
 """Test walks through a wide row: they miss nothing, and no read crosses more than Cassandra allows."""
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 
 from cqueue import ids
-from cqueue.errors import TooManyTombstones
+from cqueue.errors import NotDone, OutcomeUnknown, TooManyTombstones, Unavailable
 from cqueue.protocol import inspection, registry
-from cqueue.protocol.inspection import END, Walk
+from cqueue.protocol.inspection import END, ROWS_AT_ONCE, Walk
 from cqueue.protocol.spec import QueueSpec
-from cqueue.store.operations import ReadShards, ReadSlice, WideRow
+from cqueue.store.operations import DeleteMessages, Now, RandomBits, ReadShards, ReadSlice, WideRow
 from tests.simulation.hand import Table
 
 ROW = WideRow("q@1", 1_700_000_000_000, 0)
@@ -98,3 +99,56 @@ def test_what_is_deleted_is_also_what_is_registered_beside_the_grid(script, is_w
     epoch = registry.epoch_of(table.spec, table.row)
     (read,) = [one for one in table.log if type(one) is ReadShards and one.epoch == epoch]
     assert (read.grid is None) is is_whole
+
+
+def filled(wide_rows: int) -> Table:
+    """A table whose wide rows follow each other; each is registered and has two messages."""
+    table = Table()
+    for number in range(wide_rows):
+        row = table.row._replace(time_shard=table.row.time_shard + number * table.spec.width_ms)
+        for registration in registry.registration(table.spec, row, 0):
+            table.store.execute(registration)
+        table.put(row.time_shard * 1000, row.time_shard * 1000 + 1, row=row)
+    return table
+
+
+@pytest.mark.parametrize(
+    "script", [inspection.count, inspection.purge, inspection.examine, inspection.forget]
+)
+def test_eight_wide_rows_take_as_many_requests_one_after_the_other_as_one(script):
+    """Of a queue with delayed messages each may have a wide row of its own."""
+    rounds = []
+    for wide_rows in (1, ROWS_AT_ONCE):
+        table, asked = filled(wide_rows), []
+
+        def recorded(steps, asked=asked):
+            value = None
+            while True:
+                try:
+                    operation = steps.send(value)
+                except StopIteration as stop:
+                    return stop.value
+                asked.append(type(operation))
+                value = yield operation
+
+        table.run(recorded(script(table.spec)))
+        rounds.append(sum(kind is not Now and kind is not RandomBits for kind in asked))
+    assert rounds[0] == rounds[1]
+
+
+@pytest.mark.parametrize("fails_at", range(1, 8))
+def test_a_purge_that_stops_says_whether_something_is_deleted(fails_at):
+    """Another wide row may have been emptied in the moment in which one fails."""
+    table, asked = filled(3), Counter()
+
+    def hook(operation):
+        asked[type(operation)] += 1
+        if type(operation) in {ReadSlice, DeleteMessages} and asked.total() >= fails_at:
+            raise Unavailable("no node")
+
+    with pytest.raises((NotDone, OutcomeUnknown)) as error:
+        table.run(inspection.purge(table.spec), hook)
+    left = table.run(inspection.count(table.spec)).live
+    assert isinstance(error.value, OutcomeUnknown) == (left < 6)
+    if left < 6:
+        assert f"{6 - left} messages are deleted" in str(error.value)

@@ -62,12 +62,14 @@ CHECK_PROFILE := --hypothesis-profile=check
 BESIDE = @$(MAKE) --no-print-directory --jobs 4
 
 , := ,
+# Modules are compiled as they are imported: to compile all of them takes a fifth of an installation.
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-compile
 # $(call install,<environment>,<what>)
 define install
 	@test -n "$(PYTHON)" || { echo "cqueue needs Python 3.11 or newer with venv; install it, or say where: make PYTHON=/path/to/python3"; exit 2; }
 	@echo "== Installing into $(1) ($$($(PYTHON) --version))"
 	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
-	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable $(2)
+	@$(1)/bin/python $(PIP_INSTALL) --editable $(2)
 	@touch $@
 endef
 
@@ -128,7 +130,7 @@ $(LOWEST_STAMP): setup.cfg pyproject.toml tests/lowest.py
 	@echo "== Installing the lowest versions into $(LOWEST_VENV) ($$($(LOWEST_PYTHON) --version))"
 	@test -x $(LOWEST_VENV)/bin/python || $(LOWEST_PYTHON) -m venv $(LOWEST_VENV)
 	@$(LOWEST_VENV)/bin/python -m tests.lowest > $(LOWEST_VENV)/constraints.txt
-	@$(LOWEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
+	@$(LOWEST_VENV)/bin/python $(PIP_INSTALL) \
 		--constraint $(LOWEST_VENV)/constraints.txt --editable '.[test]'
 	@touch $@
 
@@ -152,7 +154,7 @@ lint: $(STAMP)  ## Style, types, prose, who may import whom.
 	@$(MAKE) --no-print-directory --jobs $(WORKERS) --output-sync=target types style security
 
 audit: $(STAMP)  ## Look for advisories of the oldest versions that setup.cfg allows (asks pypi.org).
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	@$(BIN)/python $(PIP_INSTALL) pip-audit
 	@$(BIN)/python -m tests.lowest | $(BIN)/pip-audit --strict --no-deps --disable-pip --requirement /dev/stdin
 
 types: $(STAMP)
@@ -202,7 +204,7 @@ bench: setup  ## Throughput beside the bare driver, latency, idle cost, on an em
 	@echo "The Cassandra goes on; stop it with: $(BIN)/cqueue dev stop"
 
 performance: setup  ## All benchmarks on an embedded Cassandra, and docs/reference/performance.md with plots (an hour).
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'matplotlib>=3.9'
+	@$(BIN)/python $(PIP_INSTALL) 'matplotlib>=3.9'
 	@$(BIN)/cqueue dev start --heap 2048m
 	@trap '$(BIN)/cqueue dev stop' EXIT; \
 	export CQUEUE_URL="$$($(BIN)/cqueue dev status --json | \
@@ -218,7 +220,7 @@ bench-peers: setup $(PEERS)/.venv/.installed $(PEERS)/dyno/target/.built  ## Our
 $(PEERS)/.venv/.installed: $(PEERS)/requirements.txt | $(STAMP)
 	@echo "== Installing the Python peers into $(PEERS)/.venv"
 	@test -x $(PEERS)/.venv/bin/python || $(PYTHON) -m venv $(PEERS)/.venv
-	@$(PEERS)/.venv/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@$(PEERS)/.venv/bin/python $(PIP_INSTALL) -r $<
 	@touch $@
 
 # A Java peer that was not built is skipped, visibly; the others are measured.

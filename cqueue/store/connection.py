@@ -14,7 +14,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from cassandra import ConsistencyLevel, DriverException, InvalidRequest, ProtocolVersion
+from cassandra import ConsistencyLevel, DriverException, InvalidRequest, OperationTimedOut, ProtocolVersion
 from cassandra.cluster import (
     EXEC_PROFILE_DEFAULT,
     Cluster,
@@ -160,7 +160,8 @@ def _use_keyspace(session: Session, settings: Settings) -> None:
             raise outcome.error(exc, Kind.READ) from exc
         raise no_keyspace(settings) from exc
     except DRIVER_ERRORS as exc:
-        raise outcome.refusal(exc) or Unavailable(f"{settings.address} did not answer: {exc}.") from exc
+        said = outcome.server_text(exc)
+        raise outcome.refusal(exc) or Unavailable(f"{settings.address} did not answer: {said}.") from exc
 
 
 def no_keyspace(settings: Settings) -> SchemaMismatch:
@@ -188,7 +189,9 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
         return refused
     if (answer := next((cause for cause in causes if isinstance(cause, ErrorMessage)), None)) is not None:
         return Unavailable(f"{settings.address} has answered by an error: {outcome.server_text(answer)}.")
-    wrong = [said for host, port in settings.hosts if (said := tls.wrong(settings, host, port)) is not None]
+    # A node that hangs would be waited for once more; one that speaks TLS, or none, hangs up on the other.
+    asked = () if causes and all(map(_hangs, causes)) else settings.hosts
+    wrong = [said for host, port in asked if (said := tls.wrong(settings, host, port)) is not None]
     if len(wrong) == len(settings.hosts):
         return TlsFailed(f"No node of {settings.address} can be reached. {wrong[0]}")
     detail = f" ({wrong[0] if wrong else _brief(causes[0])})" if causes else ""
@@ -197,9 +200,15 @@ def _explain(cluster: Cluster, settings: Settings, exc: Exception) -> CqueueErro
     return Unavailable(f"No node of {settings.address} can be reached{detail}. Is Cassandra running?{remedy}")
 
 
+def _hangs(cause: Exception) -> bool:
+    """Return whether a node was waited for in vain."""
+    return isinstance(cause, OperationTimedOut) or "timed out" in str(cause)
+
+
 def _brief(cause: Exception) -> str:
     """Return why a node is not reached, without the words around it that only the driver's authors need."""
-    return str(getattr(cause, "errors", None) or cause).rpartition("Last error: ")[2]
+    said = getattr(cause, "errors", None) or outcome.server_text(cause)
+    return str(said).rpartition("Last error: ")[2]
 
 
 def _which_dc(problem: str, cluster: Cluster) -> str:

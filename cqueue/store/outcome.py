@@ -202,6 +202,8 @@ def server_text(exc: BaseException) -> str:
             f"; {host}: {server_text(why)}" for host, why in causes.items() if isinstance(why, Exception)
         )
         return f"no answer in time from {exc.last_host}{''.join(others)}"
+    if isinstance(exc, cassandra.OperationTimedOut) and not causes:
+        return "no answer in time"
     if isinstance(exc, cassandra.Unavailable):
         return f"too few replicas are alive: {exc.alive_replicas}, and it takes {exc.required_replicas}"
     found = _TEXT.search(str(exc))

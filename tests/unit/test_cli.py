@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -20,6 +21,7 @@ from cqueue.cli.groups import ENTRIES
 from cqueue.cli.interrupts import handled_by
 from cqueue.cli.main import main
 from cqueue.cli.options import number
+from cqueue.runtime import tls
 
 DOWN = "cassandra://127.0.0.1:1/k?local_dc=dc1"
 
@@ -83,6 +85,17 @@ def test_not_done_is_3_without_a_traceback(capsys):
     assert "can be reached (Connection refused). Is Cassandra running?" in err
     assert "`cqueue dev start`" in err, "nobody but this machine's user can start it"
     assert "Traceback" not in err
+
+
+def test_a_node_that_hangs_is_waited_for_once(capsys, monkeypatch):
+    """A look at whether it speaks TLS would hang as long as the driver has."""
+    looked = []
+    monkeypatch.setattr(tls, "wrong", lambda *given: looked.append(given))
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        url = f"cassandra://127.0.0.1:{hanging.getsockname()[1]}/k?local_dc=dc1&connect_timeout=0.2"
+        assert main(["--url", url, "schema", "verify"]) == ExitCode.NOT_DONE
+    assert "can be reached (Timed out creating connection (0.2 seconds))." in capsys.readouterr().err
+    assert looked == []
 
 
 def test_verbose_shows_the_traceback(capsys):

@@ -349,6 +349,7 @@ def test_a_node_that_does_not_answer_is_told_in_plain_words():
     assert str(outcome.error(refused, Kind.READ)).endswith(
         "no answer in time from 10.0.0.1; 10.0.0.2: refused"
     )
+    assert outcome.server_text(cassandra.OperationTimedOut()) == "no answer in time"  # while it connects
 
 
 def test_too_few_replicas_are_told_in_plain_words():

@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from cqueue import ids
-from cqueue.errors import NotDone
+from cqueue.errors import TooManyTombstones
 from cqueue.protocol import policy, registry
 from cqueue.protocol.inspection import (
     END,
@@ -123,7 +123,7 @@ def _ids(counts: Counts, scans: list[_Scan], now_us: int) -> Proto[None]:
         pages = yield from Together(tuple(ReadIds(*scan[:3], END, PAGE) for scan in some))
         full: list[_Scan] = []
         for scan, page in zip(some, pages, strict=True):
-            if isinstance(page, NotDone):  # too many tombstones to cross
+            if isinstance(page, TooManyTombstones):
                 _leave(counts, due=_has_begun(scan.wide_row, now_us))
                 continue
             if isinstance(page, Exception):

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 import cqueue
-from cqueue.errors import NotDone
+from cqueue.errors import TooManyTombstones, Unavailable
 from cqueue.protocol import ack, registry
 from cqueue.protocol import estimate as module
 from cqueue.protocol.inspection import count
@@ -199,15 +199,22 @@ def test_a_place_that_cannot_be_read_makes_a_lower_bound_not_an_error(queue):
             reads = operation.operations if isinstance(operation, Together) else ()
             answer = yield operation
             if any(isinstance(one, ReadIds) for one in reads):
-                answer = [NotDone("TombstoneOverwhelming") for _ in reads]
+                answer = [error for _ in reads]
             try:
                 operation = protocol.send(answer)
             except StopIteration as end:
                 return end.value
 
-    counts = queue._driver.run(observed(module.estimate(queue._catalog.entry("q").spec)))
+    def estimated():
+        return queue._driver.run(observed(module.estimate(queue._catalog.entry("q").spec)))
+
+    error = TooManyTombstones("TombstoneOverwhelming")
+    counts = estimated()
     assert counts.ready == 0
     assert counts.at_least == {"ready", "delayed", "live"}
+    error = Unavailable("no answer")
+    with pytest.raises(Unavailable):  # an outage is no lower bound of 0
+        estimated()
 
 
 def test_dead_letters_are_estimated_beside(queue):

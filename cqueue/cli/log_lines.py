@@ -14,7 +14,7 @@ LogFormat = Annotated[logs.Format | None, "--log", "By default console on a term
 def configure(cli: CliContext, style: logs.Format | None) -> logs.Format:
     """Send log lines to standard error in the format that was asked for; return the format."""
     if style is None:
-        people = sys.stderr.isatty() and not cli.json
+        people = sys.stderr is not None and sys.stderr.isatty() and not cli.json
         style = logs.Format.CONSOLE if people else logs.Format.JSON
     logs.configure(style, verbose=cli.verbose)
     return style

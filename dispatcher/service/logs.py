@@ -72,6 +72,7 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
         stream: instead of standard error.
     """
     out = stream or sys.stderr
+    is_closed = out is None  # as by `2>&-`
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -82,9 +83,10 @@ def configure(style: Format, *, verbose: bool = False, stream: TextIO | None = N
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,  # a test, or an application, may configure again
     )
-    handler = logging.StreamHandler(out)
-    colors = out.isatty() and not os.environ.get("NO_COLOR")
-    handler.setFormatter(_formatter(style, colors=colors, brief=out.isatty() and not verbose))
+    handler: logging.Handler = logging.NullHandler() if is_closed else logging.StreamHandler(out)
+    is_terminal = not is_closed and out.isatty()
+    colors = is_terminal and not os.environ.get("NO_COLOR")
+    handler.setFormatter(_formatter(style, colors=colors, brief=is_terminal and not verbose))
     if not verbose:
         handler.addFilter(_Repeats())
     if style is Format.CONSOLE and not verbose:

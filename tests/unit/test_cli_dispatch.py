@@ -51,6 +51,14 @@ def test_drain_runs_what_is_due_on_the_cluster_of_the_url(cli):
 
 
 @pytest.mark.usefixtures("shop")
+def test_a_daemon_without_standard_error_runs_without_a_log(cli, monkeypatch):
+    with monkeypatch.context() as closed:
+        closed.setattr("sys.stderr", None)  # as by `2>&-`
+        said = cli("dispatch", "cli_shop:app", "--drain")
+    assert (said.code, said.out) == (0, "sent a@b\n")
+
+
+@pytest.mark.usefixtures("shop")
 def test_an_app_that_names_no_cluster_gets_that_of_the_command_line(cli, monkeypatch):
     monkeypatch.setenv("CQUEUE_URL", "memory://another")
     assert cli("dispatch", "cli_shop:app", "--drain").out == "sent a@b\n"

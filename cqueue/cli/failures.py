@@ -15,7 +15,15 @@ from enum import IntEnum
 from typing import Any, Final
 
 from cqueue.cli.context import CliContext, on_stderr, safe_for_terminal
-from cqueue.errors import BadInput, CqueueError, NotDone, OutcomeUnknown, OwnershipLost
+from cqueue.errors import (
+    AppendUnknown,
+    BadInput,
+    CqueueError,
+    NotDone,
+    OutcomeUnknown,
+    OwnershipLost,
+    SendUnknown,
+)
 
 
 class ExitCode(IntEnum):
@@ -65,7 +73,7 @@ def _report(exc: BaseException, context: CliContext, code: ExitCode) -> None:
         _write("This is a bug in cqueue, or an error of the system that it should have understood.")
     else:
         context.err_console.print("Error:", style="bold red", end=" ")
-        context.err_console.print(safe_for_terminal(_text(exc)))
+        context.err_console.print(safe_for_terminal(_text(exc) + _where_to_look(exc)))
 
 
 def exit_code(exc: BaseException) -> ExitCode:
@@ -82,7 +90,21 @@ def worst(errors: Iterable[CqueueError]) -> CqueueError:
 
 def error_fields(error: BaseException) -> dict[str, Any]:
     """Return what --json shows of an error."""
-    return {"error": type(error).__name__, "message": _text(error)}
+    fields: dict[str, Any] = {"error": type(error).__name__, "message": _text(error)}
+    return {**fields, "ids": ids} if (ids := _ids_in_question(error)) else fields
+
+
+def _ids_in_question(error: BaseException) -> tuple[str, ...]:
+    """Return the ids of a message or record that may be stored."""
+    return error.ids if isinstance(error, SendUnknown | AppendUnknown) else ()
+
+
+def _where_to_look(error: BaseException) -> str:
+    """Return a line that says under which ids a message or record may be stored; else nothing."""
+    if not (ids := _ids_in_question(error)):
+        return ""
+    look = ": `cqueue find ID` shows whether it is there" if isinstance(error, SendUnknown) else ""
+    return f"\nIt would have the id {' or '.join(ids)}{look}."
 
 
 def _text(error: BaseException) -> str:

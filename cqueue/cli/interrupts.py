@@ -10,7 +10,7 @@ import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any, Final
 
@@ -109,16 +109,21 @@ def accounted(cli: CliContext, account: Callable[[], str]) -> Iterator[Interrupt
         raise
 
 
-@contextmanager
-def going_on(cli: CliContext, left_out: str = "") -> Iterator[None]:
+def going_on(cli: CliContext, left_out: str = "") -> AbstractContextManager[None]:
     """Say where an interrupt ends the block that it can be repeated to finish what it has begun.
 
     left_out: what the command is to be repeated without.
     """
+    return told_of_interrupt(cli, f"What is done stays done; the same command goes on{left_out}.")
+
+
+@contextmanager
+def told_of_interrupt(cli: CliContext, text: str) -> Iterator[None]:
+    """Say a text where an interrupt ends the block."""
     try:
         with held_back():
             yield
     except KeyboardInterrupt:
         cli.after_ctrl_c()
-        cli.remark(f"What is done stays done; the same command goes on{left_out}.")
+        cli.remark(text)
         raise

@@ -15,7 +15,7 @@ from cqueue.cli.commands import command
 from cqueue.cli.confirm import Yes, confirm
 from cqueue.cli.context import CliContext
 from cqueue.cli.failures import worst
-from cqueue.cli.interrupts import going_on
+from cqueue.cli.interrupts import going_on, told_of_interrupt
 from cqueue.cli.opening import audited, check_deletable, find_log, open_client, open_log, say_left_out
 from cqueue.cli.options import BodyFile, ExistOk, Headers, LogName, given
 from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
@@ -191,7 +191,8 @@ def append(
             send_each(cli, target, source)
         return
     contents = [read_body(text, None) for text in bodies] or [read_body(None, file)]
-    with open_log(cli, name) as log:
+    doubt = f"The records may be appended or not; `cqueue log scan {name}` shows what is there."
+    with open_log(cli, name) as log, told_of_interrupt(cli, doubt):
         result = log.append_many(records(contents))
     for id_ in result.ids:
         if id_ is not None:

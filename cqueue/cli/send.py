@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,6 +13,7 @@ import typer
 from cqueue.cli.bodies import check_source, encoded, open_source, read_body
 from cqueue.cli.commands import command
 from cqueue.cli.context import CliContext
+from cqueue.cli.interrupts import told_of_interrupt
 from cqueue.cli.opening import find_queue, open_client, open_queue
 from cqueue.cli.options import BodyFile, Headers, Priority, QueueName, TaskArgs, given
 from cqueue.cli.values import parse_pairs
@@ -120,7 +121,9 @@ def _call(task: str | None, args: str | None, kwargs: str | None, options: dict[
 
 def _send_task(cli: CliContext, name: str, message: Message) -> None:
     with open_client(cli) as client:
-        result = find_queue(client, name).send_many([message])
+        queue = find_queue(client, name)
+        with _in_doubt(cli, name):
+            result = queue.send_many([message])
         for _, error in result.failed:
             raise error
         _emit(cli, {"queue": name, "task": message.task}, result.ids[0])
@@ -150,9 +153,15 @@ def _nearest(task: str, known: Iterable[str]) -> str | None:
 
 
 def _send_one(cli: CliContext, name: str, body: bytes, options: dict[str, Any]) -> None:
-    with open_queue(cli, name) as queue:
+    with open_queue(cli, name) as queue, _in_doubt(cli, name):
         id_ = queue.send(body, **options)
     _emit(cli, {"queue": name}, id_)
+
+
+def _in_doubt(cli: CliContext, name: str) -> AbstractContextManager[None]:
+    """Say where an interrupt ends the block that the message may be stored."""
+    there = f"`cqueue list {name}` shows what is there"
+    return told_of_interrupt(cli, f"The message may be sent or not; {there}.")
 
 
 def _send_lines(cli: CliContext, name: str, file: Path | None, options: dict[str, Any]) -> None:

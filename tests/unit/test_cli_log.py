@@ -6,6 +6,7 @@ import os
 import signal
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 
@@ -235,6 +236,17 @@ def test_a_record_that_fails_is_told_and_the_others_are_appended(cli, monkeypatc
     monkeypatch.setattr(Log, "append_many", failing)
     assert cli("log", "append", "events", "t", *args, stdin=b"a\nb\nc\n").code == code
     assert bodies(cli("--json", "log", "scan", "events")) == ["a", "c"]
+
+
+@pytest.mark.usefixtures("log")
+def test_an_append_that_is_interrupted_or_unknown_says_what_may_be_there(cli, monkeypatch):
+    for error, code, text in (
+        (KeyboardInterrupt(), 130, "The records may be appended or not; `cqueue log scan events` shows"),
+        (AppendUnknown("who knows", ["AAB"]), 4, "It would have the id AAB."),
+    ):
+        monkeypatch.setattr(Log, "append_many", Mock(side_effect=error))
+        said = cli("log", "append", "events", "t", "x")
+        assert (said.code, text in said.err) == (code, True)
 
 
 # ── scan ──

@@ -225,6 +225,28 @@ def test_when_cassandra_fails_it_stops_and_says_where(cli, monkeypatch, errors, 
     assert all(f"line {index + 1}:" in said.err for index in errors)
 
 
+def test_a_message_that_may_be_sent_is_told_with_the_ids_to_look_for(cli, monkeypatch):
+    """Else an operator who got exit code 4 could only send again, and perhaps have two."""
+    fail_entries(monkeypatch, {0: SendUnknown("who knows", ["AAB", "AAC"])})
+    said = cli("send", "q", "--task", "t:t", "--args", "[]")
+    assert said.code == 4
+    assert "It would have the id AAB or AAC: `cqueue find ID` shows whether it is there." in said.err
+    assert json.loads(cli("--json", "send", "q", "--task", "t:t").err)["ids"] == ["AAB", "AAC"]
+    assert cli("--json", "send", "q", "--lines", stdin=b"x").json["failed"][0]["ids"] == ["AAB", "AAC"]
+
+
+@pytest.mark.parametrize("options", [("x",), ("--task", "t:t")], ids=str)
+def test_a_send_that_is_interrupted_says_that_the_message_may_be_there(cli, monkeypatch, options):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Queue, "send", interrupted)
+    monkeypatch.setattr(Queue, "send_many", interrupted)
+    said = cli("send", "q", *options)
+    assert said.code == 130
+    assert "The message may be sent or not; `cqueue list q` shows what is there." in said.err
+
+
 @pytest.mark.parametrize(
     ("error", "code", "unknown"),
     [(QueueNotFound("gone"), 2, 0), (Closed("closed"), 3, 0), (SendUnknown("who knows"), 4, 2)],

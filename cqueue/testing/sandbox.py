@@ -11,7 +11,6 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
 from inspect import Parameter, signature
 from threading import Lock
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from cqueue import ids
@@ -73,9 +72,7 @@ class Sandbox:
         self._state = "open"
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._state = "closed"
         self._open.close()
 

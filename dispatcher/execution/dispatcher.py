@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import fields
 from datetime import timedelta
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Final, Self
 
 from cqueue.dispatcher.execution import events
@@ -186,9 +185,7 @@ class Dispatcher:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     # ── looking ──

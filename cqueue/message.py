@@ -269,7 +269,7 @@ def check_priority(priority: int) -> None:
 
 
 def check_limit(limit: int, most: int, name: str = "limit") -> int:
-    """Return how many a call is to return at most. name: the argument's name, for the error.
+    """Return a number that has an upper bound. name: the argument's name, for the error.
 
     Raises:
         BadInput: it is not a whole number from 1 to `most`.

@@ -22,7 +22,7 @@ from cqueue.log.catalog import LogCatalog
 from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.log.records import LogRecord
-from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, headers_size
+from cqueue.message import MAX_HEADERS, MAX_HEADERS_BYTES, check_limit, headers_size
 from cqueue.runtime import logs
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.sequences import parts
@@ -76,14 +76,8 @@ def batched(size: int) -> Callable[[Callable[[list[LogRecord]], object]], Batche
     Raises:
         BadInput: `size` is out of range.
     """
-    _check_size(size)
+    check_limit(size, MAX_BATCH, "the batch size")
     return lambda listener: Batched(listener, size)
-
-
-def _check_size(size: Any) -> int:
-    if type(size) is not int or not 1 <= size <= MAX_BATCH:
-        raise BadInput(f"the batch size is {size!r}; it goes from 1 to {MAX_BATCH:,}")
-    return size
 
 
 def checked_listeners(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
@@ -97,7 +91,7 @@ def checked_listeners(listeners: Sequence[Listener]) -> tuple[Listener, ...]:
     if not found or not all(map(callable, found)):
         raise BadInput("listeners takes a list of one or more that can be called")
     for each in found:
-        _check_size(getattr(each, "batch_size", 1))
+        check_limit(getattr(each, "batch_size", 1), MAX_BATCH, "the batch size")
         _check_runs(each.call if isinstance(each, Batched) else each)
     return found
 

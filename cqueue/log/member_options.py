@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from cqueue.errors import BadInput
 from cqueue.log.protocol.spec import LogSpec
-from cqueue.message import check_duration
+from cqueue.message import check_duration, check_limit
 
 QUIET_CHECKPOINT_S: Final = 60.0
 """Seconds after which the position of a partition without records moves on; a third of the ttl if that is
@@ -43,15 +42,12 @@ def member_options_of(
     Raises:
         BadInput: an option is out of range.
     """
-    for name, value in (("checkpoint_records", checkpoint_records), ("buffer", buffer)):
-        if type(value) is not int or not 1 <= value <= MAX_BUFFER:
-            raise BadInput(f"{name} is {value!r}; it goes from 1 to {MAX_BUFFER:,}")
     return MemberOptions(
         check_duration("poll_interval", poll_interval, _SHORTEST, _LONGEST),
         check_duration("max_poll_interval", max_poll_interval, poll_interval, _LONGEST),
         check_duration("checkpoint_interval", checkpoint_interval, timedelta(), _LONGEST),
-        checkpoint_records,
-        buffer,
+        check_limit(checkpoint_records, MAX_BUFFER, "checkpoint_records"),
+        check_limit(buffer, MAX_BUFFER, "buffer"),
     )
 
 

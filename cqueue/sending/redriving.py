@@ -25,7 +25,7 @@ from cqueue.errors import (
     RedriveLimit,
     caused,
 )
-from cqueue.message import Message, MessageId, check_headers, datetime_at
+from cqueue.message import Message, MessageId, check_headers, check_limit, datetime_at
 from cqueue.producer import Producer
 from cqueue.protocol import bodies, inspection
 from cqueue.protocol.bodies import HEADER_LOST
@@ -165,8 +165,8 @@ def check_limits(rate: float | None, max_redrives: int | None) -> None:
         not isinstance(rate, int | float) or isinstance(rate, bool) or not MIN_RATE <= rate <= MAX_RATE
     ):
         raise BadInput(f"rate is {rate!r}; it goes from {MIN_RATE} to {MAX_RATE:,.0f} messages a second")
-    if max_redrives is not None and (type(max_redrives) is not int or not 1 <= max_redrives <= MAX_REDRIVES):
-        raise BadInput(f"max_redrives is {max_redrives!r}; it goes from 1 to {MAX_REDRIVES:,}")
+    if max_redrives is not None:
+        check_limit(max_redrives, MAX_REDRIVES, "max_redrives")
 
 
 def chunks(wanted: Sequence[T], rate: float | None) -> Iterator[Sequence[T]]:

@@ -10,6 +10,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 
 from cqueue.errors import BadInput
+from cqueue.message import check_limit
 from cqueue.spark.jobs.checks import check_aware
 from cqueue.spark.jobs.source import source
 
@@ -59,8 +60,7 @@ class Report:
             raise BadInput("since, until and latency are for a log")
         check_aware("since", self.since)
         check_aware("until", self.until)
-        if not isinstance(self.top, int) or not 1 <= self.top <= MAX_TOP:
-            raise BadInput(f"top is {self.top!r}; it goes from 1 to {MAX_TOP:,}")
+        check_limit(self.top, MAX_TOP, "top")
 
 
 @dataclass(frozen=True, slots=True)

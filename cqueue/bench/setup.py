@@ -20,6 +20,7 @@ from cqueue.log.config import LogConfig
 from cqueue.log.log import Log
 from cqueue.queue import Queue
 from cqueue.runtime import process
+from cqueue.schema.statements import SELECT_KEYSPACE
 from cqueue.settings import Settings
 from cqueue.store.cassandra import CassandraStore
 from cqueue.store.connection import Connection
@@ -95,9 +96,7 @@ class Bench:
             more: what else it was measured with.
         """
         session, keyspace = self.connection.session, self.settings.keyspace
-        replication = session.execute(
-            "SELECT replication FROM system_schema.keyspaces WHERE keyspace_name = %s", (keyspace,)
-        ).one()[0]
+        replication = session.execute(SELECT_KEYSPACE, (keyspace,)).one()[0]
         return {
             "bench": name,
             **figures,

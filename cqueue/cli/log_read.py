@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -24,6 +22,7 @@ from cqueue.errors import BadInput, InvalidLogId
 from cqueue.log.positions import EARLIEST, LATEST, Point
 from cqueue.log.records import LogId
 from cqueue.message import datetime_us
+from cqueue.runtime.atomic_file import atomic_file
 
 if TYPE_CHECKING:
     from cqueue.log.records import LogRecord
@@ -205,33 +204,11 @@ def _export(cli: CliContext, scanner: Scanner, file: Path, *, as_parquet: bool) 
 
     open_file = parquet.ParquetWriter if as_parquet else pa.ipc.new_file
     rows = 0
-    with _complete(file) as part, open_file(part, SCHEMA) as writer:
+    with atomic_file(file) as part, open_file(str(part), SCHEMA) as writer:
         for batch in scanner.to_arrow():
             writer.write_batch(batch)
             rows += batch.num_rows
     cli.emit({"file": str(file), "rows": rows}, f"{counted(rows, 'record')} written to {file}.")
-
-
-@contextmanager
-def _complete(file: Path) -> Iterator[str]:
-    """Yield the name of a file beside this one; at the end of the block it takes this one's name.
-
-    So nobody takes a part for the whole.
-
-    Raises:
-        BadInput: the file cannot be written.
-    """
-    part = file.with_name(f".{file.name}.part")
-    try:
-        if file.exists() and not file.is_file():  # a pipe or a device would be replaced, not written
-            raise BadInput(f"{file} is no regular file.")
-        yield str(part)
-        part.replace(file)
-    except (OSError, UnicodeError) as exc:
-        raise BadInput(f"{file} cannot be written: {getattr(exc, 'strerror', None) or exc}.") from exc
-    finally:
-        with suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def record_fields(record: LogRecord) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from cqueue.log.protocol.subscription_definition import remove
 from cqueue.message import check_queue_name, is_queue_name
 from cqueue.protocol.spec import Proto
 from cqueue.runtime import waiting
-from cqueue.runtime.catalog import ACTIVE, DELETING
+from cqueue.runtime.catalog import ACTIVE, DELETING, is_created
 from cqueue.runtime.driver import BlockingDriver
 from cqueue.runtime.sequences import parts
 from cqueue.store import decode
@@ -185,14 +185,7 @@ class LogCatalog:
     def _insert(self, name: str, config: LogConfig) -> LogRow | None:
         """Create a log's row, and return it; None if there is one already."""
         row: LogRow = self._driver.run(_new_row(name, config))
-        try:
-            return row if self._driver.ask(CreateLog(row)) else None
-        except OutcomeUnknown as exc:
-            with looking_again(exc):
-                stored: LogRow | None = self._driver.ask(ReadLog(name))
-            if stored is None:
-                raise
-            return row if stored.incarnation == row.incarnation else None
+        return row if is_created(self._driver, CreateLog(row), ReadLog(name), row.incarnation) else None
 
     def alter(self, name: str, changes: Mapping[str, Any]) -> LogEntry:
         """Change settings, keeping what other clients change meanwhile.

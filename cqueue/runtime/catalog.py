@@ -51,6 +51,7 @@ from cqueue.store.operations import (
     DeploymentRow,
     ListQueues,
     Now,
+    Operation,
     QueueRow,
     RandomBits,
     ReadDeployment,
@@ -374,14 +375,7 @@ class Catalog:
     def _insert(self, name: str, config: QueueConfig) -> QueueRow | None:
         """Create a queue's row, and return it; None if there is one already."""
         row: QueueRow = self._driver.run(_new_row(name, config, self.deployment()))
-        try:
-            return row if self._driver.ask(CreateQueue(row)) else None
-        except OutcomeUnknown as exc:
-            with looking_again(exc):
-                stored: QueueRow | None = self._driver.ask(ReadQueue(name))
-            if stored is None:
-                raise
-            return row if stored.incarnation == row.incarnation else None
+        return row if is_created(self._driver, CreateQueue(row), ReadQueue(name), row.incarnation) else None
 
     def alter(self, name: str, changes: Mapping[str, Any]) -> QueueEntry:
         """Change settings, on top of concurrent changes by others.
@@ -557,6 +551,20 @@ class Catalog:
                 self._driver.ask(BumpDeployment(before))
                 return  # if another client was quicker, its bump does as well
         raise NotDone("the change counter of the keyspace could not be raised; try again")
+
+
+def is_created(
+    driver: BlockingDriver, create: Operation[bool], read: Operation[Any], incarnation: str
+) -> bool:
+    """Create the row of a queue or log; return whether it stands, and not that of somebody else."""
+    try:
+        return driver.ask(create)
+    except OutcomeUnknown as exc:
+        with looking_again(exc):
+            stored = driver.ask(read)
+        if stored is None:
+            raise
+        return bool(stored.incarnation == incarnation)
 
 
 @lru_cache(CONFIGURATIONS)

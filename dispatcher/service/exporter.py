@@ -80,9 +80,9 @@ class Exporter:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics as they were at most FRESH_S before the read under way."""
         depths = self._depths.value(WAIT_S)
-        up = GaugeMetricFamily("cqueue_up", "1: the queues can be read. 0: none can, and none is shown.")
-        up.add_metric((), float(depths is not None))
-        yield up
+        yield GaugeMetricFamily(
+            "cqueue_up", "1: the queues can be read. 0: none can, and none is shown.", depths is not None
+        )
         if depths is not None:
             yield from held(depths)
             if self._lags is not None:

@@ -16,15 +16,15 @@ TOOLS = {"bench", "cli", "demo", "dev", "doctor", "spark", "testing", "web"}
 """Rooms under cqueue/ whose modules are not checked: commands and tools, in the words of what they call."""
 
 PLAIN = """
-    aio argument arrow async await bad bench bootstrap bridge by call cassandra cell centre cli clock closed
-    coalescer codec collector column config connect connection control counts cqueue cron current damage data
-    datagram decode definition demo dev disk doctor done drift duration error estimate event execute execution
-    exists expired exporter failed fanout found frame full health http id import input inspection interface
-    interrupt invalid known large last late launch level limiter loop lost main many merge metrics migrations
-    mismatch model name no not old once options out owned ownership page parent plan plugin process progress
-    protocol pytest range reader reconnection recovery refused rejected render repeating request result role
-    runtime schema sequences service settings side socket source spark state statement stats string
-    suggestions systemd testing text thread too unavailable urls version web wire wrong
+    aio argument arrow async atomic await bad bench bootstrap bridge by call cassandra cell centre cli clock
+    closed coalescer codec collector column config connect connection control counts cqueue cron current
+    damage data datagram decode definition demo dev disk doctor done drift duration error estimate event
+    execute execution exists expired exporter failed fanout file found frame full health http id import input
+    inspection interface interrupt invalid known large last late launch level limiter loop lost main many
+    merge metrics migrations mismatch model name no not old once options out owned ownership page parent plan
+    plugin process progress protocol pytest range reader reconnection recovery refused rejected render
+    repeating request result role runtime schema sequences service settings side socket source spark state
+    statement stats string suggestions systemd testing text thread too unavailable urls version web wire wrong
 """
 """Words of public names and modules that mean what they mean everywhere. Any other word needs an entry."""
 

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from cqueue.errors import BadInput
+from cqueue.runtime.atomic_file import atomic_file
 from cqueue.spark.jobs.report import Reported, Table
 
 MAX_TICKS = 12
@@ -36,16 +36,8 @@ def write(report: Reported, file: Path) -> bool:
         f"<style>{_STYLE}</style><h1>{escape(report.title)}</h1>"
         f"<p>{report.read:,} rows were looked at in {report.seconds:,.1f} s.</p>{''.join(parts)}</html>\n"
     )
-    part = file.with_name(f".{file.name}.part")
-    try:
-        if file.exists() and not file.is_file():  # a pipe or a device would be replaced, not written
-            raise BadInput(f"{file} is no regular file")
+    with atomic_file(file) as part:
         part.write_text(page, encoding="utf-8")
-        part.replace(file)
-    except OSError as exc:
-        raise BadInput(f"{file} cannot be written: {exc.strerror or exc}") from exc
-    finally:
-        part.unlink(missing_ok=True)
     return plots
 
 

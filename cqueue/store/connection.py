@@ -213,9 +213,8 @@ def _brief(cause: Exception) -> str:
 
 def _which_dc(problem: str, cluster: Cluster) -> str:
     names = sorted(_data_centres(cluster))
-    return (
-        f"{problem}. The cluster has: {', '.join(names)}. Add local_dc={names[0]} to the URL, or another one."
-    )
+    choice = f"local_dc={names[0]}{', or another one' if len(names) > 1 else ''}"
+    return f"{problem}. The cluster has: {', '.join(names)}. The URL needs {choice}."
 
 
 def _data_centres(cluster: Cluster) -> set[str]:

@@ -1575,7 +1575,8 @@ def test_on_cassandra_every_message_is_handled_and_settled(keyspace):
                 raise ValueError(number)
             return None
 
-        queue.send_many([cqueue.Message(b"%d" % number) for number in range(500)])
+        sent = queue.send_many([cqueue.Message(b"%d" % number) for number in range(500)])
+        assert not sent.failed
         bound = cqueue.Binding("t", handle, cqueue.Retry(NOW))
         with Dispatcher(queue, {None: bound}, consumers=3) as dispatcher:
             assert dispatcher.drain(timedelta(minutes=2))

@@ -73,8 +73,8 @@ define install
 	@touch $@
 endef
 
-# One process rewrites the assertions of all tests before the workers collect them: five that begin side by side take
-# three times as long to rewrite them as one does.
+# One process rewrites the assertions of all tests before the workers collect them: workers that begin side by side each
+# rewrite most of them. What is wrong with a test is said by the workers.
 %/.rewritten: %/.installed
 	@$*/bin/python -m pytest --collect-only -qq > /dev/null 2>&1 || true
 	@touch $@

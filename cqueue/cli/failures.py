@@ -73,7 +73,8 @@ def _report(exc: BaseException, context: CliContext, code: ExitCode) -> None:
         _write("This is a bug in cqueue, or an error of the system that it should have understood.")
     else:
         context.err_console.print("Error:", style="bold red", end=" ")
-        context.err_console.print(safe_for_terminal(_text(exc) + _where_to_look(exc)))
+        lines = filter(None, (_text(exc), ids_to_look_for(exc)))
+        context.err_console.print(safe_for_terminal("\n".join(lines)))
 
 
 def exit_code(exc: BaseException) -> ExitCode:
@@ -95,16 +96,16 @@ def error_fields(error: BaseException) -> dict[str, Any]:
 
 
 def _ids_in_question(error: BaseException) -> tuple[str, ...]:
-    """Return the ids of a message or record that may be stored."""
+    """Return the ids of messages or records that may be stored."""
     return error.ids if isinstance(error, SendUnknown | AppendUnknown) else ()
 
 
-def _where_to_look(error: BaseException) -> str:
-    """Return a line that says under which ids a message or record may be stored; else nothing."""
+def ids_to_look_for(error: BaseException) -> str:
+    """Return a sentence that names the ids of messages or records that may be stored; else nothing."""
     if not (ids := _ids_in_question(error)):
         return ""
-    look = ": `cqueue find ID` shows whether it is there" if isinstance(error, SendUnknown) else ""
-    return f"\nIt would have the id {' or '.join(ids)}{look}."
+    look = "; `cqueue find ID` shows what is there" if isinstance(error, SendUnknown) else ""
+    return f"Ids to look for: {', '.join(ids)}{look}."
 
 
 def _text(error: BaseException) -> str:

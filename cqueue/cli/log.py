@@ -22,7 +22,7 @@ from cqueue.cli.render import columns_of, emit_one, in_ms, print_list
 from cqueue.cli.send_lines import Target, send_each
 from cqueue.cli.values import parse_duration, parse_pairs
 from cqueue.config import with_other_settings
-from cqueue.errors import BadInput, DamagedRow, LogExists, LogNotFound
+from cqueue.errors import AppendUnknown, BadInput, DamagedRow, LogExists, LogNotFound
 from cqueue.log.config import DEFAULT_TIME_SHARD, DEFAULT_TTL, LogConfig
 from cqueue.log.records import Record
 from cqueue.runtime.durations import show_duration
@@ -197,8 +197,11 @@ def append(
     for id_ in result.ids:
         if id_ is not None:
             cli.emit({"log": name, "topic": topic, "partition": id_.locate()[1], "id": id_}, str(id_))
-    if result.failed:
-        raise worst(error for _, error in result.failed)
+    errors = [error for _, error in result.failed]
+    if unknown := [error for error in errors if isinstance(error, AppendUnknown)]:
+        raise AppendUnknown(str(unknown[0]), [id_ for error in unknown for id_ in error.ids]) from unknown[0]
+    if errors:
+        raise worst(errors)
 
 
 def log_fields(log: Log) -> dict[str, Any]:

@@ -160,8 +160,8 @@ def _send_one(cli: CliContext, name: str, body: bytes, options: dict[str, Any]) 
 
 def _in_doubt(cli: CliContext, name: str) -> AbstractContextManager[None]:
     """Say where an interrupt ends the block that the message may be stored."""
-    there = f"`cqueue list {name}` shows what is there"
-    return told_of_interrupt(cli, f"The message may be sent or not; {there}.")
+    text = f"The message may be sent or not; `cqueue list {name}` shows what is there."
+    return told_of_interrupt(cli, text)
 
 
 def _send_lines(cli: CliContext, name: str, file: Path | None, options: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import typer
 
 from cqueue.cli.context import CliContext
-from cqueue.cli.failures import error_fields, exit_code, worst
+from cqueue.cli.failures import error_fields, exit_code, ids_to_look_for, worst
 from cqueue.cli.interrupts import held_back
 from cqueue.cli.values import counted
 from cqueue.errors import BadInput, CqueueError, NotDone
@@ -138,6 +138,8 @@ def _report(cli: CliContext, target: Target, tally: Tally, ended: BaseException 
 def _remarks(done: str, tally: Tally, ended: BaseException | None) -> Iterable[str]:
     for line, error in tally.failed[:SHOWN]:
         yield f"line {line}: {type(error).__name__}: {error}"
+        if told := ids_to_look_for(error):
+            yield f"line {line}: {told}"
     if len(tally.failed) > SHOWN:
         yield f"… and {len(tally.failed) - SHOWN:,} more; --json names all."
     if ended is not None or tally.cassandra_failed:

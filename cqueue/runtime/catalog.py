@@ -556,7 +556,11 @@ class Catalog:
 def is_created(
     driver: BlockingDriver, create: Operation[bool], read: Operation[Any], incarnation: str
 ) -> bool:
-    """Create the row of a queue or log; return whether it stands, and not that of somebody else."""
+    """Create the row of a queue or log; return False if there is another one of that name.
+
+    Raises:
+        OutcomeUnknown: there was no answer, and no row is found: the row may still appear.
+    """
     try:
         return driver.ask(create)
     except OutcomeUnknown as exc:

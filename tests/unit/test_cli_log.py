@@ -242,11 +242,23 @@ def test_a_record_that_fails_is_told_and_the_others_are_appended(cli, monkeypatc
 def test_an_append_that_is_interrupted_or_unknown_says_what_may_be_there(cli, monkeypatch):
     for error, code, text in (
         (KeyboardInterrupt(), 130, "The records may be appended or not; `cqueue log scan events` shows"),
-        (AppendUnknown("who knows", ["AAB"]), 4, "It would have the id AAB."),
+        (AppendUnknown("who knows", ["AAB"]), 4, "Ids to look for: AAB."),
     ):
         monkeypatch.setattr(Log, "append_many", Mock(side_effect=error))
         said = cli("log", "append", "events", "t", "x")
         assert (said.code, text in said.err) == (code, True)
+
+
+@pytest.mark.usefixtures("log")
+def test_each_record_in_doubt_is_told_with_its_ids(cli, monkeypatch):
+    failed = [
+        (0, AppendUnknown("who knows", ["AAB"])),
+        (1, Unavailable("x")),
+        (2, AppendUnknown("nor I", ["AAC"])),
+    ]
+    monkeypatch.setattr(Log, "append_many", Mock(return_value=Mock(ids=[None] * 3, failed=failed)))
+    said = cli("log", "append", "events", "t", "a", "b", "c")
+    assert (said.code, "who knows\nIds to look for: AAB, AAC." in said.err) == (4, True)
 
 
 # ── scan ──

@@ -230,8 +230,9 @@ def test_a_message_that_may_be_sent_is_told_with_the_ids_to_look_for(cli, monkey
     fail_entries(monkeypatch, {0: SendUnknown("who knows", ["AAB", "AAC"])})
     said = cli("send", "q", "--task", "t:t", "--args", "[]")
     assert said.code == 4
-    assert "It would have the id AAB or AAC: `cqueue find ID` shows whether it is there." in said.err
+    assert "Ids to look for: AAB, AAC; `cqueue find ID` shows what is there." in said.err
     assert json.loads(cli("--json", "send", "q", "--task", "t:t").err)["ids"] == ["AAB", "AAC"]
+    assert "line 1: Ids to look for: AAB, AAC;" in cli("send", "q", "--lines", stdin=b"x").err
     assert cli("--json", "send", "q", "--lines", stdin=b"x").json["failed"][0]["ids"] == ["AAB", "AAC"]
 
 
